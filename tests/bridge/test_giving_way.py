@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.bridge.layout import CLAIM
-from clusterfn.bridge.queue import machine
+from clusterfn.bridge.queue import machine, plan
 from clusterfn.bridge.queue.admission import _Admission
 from clusterfn.bridge.supervisor.items import ElementRun, GaveWay
 from tests.bridge.box import Box
@@ -132,10 +132,12 @@ def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tm
     admission = _Admission.__new__(_Admission)
     admission.job = SimpleNamespace(folder=str(tmp_path))
     admission.queue = SimpleNamespace(write=lambda told: stood.append(claim.exists()))
-    for name in ("_told", "release", "_note_ticket"):
-        monkeypatch.setattr(admission, name, lambda _: {})
+    admission.marks = SimpleNamespace(hold=lambda name: SimpleNamespace(close=lambda: None))
+    for name in ("_own_ticket", "_seen", "_view", "_ticket_fields", "release", "_note_ticket"):
+        monkeypatch.setattr(admission, name, lambda *_: {})
+    monkeypatch.setattr(plan, "must_yield", lambda ticket, view: True)
 
-    admission._wait_again({})
+    assert admission.give_way({"a card": None}, lambda: None)
 
     assert stood == [False]
 

@@ -90,7 +90,7 @@ def test_a_ticket_that_cannot_be_looked_at_for_a_moment_is_remembered(tmp_path: 
 
     with monkeypatch.context() as away:
         away.setattr(os, "stat", fails)
-        away.setattr(queue, "told", lambda job: None)
+        away.setattr(queue, "fields", lambda job: None)
         meanwhile = queue.of(ELEMENT)
 
     assert meanwhile == before

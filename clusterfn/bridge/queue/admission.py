@@ -1,8 +1,7 @@
 """Admit a job to the machine or put it into the queue: a supervisor's first step where there is no scheduler.
 
-Nothing of the job exists then, neither claim nor attempt. `plan` decides whether it may start. What it takes is held by
-leases, which its worker inherits. Only one job on the machine is at the door at a time, so the first to come is the
-first to be admitted.
+The job has neither claim nor attempt then. `plan` decides whether it may start. Leases hold what it takes, and its
+worker inherits them. The machine admits one job at a time, so the first to come is the first to be admitted.
 """
 
 import os
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from ..supervisor.watch import Signals
     from .lease import Lease, Leases
 
-_AT_THE_DOOR_S = 5.0
-_KNOCK_S = 0.002
+_LOCK_S = 5.0
+_POLL_S = 0.002
 _AGAIN_S = 2.0  # each time nvidia-smi is asked, which may take a second of the machine
 _LISTED_S = 2.0
 _NAMED_S = 2.0
@@ -62,10 +61,10 @@ class Admitted:
         self._refusal = refusal
 
     def cards(self, failed: "Sequence[str]" = ()) -> "list[str]":
-        """Its cards; those that failed it are given back for others that are free.
+        """Return the job's GPUs; exchange those that failed it for others that are free.
 
         Raises:
-            Verdict: It was let in only to say why it can have none.
+            Verdict: It was admitted only to say why it can have none.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -75,50 +74,50 @@ class Admitted:
         return self.uuids
 
     def refuse(self) -> None:
-        """Raise the Verdict of a job that was let in only because its environment cannot be made."""
+        """Raise the Verdict of a job that was admitted only because its environment cannot be made."""
         if self._refusal is not None and self._refusal.kind == ENVIRONMENT:
             raise self._refusal
 
     def in_words(self) -> str:
-        """Its cards, as people find them."""
+        """Describe the job's GPUs for people."""
         return name_gpus(self._admission.there, self.uuids)
 
     def worker_fds(self) -> "list[int]":
-        """What the worker must inherit to hold it too."""
+        """Return the files that the worker must inherit to hold what the job has."""
         return [mark.fileno() for mark in self._admission.held(self._cards)]
 
     def touch(self) -> None:
-        """It lives: what it holds must not look old."""
+        """Show that the job is alive: what it holds must not look old."""
         for mark in self._admission.held(self._cards):
             mark.touch()
 
     def confirm(self) -> None:
-        """It is claimed: it waits no longer, whatever becomes of it."""
+        """Remove the ticket of the job, which is claimed now."""
         self._admission.queue.remove(self._admission.job.id)
 
     def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
-        """Give it back and wait in the queue again if its group has more than half of the cards and another user waits.
+        """Release all and queue again if the job's group has more than half of the GPUs and another user waits.
 
         Args:
-            first: Called before anybody else may start the job.
+            first: Called before another process may start the job.
         """
         return self._admission.give_way(self._cards, first)
 
     def release(self) -> None:
-        """Give it back."""
+        """Release all that the job holds."""
         self._admission.release(self._cards)
 
 
 def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) -> Admitted:
-    """What the job may have; it is the job's then. One that can never have it is let in to say so.
+    """Hold what the job asks for; admit a job that can never have it, so that it says so.
 
     Args:
-        job: It is on a machine without a scheduler.
-        signals: That this process gets; one that tells it to end ends its waiting.
-        waits: Whether it may be left to the queue; else this process waits.
+        job: A job on a machine without a scheduler.
+        signals: The signals of this process; one that tells it to end ends its waiting.
+        waits: Whether the job may be left to the queue; else this process waits.
 
     Raises:
-        NotNow: It waits in the queue from now on, or another process is at it, or this one is to wait no longer.
+        NotNow: It waits in the queue from now on, or another process has it, or this one is to wait no longer.
     """
     turn = os.environ.pop(launch.TURN, None)
     admission = _Admission(job, signals, waits)
@@ -143,10 +142,10 @@ class _Again(Exception):
 
 
 class _Admission:
-    """One job at the door.
+    """One job that asks for admission.
 
     Attributes:
-        there: All cards of the machine, if it asks for some.
+        there: All GPUs of the machine, if it asks for some.
         every: Those that are of its kind.
     """
 
@@ -173,14 +172,14 @@ class _Admission:
         self._run: "Optional[Lease]" = None
 
     def ask(self, turn: bool) -> "dict[str, Lease]":
-        """The marks of its cards. `turn`: its own user's spooler has let it come.
+        """Hold the job's GPUs. `turn`: the spooler of its user has started it.
 
         Raises:
-            NotNow: As `ask`.
+            NotNow: As `request_admission`.
             Verdict: nvidia-smi fails.
         """
         if self.ticket and not turn and self._waits_there:
-            raise self._goes_on_waiting()
+            raise self._keep_waiting()
         if not turn:
             arrivals.wait_for_earlier_submissions(os.getppid(), self._has_come)
         while True:
@@ -191,7 +190,7 @@ class _Admission:
                 time.sleep(_AGAIN_S)
 
     def lacks_environment(self) -> bool:
-        """Whether it can wait in the queue until its environment is there."""
+        """Return whether the job can wait in the queue until its environment is there."""
         return self._waits_there and not all(map(os.path.exists, self.needs))
 
     def look_at_ends(self) -> None:
@@ -200,7 +199,7 @@ class _Admission:
             raise NotNow(_EXIT_LEFT_TO_AFTER, "the job is to end: it waits for cards no longer")
 
     def _has_come(self, other: "arrivals.EarlierJob") -> bool:
-        """Whether a job has been at the door: it runs or waits, or is there just now."""
+        """Return whether a job has asked for admission: it runs, waits, or asks just now."""
         if os.path.exists(os.path.join(other.folder, CLAIM)) or self.queue.of(other.job) is not None:
             return True
         return any((job.uid, job.job) == (self.uid, other.job) for job in self._seen().running)
@@ -208,19 +207,23 @@ class _Admission:
     def _once(self) -> "dict[str, Lease]":
         if self.every and (self.strangers or any(other.asked.gpus for other in self._seen().waiting)):
             self.strangers = gpus.used_by_others(card.uuid for card in self.there)
-        held = self._at_the_door()
+        held = self._take_if_it_may_start()
         if self.every:
-            held = self._without_strangers(held)
+            try:
+                held = gpu_leases.replace_used_gpus(self.marks, held, self.every)
+            except gpu_leases.TooFew as few:
+                self.strangers = few.strangers
+                raise self._queue(self._why_no_gpus(), True) from None
         facts = {"asked": self.asked, "submitted": self.submitted, "cards": list(held)}
         tickets.record_event(self.job.root, tickets.TAKEN, self.job.id, **facts)
         return held
 
     def held(self, held: "dict[str, Lease]") -> "list[Lease]":
-        """All its marks."""
+        """List all that the job holds."""
         return list(held.values()) + ([self._run] if self._run else [])
 
     def release(self, held: "dict[str, Lease]") -> None:
-        """Let all of them go."""
+        """Release all that the job holds."""
         if self._run is None:
             return
         # Before the next holder may record that it has them.
@@ -230,7 +233,7 @@ class _Admission:
         self._run = None
 
     def exchange(self, held: "dict[str, Lease]", failed: "Sequence[str]") -> None:
-        """Hold other cards in place of those that failed, as far as others are free."""
+        """Hold other GPUs in place of those that failed, as far as others are free."""
         others = [card for card in self.every if card not in failed]
         for bad in [card for card in held if card in failed]:
             try:
@@ -246,81 +249,67 @@ class _Admission:
         ticket = self._own_ticket()
         if not held or not plan.must_yield(ticket, self._view(self._seen())):
             return False
-        door = _enter(self.marks)
+        lock = _admission_lock(self.marks)
         try:
             gives = plan.must_yield(ticket, self._view(self._seen()))
             if gives:
                 first()
-                self._wait_again(held)
+                self.submitted = machine.now_ns()  # behind those that wait now
+                unclaim(self.job)  # a ticket counts only where no claim is
+                self.queue.write(dict(self._ticket_fields(plan.HALF), queue_timeout_s=None))  # it has begun
+                self.release(held)
+                self._note_ticket(plan.HALF)
             return gives
         finally:
-            if door is not None:
-                door.close()
-
-    def _wait_again(self, held: "dict[str, Lease]") -> None:
-        """Behind those that wait now, and for as long as it takes: it has begun. A ticket counts where no claim is."""
-        self.submitted = machine.now_ns()
-        unclaim(self.job)
-        self.queue.write(dict(self._told(plan.HALF), queue_timeout_s=None))
-        self.release(held)
-        self._note_ticket(plan.HALF)
+            if lock is not None:
+                lock.close()
 
     def _note_ticket(self, reason: str) -> None:
         facts = {"asked": self.asked, "submitted": self.submitted, "reason": reason}
         tickets.record_event(self.job.root, tickets.TICKET, self.job.id, **facts)
 
     def _seen(self) -> lease_names.Seen:
-        """All names that are held now, but for its own as a job that runs."""
+        """Return all names that are held now, without the job's own as one that runs."""
         own = lease_names.run(self.uid, self.job.id, self.asked)
         return lease_names.Seen(self.marks.names() - {own}, machine.now_s())
 
-    def _at_the_door(self) -> "dict[str, Lease]":
-        door = _enter(self.marks)
+    def _take_if_it_may_start(self) -> "dict[str, Lease]":
+        lock = _admission_lock(self.marks)
         try:
-            self._run = self._hold_run()
+            # Only another submission wants the job's name, but a process that lists files may hold it for a moment.
+            name, until = lease_names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
+            self._run = self.marks.hold(name)
+            while self._run is None and self.lease == "file" and time.monotonic() <= until:
+                self._run = self.marks.hold(name)
             if self._run is None:
                 raise NotNow(EXIT_RETURNED, "another submission is at the job: nothing to do")
-            self._look_at_claim()
+            # A script that was slow to start must take nothing if its job has begun, or even ended, by another.
+            claimed = (publish.read(self.job.folder, CLAIM) or b"").decode("ascii", "replace")
+            if claimed not in ("", self.job.submission):
+                self.queue.remove(self.job.id)
+                raise NotNow(EXIT_RETURNED, "the job is claimed by submission %s: nothing to do" % claimed)
             self.submitted = self.submitted or machine.now_ns()
-            return self._look()
+            seen = self._seen()
+            if self.lacks_environment():
+                raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
+            if not self.ticket and self._waits_there and self.queue.names():
+                raise self._queue("")
+            job, made = self.job.id, plan.plan_starts([self._own_ticket()], self._view(seen))
+            if job not in made.gpus:
+                raise self._queue(made.reasons[job], bool(made.named))
+            return gpu_leases.hold_gpus(self.marks, made.gpus[job], self.asked.gpus)
         except gpu_leases.TooFew:
             raise self._queue(self._why_no_gpus(), True) from None
         finally:
-            if door is not None:
-                door.close()
-
-    def _look_at_claim(self) -> None:
-        """A script that was slow on its way must take nothing when its job has begun, or even ended, by another."""
-        claimed = (publish.read(self.job.folder, CLAIM) or b"").decode("ascii", "replace")
-        if claimed not in ("", self.job.submission):
-            self.queue.remove(self.job.id)
-            raise NotNow(EXIT_RETURNED, "the job is claimed by submission %s: nothing to do" % claimed)
-
-    def _hold_run(self) -> "Optional[Lease]":
-        """Its name, which only another submission wants; a process that lists files may hold it for a moment."""
-        name, until = lease_names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
-        while True:
-            mark = self.marks.hold(name)
-            if mark is not None or self.lease != "file" or time.monotonic() > until:
-                return mark
-
-    def _look(self) -> "dict[str, Lease]":
-        seen = self._seen()
-        if self.lacks_environment():
-            raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
-        if not self.ticket and self._waits_there and self.queue.names():
-            raise self._queue("")
-        job, made = self.job.id, plan.plan_starts([self._own_ticket()], self._view(seen))
-        if job not in made.gpus:
-            raise self._queue(made.reasons[job], bool(made.named))
-        return gpu_leases.hold_gpus(self.marks, made.gpus[job], self.asked.gpus)
+            if lock is not None:
+                lock.close()
 
     def _own_ticket(self) -> "tickets.Ticket":
-        """Its ticket, or the one that it would get."""
-        return self.ticket or self.queue.as_ticket(self._told(""))
+        """Return the job's ticket, or the one that it would get."""
+        return self.ticket or self.queue.as_ticket(self._ticket_fields(""))
 
     def _view(self, seen: lease_names.Seen, no_gpus: bool = False) -> plan.QueueView:
-        """What its admission is decided by; `no_gpus`: as if no GPU were free."""
+        """Return what its admission is decided by; `no_gpus`: as if no GPU were free."""
         every = [card.uuid for card in self.there]  # older jobs may be content with another kind
         free = [card for card in every if not no_gpus and card not in seen.cards and card not in self.strangers]
         there = MachineResources(
@@ -334,7 +323,7 @@ class _Admission:
         )  # fmt: skip
 
     def _why_no_gpus(self) -> str:
-        """Why it waits although GPUs were free: others have taken them meanwhile, or use them without a lease."""
+        """Say why it waits although GPUs were free: others took them meanwhile, or use them without a lease."""
         ticket, seen = self._own_ticket(), self._seen()
         for no_gpus in (False, True):
             reasons = plan.plan_starts([ticket], self._view(seen, no_gpus)).reasons
@@ -342,28 +331,21 @@ class _Admission:
                 break
         return reasons.get(self.job.id, "")
 
-    def _without_strangers(self, held: "dict[str, Lease]") -> "dict[str, Lease]":
-        try:
-            return gpu_leases.replace_used_gpus(self.marks, held, self.every)
-        except gpu_leases.TooFew as few:
-            self.strangers = few.strangers
-        raise self._queue(self._why_no_gpus(), True)
-
     def _queue(self, reason: str, reserves: bool = False) -> Exception:
-        """Write its ticket, let go, and see that a spooler looks at it.
+        """Write its ticket, release all, and wake or start a spooler.
 
         Args:
             reason: Why it waits.
-            reserves: Whether younger jobs of other users must wait for it from now on, the spooler being told later.
+            reserves: Whether younger jobs of other users must wait for it from now on, before the spooler knows it.
         """
         first = self._named() if reserves and self.ticket is None and self._waits_there else None
         if self.ticket is None and self._waits_there:
-            self.queue.write(self._told(reason))
+            self.queue.write(self._ticket_fields(reason))
             self._note_ticket(reason)
         if self._run is not None:
             self._run.close()
             self._run = None
-        return self._goes_on_waiting(first) if self._waits_there else _Again()
+        return self._keep_waiting(first) if self._waits_there else _Again()
 
     def _named(self) -> "Optional[launch.FirstInLine]":
         kind = capacity.kind_of(self.job.spec["resources"])
@@ -373,23 +355,19 @@ class _Admission:
         mark = self.marks.hold(name)
         return None if mark is None else launch.FirstInLine(self.job.id, until_s, name, mark)
 
-    def _goes_on_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
+    def _keep_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
         started = launch.ensure_spooler(self.queue, self.marks, self.lease, self.job.spec["bridge"], first)
         if first is not None:
-            if not started:
-                self._until_named(first)
+            until = time.monotonic() + _NAMED_S
+            # No job may pass this one before a spooler that runs already has named it too.
+            while not started and time.monotonic() < until and self.job.id in self.queue.names():
+                if any("/%s/" % self.job.id in name and name != first.name for name in self._seen().waits):
+                    break
+                time.sleep(_POLL_S)
             first.mark.close()
         return NotNow(EXIT_QUEUED, "the job waits in the queue")
 
-    def _until_named(self, first: "launch.FirstInLine") -> None:
-        """Wait until the spooler that is there has named the job too: no job may pass it in between."""
-        until = time.monotonic() + _NAMED_S
-        while time.monotonic() < until and self.job.id in self.queue.names():
-            if any("/%s/" % self.job.id in name and name != first.name for name in self._seen().waits):
-                return
-            time.sleep(_KNOCK_S)
-
-    def _told(self, reason: str) -> "dict[str, object]":
+    def _ticket_fields(self, reason: str) -> "dict[str, object]":
         spec = self.job.spec
         return {
             "format": 1, "job": self.job.id, "name": spec["name"], "folder": self.job.folder, "home": self.job.home,
@@ -400,11 +378,11 @@ class _Admission:
         }  # fmt: skip
 
 
-def _enter(marks: "Leases") -> "Optional[Lease]":
-    """Hold the door, once it is free; None if another process keeps it for ever: the names alone decide then."""
-    until = time.monotonic() + _AT_THE_DOOR_S
+def _admission_lock(marks: "Leases") -> "Optional[Lease]":
+    """Hold the lock once it is free; None if another process keeps it for ever: the names alone decide then."""
+    until = time.monotonic() + _LOCK_S
     while True:
-        door = marks.hold(lease_names.DOOR)
-        if door is not None or time.monotonic() > until:
-            return door
-        time.sleep(_KNOCK_S)
+        lock = marks.hold(lease_names.DOOR)
+        if lock is not None or time.monotonic() > until:
+            return lock
+        time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""Cards of this machine, held by marks: as many as a job asks for or none, and never one that another process uses."""
+"""Hold GPUs of this machine: as many as a job asks for or none, and never one that a process without a lease uses."""
 
 from ..supervisor import gpus
 from . import lease_names
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class TooFew(Exception):
-    """Another job has them.
+    """Other jobs or processes have the GPUs.
 
     Attributes:
-        strangers: Cards that are used without a lease, and by whom.
+        strangers: GPUs that are used without a lease, and by whom.
     """
 
     def __init__(self, strangers: "dict[str, str]") -> None:
@@ -23,7 +23,7 @@ class TooFew(Exception):
 
 
 def hold_gpus(marks: "Leases", free: "Iterable[str]", wanted: int) -> "dict[str, Lease]":
-    """Marks on the first `wanted` of these cards.
+    """Hold the first `wanted` of these GPUs.
 
     Raises:
         TooFew: Others have taken them meanwhile; none is held then.
@@ -42,9 +42,9 @@ def hold_gpus(marks: "Leases", free: "Iterable[str]", wanted: int) -> "dict[str,
 
 
 def replace_used_gpus(marks: "Leases", held: "dict[str, Lease]", every: "Sequence[str]") -> "dict[str, Lease]":
-    """As many marks on cards that no stranger uses, others being taken instead of those that one does; in PCI order.
+    """Replace held GPUs that a process without a lease uses by others of `every`; return all in PCI order.
 
-    Strangers are looked for after a card is marked: a process without a lease may have come at any time before.
+    Such processes are looked for after a GPU is held: one may have come at any time before.
 
     Raises:
         TooFew: There are not as many; none is held then.
@@ -68,7 +68,7 @@ def replace_used_gpus(marks: "Leases", held: "dict[str, Lease]", every: "Sequenc
 
 
 def release_gpus(held: "dict[str, Lease]") -> None:
-    """Give them back, as far as this process is concerned."""
+    """Release them, as far as this process is concerned."""
     for mark in held.values():
         mark.close()
     held.clear()

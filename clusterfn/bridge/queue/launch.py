@@ -1,4 +1,4 @@
-"""Starts processes of their own for the queue: a spooler, and the script of a job whose turn it is."""
+"""Start the spooler of a queue, wake it, or replace one that hangs."""
 
 import os
 import signal
@@ -6,18 +6,17 @@ import sys
 import time
 from collections import namedtuple
 
-from ..layout import SCRIPT, SUPERVISE
+from ..layout import SUPERVISE
 from ..supervisor import process_tree
 from . import lease_names, machine, tickets
 from .lease import leases_of_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import subprocess
-    from typing import Any, Optional
+    from typing import Optional
 
     from .lease import Lease, Leases
-    from .tickets import Queue, Ticket
+    from .tickets import Queue
 
 # In the environment of a job.sh whose turn has come: the supervisor need not ask the queue of its own user. With the
 # value ENVIRONMENT it has only the environment made, and leaves the job in the queue.
@@ -31,7 +30,7 @@ _DIES_S, _LOOK_S = 2.0, 0.01
 
 
 def spool_name(queue: "Queue") -> str:
-    """The name that the spooler of this queue holds."""
+    """Return the name that the spooler of this queue holds."""
     import hashlib  # like subprocess, only who waits needs it
 
     return lease_names.spool(os.getuid(), hashlib.sha1(os.fsencode(queue.folder)).hexdigest()[:16])
@@ -40,25 +39,34 @@ def spool_name(queue: "Queue") -> str:
 def ensure_spooler(
     queue: "Queue", marks: "Leases", lease: str, bridge: str, first: "Optional[FirstInLine]" = None
 ) -> bool:
-    """See that a spooler looks at the queue now: wake it, or start one, which inherits the name that elects it, and
-    that of the `first` job; whether one was started.
+    """Wake the spooler of the queue, or start one; return whether one was started.
 
-    One that a signal has stopped, or that has not looked at the queue for minutes, is killed first: it must not go on
-    beside another.
+    A new one inherits the name that elects it, and that of the `first` job. One that a signal has stopped, or that has
+    not looked at the queue for minutes, is killed first: it must not resume beside another.
     """
+    import subprocess  # most jobs need no spooler
+
     name = spool_name(queue)
-    mark = marks.hold(name) or _instead_of(name, marks)
+    mark = marks.hold(name) or _replace_hung_spooler(name, marks)
     if mark is None:
         return False
     try:
-        _start(queue, mark, lease, bridge, first)
+        fds = [mark.fileno()] + ([first.mark.fileno()] if first else [])
+        words = ["spool", queue.root, lease, str(fds[0])]
+        words += [first.job, str(first.until_s), str(fds[1])] if first else []
+        with open(os.path.join(machine.folder(queue.root), _LOG), "wb") as log:
+            subprocess.Popen(
+                [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment_of(os.getppid()),
+                pass_fds=fds, start_new_session=True,
+            )  # fmt: skip
         return True
     finally:
         mark.close()
 
 
-def _instead_of(name: str, marks: "Leases") -> "Optional[Lease]":
-    """The name of a spooler that serves no more; None if it serves, and is awake now, or does not end."""
+def _replace_hung_spooler(name: str, marks: "Leases") -> "Optional[Lease]":
+    """Kill a spooler that no longer serves, and take its name; None if it serves, and is awake now, or does not end."""
     holder = marks.holder(name)
     pid = holder.pid if holder is not None and holder.uid == os.getuid() else 0
     if holder is not None:
@@ -79,22 +87,8 @@ def _instead_of(name: str, marks: "Leases") -> "Optional[Lease]":
     return mark
 
 
-def _start(queue: "Queue", mark: "Lease", lease: str, bridge: str, first: "Optional[FirstInLine]") -> None:
-    import subprocess
-
-    fds = [mark.fileno()] + ([first.mark.fileno()] if first else [])
-    words = ["spool", queue.root, lease, str(fds[0])]
-    words += [first.job, str(first.until_s), str(fds[1])] if first else []
-    with open(os.path.join(machine.folder(queue.root), _LOG), "wb") as log:
-        subprocess.Popen(
-            [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment_of(os.getppid()),
-            pass_fds=fds, start_new_session=True,
-        )  # fmt: skip
-
-
 def revive_spooler(root: str, bridge: str) -> None:
-    """See that tickets which are left have a spooler."""
+    """Start a spooler if tickets are left and none runs."""
     queue = tickets.Queue(root)
     ticket = next(filter(None, map(queue.of, queue.names())), None)
     if ticket is not None or queue.damaged():
@@ -103,25 +97,7 @@ def revive_spooler(root: str, bridge: str) -> None:
 
 
 def environment_of(pid: int) -> "dict[str, str]":
-    """The variables with which a process was started: job.sh may have changed this one's own."""
+    """Return the variables with which a process was started: job.sh may have changed this one's own."""
     found = process_tree.environment_of(pid)
     variables = dict(os.environ) if found is None else found  # None: job.sh was killed
     return {name: value for name, value in variables.items() if name != TURN}
-
-
-def start_script(queue: "Queue", ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
-    """Start a job as the agent does; None if it has no ticket any more."""
-    import subprocess
-
-    told = queue.told(ticket.job)
-    if told is None:
-        return None
-    number = [] if ticket.element is None else [str(ticket.element)]
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a FIFO without a reader refuses, and does not wait
-    with open(os.open(tickets.log_of(ticket), flags, 0o600), "ab") as log:
-        os.set_blocking(log.fileno(), True)
-        return subprocess.Popen(
-            ["/bin/sh", os.path.join(ticket.home, SCRIPT)] + number,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home, env=dict(told["env"], **{TURN: turn}),
-            start_new_session=True,
-        )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Marks: names that one process at a time can hold on a machine, seen by every user and gone with the last holder.
+"""Hold names on a machine: one process at a time has one, every user sees it, and it ends with its last holder.
 
-`Sockets` binds abstract unix sockets, which also tell who holds one and wake who waits for it. `Files` locks files in
-/tmp, for jobs in network namespaces of their own, where abstract names are not seen. Knows nothing of what the names
-mean (`names` does).
+`SocketLeases` binds abstract unix sockets, which also name their holder and wake those that wait for its end.
+`FileLeases` locks files in /tmp, for jobs in network namespaces of their own, where abstract names are not seen.
+`lease_names` says what the names mean.
 """
 
 import _socket  # the C half alone: `socket` costs 4 ms to import
@@ -39,7 +39,7 @@ _TRIES = 25  # a process that looks at a file locks it for a moment
 
 
 def leases_of_kind(lease: str) -> "Leases":
-    """The marks of a host with this `lease:`."""
+    """Return the leases of a host with this `lease:`."""
     return FileLeases() if lease == "file" else SocketLeases()
 
 
@@ -67,7 +67,7 @@ class SocketLease:
             os.close(fd)
 
     def close(self) -> None:
-        """Let go, as far as this process is concerned."""
+        """Release the name, as far as this process is concerned."""
         self._socket.close()
 
 
@@ -83,14 +83,14 @@ class FileLease:
         return self._fd
 
     def touch(self) -> None:
-        """Keep what removes old files from /tmp away from it."""
+        """Prevent its removal by programs that clean /tmp."""
         os.utime(self._fd)
 
     def answer(self) -> None:
         """Do nothing: a file cannot be woken by others."""
 
     def close(self) -> None:
-        """Let go, as far as this process is concerned; the file goes with its last holder, or when its owner looks."""
+        """Release the name, as far as this process is concerned; the last holder or its owner removes the file."""
         os.close(self._fd)
         if self._file:
             with contextlib.suppress(OSError, Verdict), _LeaseFolder() as folder:
@@ -136,24 +136,21 @@ class SocketLeases:
         return SocketLease(socket)
 
     def inherited(self, fd: int) -> SocketLease:
-        """A name that the process before this one held."""
+        """Resume a name that the process before this one held."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
         socket.listen(_PLACES)  # from now on others see this process as the holder
         return SocketLease(socket)
 
     def names(self) -> "set[str]":
-        """All that are held."""
+        """List all names that are held."""
         try:
             with open(_TABLE, "rb") as file:
                 return {name.decode("ascii", "replace") for name in _LISTED.findall(file.read())}
-        except (
-            FileNotFoundError,
-            PermissionError,
-        ):  # a sandbox that shows no table: each name is still held by one alone
+        except (FileNotFoundError, PermissionError):  # a sandbox shows no table: one process still holds each name
             return set()
 
     def holder(self, name: str) -> "Optional[LeaseHolder]":
-        """Its holder; None if there is none any more, or too many wait for it."""
+        """Return the holder of a name; None if there is none any more, or too many wait for it."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         socket.setblocking(False)
         try:
@@ -191,11 +188,11 @@ class FileLeases:
         return None
 
     def inherited(self, fd: int) -> FileLease:
-        """A name that the process before this one held."""
+        """Resume a name that the process before this one held."""
         return FileLease(fd)
 
     def names(self) -> "set[str]":
-        """All that are held; files that are ours and no longer held are removed.
+        """List all names that are held; remove files of ours that are no longer held.
 
         Raises:
             Verdict: The folder lets others remove what is ours.
@@ -204,7 +201,7 @@ class FileLeases:
             return {name for name, file in folder.files() if folder.is_held(file)}
 
     def holder(self, _name: str) -> None:
-        """Files do not say."""
+        """Return None: files do not say."""
         return
 
 
@@ -228,12 +225,12 @@ class _LeaseFolder:
         os.close(self._fd)
 
     def files(self) -> "list[tuple[str, str]]":
-        """The name that each file is for, and the file."""
+        """List the name that each file is for, and the file."""
         found = [file for file in os.listdir(self._fd) if file.startswith(_MARK)]
         return [(file[len(_MARK) :].rpartition("-")[0].replace(":", "/"), file) for file in found]
 
     def claim(self, name: str) -> "Optional[FileLease]":
-        """One try; None if another holds it, or tries just now, or has looked at the file in between."""
+        """Try once to hold a name; None if another holds it, tries just now, or has looked at the file in between."""
         own = "%s%s-%s" % (_MARK, name.replace("/", ":"), os.urandom(8).hex())
         fd = os.open(own, _LOOK | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=self._fd)
         held = False
@@ -248,7 +245,7 @@ class _LeaseFolder:
         return FileLease(fd, own) if held else None
 
     def is_held(self, file: str) -> bool:
-        """Whether it is held; one that is not is removed if it is ours."""
+        """Return whether a file is held; remove one that is ours and is not."""
         try:
             fd = os.open(file, _LOOK, dir_fd=self._fd)
         except OSError:  # gone meanwhile, or none of those that are made here
@@ -264,7 +261,7 @@ class _LeaseFolder:
         return False
 
     def _is_at(self, fd: int, file: str) -> bool:
-        """Whether the file has its name still: who listed may have removed it."""
+        # A process that listed the files may have removed it.
         try:
             there = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -272,7 +269,7 @@ class _LeaseFolder:
         return os.path.samestat(os.fstat(fd), there)
 
     def _remove(self, fd: int, file: str) -> None:
-        """Only an empty file of ours, which no other user can replace."""
+        # Only an empty file of ours, which no other user can replace.
         found = os.fstat(fd)
         if found.st_uid == os.geteuid() and found.st_size == 0 and self._is_at(fd, file):
             with contextlib.suppress(FileNotFoundError):

@@ -37,8 +37,8 @@ class Seen:
         cards: UUIDs that are held.
         waits: The names of those that wait.
         running: Jobs that run.
-        waiting: Those that wait and whose turn it is next, the oldest first; not those that have just begun to run, nor
-            those of whom nothing was heard for too long.
+        waiting: Jobs that are next in their line, the oldest first; without those that have just begun to run, and
+            those whose name is too old.
     """
 
     def __init__(self, names: "Iterable[str]", now_s: float) -> None:
@@ -51,10 +51,10 @@ class Seen:
         self.waiting = sorted(job for job in waiting if (job.uid, job.job) not in run)
 
     def holders(self, cards: "Iterable[str]", but: "tuple[int, str]") -> "dict[str, int]":
-        """uid of the holder of each of these GPUs that is held, as the running jobs publish it; else -1.
+        """Return the uid of the holder of each of these GPUs that is held, as the running jobs publish it; else -1.
 
         Args:
-            but: uid and job of who asks.
+            but: uid and job of the one that asks.
         """
         held = [card for card in cards if card in self.cards]
         own = (job for job in sorted(self.running) if (job.uid, job.job) != but)
@@ -64,17 +64,17 @@ class Seen:
 
 
 def gpu(uuid: str) -> str:
-    """Of a card."""
+    """Name a GPU."""
     return GPU + uuid
 
 
 def run(uid: int, job: str, asked: Demand) -> str:
-    """Of a job that runs."""
+    """Name a job that runs."""
     return "%s%d/%s/%d/%d/%d" % (RUN, uid, job, asked.gpus, asked.cores, asked.memory_mb)
 
 
 def wait(waiting: Waiting, until_s: int) -> str:
-    """Of a job that is the next of its line; for one whose type has too long a name as if any card would do."""
+    """Name a job that is the next of its line; one whose GPU type is too long, as if any GPU would do."""
     ms, uid, job, asked, kind = waiting
     parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, job)
     name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind)
@@ -82,17 +82,17 @@ def wait(waiting: Waiting, until_s: int) -> str:
 
 
 def spool(uid: int, queue: str) -> str:
-    """Of a spooler."""
+    """Name a spooler."""
     return "%s%d/%s" % (SPOOL, uid, queue)
 
 
 def turn(uid: int, queue: str, until_s: int) -> str:
-    """Of a spooler that serves."""
+    """Name the time until which a spooler serves."""
     return "%s%d/%s/%d" % (TURN, uid, queue, until_s)
 
 
 def overdue(held: "Iterable[str]", spool_name: str, now_s: float) -> "Optional[str]":
-    """The name by which a spooler has promised a turn that did not come; None if it serves, or has promised nothing."""
+    """Return the name by which a spooler promised a turn that did not come; None if it serves, or promised nothing."""
     own = TURN + spool_name[len(SPOOL) :] + "/"
     turns = {name: _numbers([name[len(own) :]]) for name in held if name.startswith(own)}
     late = [name for name, until in turns.items() if until and until[0] <= now_s]
@@ -108,7 +108,6 @@ def _running(name: str) -> "Optional[Running]":
 
 
 def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
-    """It and until when it counts."""
     parts = name.split("/")
     if len(parts) == 7:  # of an older bridge, whose names count as long as they are held, for any card
         parts = parts[:3] + [_NO_END_S] + parts[3:] + ["", "0"]
@@ -122,5 +121,5 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
 
 
 def _numbers(words: "list[str]") -> "list[int]":
-    """Parse numbers; return none if a word is not one: clusterfn did not make that name."""
+    """Parse numbers; return an empty list if a word is not one: clusterfn did not make that name."""
     return [int(word) for word in words] if all(word.isdecimal() and len(word) <= 20 for word in words) else []

@@ -18,7 +18,7 @@ def name() -> str:
 
 
 def folder(root: str) -> str:
-    """Where this machine's queue and journal lie below a root, which other machines may share."""
+    """Return the folder of this machine's queue and journal below a root, which other machines may share."""
     return os.path.join(root, MACHINES, name())
 
 

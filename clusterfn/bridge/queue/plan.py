@@ -95,7 +95,7 @@ def _with_place_in_line(text: str, before: int) -> str:
 
 
 class QueueView:
-    """What a decision is based on.
+    """The state of the machine and the queue at one look.
 
     Attributes:
         machine: The resources of the machine.
@@ -124,12 +124,12 @@ class QueueView:
 
 
 class StartPlan:
-    """What is to be done.
+    """A decision.
 
     Attributes:
-        start: Whose turn it is.
+        start: The jobs whose turn has come.
         gpus: The free GPUs among which each of these may choose, by job.
-        named: Who may keep others away: the next of each line, and who is about to start.
+        named: The jobs for which others must wait: the next of each line, and those that are about to start.
         reasons: Why a job waits.
     """
 
@@ -142,11 +142,11 @@ class StartPlan:
 
 def plan_starts(tickets: "Sequence[Ticket]", view: QueueView) -> StartPlan:
     """Decide what is to be done with these tickets, the oldest first."""
-    return _Planning(tickets, view).all() if tickets else StartPlan()
+    return _Planning(tickets, view).plan_all() if tickets else StartPlan()
 
 
 def must_yield(ticket: "Ticket", view: QueueView) -> bool:
-    """Whether the group of an element has half of the GPUs while another user waits for some; `view`: without it."""
+    """Return whether the group of an element has half of the GPUs while another user waits; `view` is without it."""
     planning = _Planning([ticket], view)
     return bool(planning.group_has_its_half(ticket, planning.cards_of(ticket)))
 
@@ -166,15 +166,14 @@ class _Planning:
         self._ahead: "list[tuple[int, int, list[str]]]" = []
         self._of_groups: "dict[str, int]" = {}
 
-    def all(self) -> StartPlan:
-        """Each in its turn."""
+    def plan_all(self) -> StartPlan:
         for before, ticket in enumerate(self.tickets):
             while self._others and self._others[0].ms < ticket.ms:
                 other = self._others.pop(0)
                 self._others_before += 1
                 self._keep_for(other.uid, other.asked, other.kind)
             self.room.limits = ticket.limits
-            self._one(ticket, before + self._others_before)
+            self._plan_one(ticket, before + self._others_before)
         return self.made
 
     def _keep_for(self, uid: int, asked: "Demand", kind: "Kind") -> None:
@@ -182,7 +181,7 @@ class _Planning:
         self._ahead.append((uid, asked.gpus, cards))
         self.room.reserve(asked, cards)
 
-    def _one(self, ticket: "Ticket", before: int) -> None:
+    def _plan_one(self, ticket: "Ticket", before: int) -> None:
         kind = self.cards_of(ticket)
         if ticket.job in self._runs or ticket.job in self.view.starting:
             self._goes(ticket, kind)
@@ -191,32 +190,34 @@ class _Planning:
         why = self.group_has_its_half(ticket, kind)
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
         if not missing and not why:
-            self._comes(ticket, kind, before)
+            if ticket.asked.gpus and self._one_comes:  # jobs with GPUs start one after another
+                self.made.reasons[ticket.job] = _with_place_in_line("", before)
+            else:
+                self._one_comes = self._one_comes or self._is_awaited(ticket)
+                self.made.start.append(ticket)
+                self.made.gpus[ticket.job] = self.room.left(kind)
             self._goes(ticket, kind)
             return
-        text = _describe_wait(missing, ticket.asked, self._around(kind or []), self.room, ticket.limits) or why
+        gpus = kind or []
+        ahead = [(uid, wanted) for uid, wanted, cards in self._ahead if set(cards).intersection(gpus)]
+        kept = len(self.room.suitable(gpus)) - len(self.room.left(gpus))
+        around = GpuSituation(gpus, self.view.holders, self.view.strangers, ahead, kept)
+        text = _describe_wait(missing, ticket.asked, around, self.room, ticket.limits) or why
         self.made.reasons[ticket.job] = _with_place_in_line(text, before)
-        if missing and not why:  # a group that has its half keeps nothing from those for whom it waits
-            self._stays(ticket, missing)
+        line = ticket.kind if ticket.asked.gpus else None
+        # The first of its line reserves. A group that has its half keeps nothing from those for whom it waits.
+        if not missing or why or line in self._lines:
+            return
+        self._lines.add(line)
+        self.room.count(ticket.asked)
+        if missing != [OWN]:  # a job that waits for the user's own jobs keeps nothing from others
+            self._keep_for(self.view.uid, ticket.asked, ticket.kind)
+            self.made.named.append(ticket)
 
     def cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
-        """Those that its job may get; None if they are too few or unknown, which its supervisor then explains."""
+        """List the GPUs that a job may get; None if they are too few or unknown, which its supervisor explains."""
         cards = self.view.cards_of(ticket.kind) if ticket.asked.gpus else []
         return cards if len(cards) >= ticket.asked.gpus else None
-
-    def _around(self, kind: "list[str]") -> GpuSituation:
-        ahead = [(uid, gpus) for uid, gpus, cards in self._ahead if set(cards).intersection(kind)]
-        kept = len(self.room.suitable(kind)) - len(self.room.left(kind))
-        return GpuSituation(kind, self.view.holders, self.view.strangers, ahead, kept)
-
-    def _comes(self, ticket: "Ticket", kind: "Optional[list[str]]", before: int) -> None:
-        """It fits: its turn has come, unless one with cards is about to be let in."""
-        if ticket.asked.gpus and self._one_comes:
-            self.made.reasons[ticket.job] = _with_place_in_line("", before)
-            return
-        self._one_comes = self._one_comes or self._is_awaited(ticket)
-        self.made.start.append(ticket)
-        self.made.gpus[ticket.job] = self.room.left(kind)
 
     def _is_awaited(self, ticket: "Ticket") -> bool:
         return bool(ticket.asked.gpus) and ticket.job not in self.view.late
@@ -228,19 +229,8 @@ class _Planning:
             group = _group(ticket)
             self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus
 
-    def _stays(self, ticket: "Ticket", missing: "list[str]") -> None:
-        """The first of its line reserves; who waits for the user's own jobs keeps nothing from others."""
-        line = ticket.kind if ticket.asked.gpus else None
-        if line in self._lines:
-            return
-        self._lines.add(line)
-        self.room.count(ticket.asked)
-        if missing != [OWN]:
-            self._keep_for(self.view.uid, ticket.asked, ticket.kind)
-            self.made.named.append(ticket)
-
     def group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
-        """`HALF` if its group may have no more GPUs while another user waits for such; one element may always run."""
+        """Return `HALF` if its group may have no more GPUs while another user waits for some; one element may run."""
         if ticket.element is None or not any(
             other.uid != self.view.uid
             and other.asked.gpus

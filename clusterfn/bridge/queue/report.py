@@ -1,9 +1,8 @@
-"""What is reported of one user's queue on this machine: why each job waits, and who holds or uses which GPU.
+"""Report one user's queue on this machine: why each job waits, and who holds or uses which GPU.
 
-The spooler writes the reasons; `supervise.py queue ROOT` prints them, and sees that a spooler runs.
-`supervise.py gpus ROOT LEASE` prints one look at the GPUs as a JSON object. It only reads, so it can be asked as often
-as one likes. Who has a GPU follows from the journal for one's own jobs, for others from the names of their leases and
-the processes that are seen on it.
+The spooler writes the reasons; `supervise.py queue ROOT` prints them, and starts a spooler if none runs.
+`supervise.py gpus ROOT LEASE` prints one look at the GPUs as a JSON object, and changes nothing. The journal says which
+GPUs the user's own jobs have; for others it follows from the names of their leases and the processes on a GPU.
 """
 
 import json
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Optional
 
     from ..supervisor.gpus import GpuLoad, GpuProcess
-    from .lease import Leases
     from .tickets import Ticket
 
 _STARTS = "its turn has come"
@@ -41,7 +39,7 @@ def print_queue(root: str, bridge: str) -> int:
 
 
 def waiting_jobs(root: str) -> "list[dict[str, Any]]":
-    """`job`, `name`, `reason`, `submitted`, `asked` of each that waits, the oldest first."""
+    """Return `job`, `name`, `reason`, `submitted`, `asked` of each that waits, the oldest first."""
     waiting = Queue(root)
     reasons = _reasons(root)
     return [_line(ticket, reasons) for ticket in waiting.read()]
@@ -57,24 +55,24 @@ def _line(ticket: "Ticket", reasons: "dict[str, str]") -> "dict[str, Any]":
 def _reasons(root: str) -> "dict[str, str]":
     try:
         with open(_status_file(root), encoding="utf-8") as file:
-            return {told["job"]: told["reason"] for told in map(json.loads, file)}
-    except DAMAGED:  # no spooler has told yet, or it is not what one has told
+            return {line["job"]: line["reason"] for line in map(json.loads, file)}
+    except DAMAGED:  # no spooler has written it yet, or it holds something else
         return {}
 
 
 def reason_of(root: str, job: str) -> str:
-    """Why a job waits; "" if it does not."""
+    """Return why a job waits; "" if it does not."""
     ticket = Queue(root).of(job)
     return "" if ticket is None else str(_line(ticket, _reasons(root))["reason"])
 
 
 def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
-    """Tell why each of them waits."""
-    told = [_line(ticket, dict({ticket.job: _STARTS}, **reasons)) for ticket in tickets]
+    """Write why each of them waits."""
+    lines = [_line(ticket, dict({ticket.job: _STARTS}, **reasons)) for ticket in tickets]
     path = _status_file(root)
     try:
         with open(path + ".new", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in told)
+            file.writelines(json.dumps(line) + "\n" for line in lines)
         os.rename(path + ".new", path)
     except OSError:  # full: it is news, not the queue
         return
@@ -90,16 +88,10 @@ _KEPT = "waiting for %s; what becomes free of them is kept for it"
 
 
 def print_gpus(root: str, lease: str) -> int:
-    """Print the look."""
-    sys.stdout.write(json.dumps(look_at_gpus(root, leases_of_kind(lease))) + "\n")
-    return 0
-
-
-def look_at_gpus(root: str, marks: "Leases") -> "dict[str, Any]":
-    """`cards`, `waiting`, and in `trouble` what nvidia-smi said instead of cards."""
+    """Print `cards`, `waiting`, and in `trouble` what nvidia-smi said instead of cards."""
     trouble, held = "", set()  # type: str, set[str]
     try:
-        held = marks.names()
+        held = leases_of_kind(lease).names()
         loads, seen_on = gpus.gpu_loads(), gpus.gpu_processes()
     except Verdict as verdict:
         loads, seen_on = [], {}
@@ -107,20 +99,22 @@ def look_at_gpus(root: str, marks: "Leases") -> "dict[str, Any]":
     seen = lease_names.Seen(held, machine.now_s())
     holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
     cards = [_card(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
-    return {"cards": cards, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
+    look = {"cards": cards, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
+    sys.stdout.write(json.dumps(look) + "\n")
+    return 0
 
 
 def _card(load: "GpuLoad", holder: "Optional[dict[str, Any]]", seen_on: "list[GpuProcess]") -> "dict[str, Any]":
-    told = dict(load._asdict(), holder=holder, without_lease=[])
+    card = dict(load._asdict(), holder=holder, without_lease=[])
     if holder is None:
         quiet = seen_on or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
         unseen = [] if quiet else ["%d MiB in use by nobody visible" % load.used_mib]
-        told["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
-    return told
+        card["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
+    return card
 
 
 class GpuHolders:
-    """Whose the held cards are.
+    """Find the holders of GPUs.
 
     Args:
         root: Of this user's jobs.
@@ -135,7 +129,7 @@ class GpuHolders:
         self._left = [[job.uid, job.asked.gpus] for job in seen.running if job.asked.gpus]
 
     def of(self, seen_on: "dict[str, list[GpuProcess]]") -> "dict[str, dict[str, Any]]":
-        """`user`, `job`, `name`, `since` (seconds since 1970) of each card that is held; None for what is not known."""
+        """Return `user`, `job`, `name`, `since` (seconds since 1970) of each held GPU; None for what is not known."""
         running = {job.job for job in self._seen.running if job.uid == self._uid}
         found = {}
         for uuid, (job, since) in _taken(self._root).items():  # this user's own jobs are in the journal
@@ -162,7 +156,7 @@ class GpuHolders:
 
 
 def _taken(root: str) -> "dict[str, tuple[str, float]]":
-    """Who took each card last and has not given it back, and when, by the journal."""
+    """Return which job took each GPU last and has not released it, and when, by the journal."""
     found: "dict[str, tuple[str, float]]" = {}
     for line in _end_of(os.path.join(machine.folder(root), tickets.JOURNAL_FILE)):
         if line.get("event") == tickets.TAKEN:
@@ -174,7 +168,7 @@ def _taken(root: str) -> "dict[str, tuple[str, float]]":
 
 
 def _end_of(path: str) -> "Iterable[dict[str, Any]]":
-    """The last lines of the journal; what is no line of it is left out."""
+    """Yield the last events of the journal; leave out what is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _OF_THE_JOURNAL))
@@ -183,14 +177,13 @@ def _end_of(path: str) -> "Iterable[dict[str, Any]]":
         return
     for line in lines:
         try:
-            told = json.loads(line.decode())
+            event = json.loads(line.decode())
         except ValueError:  # cut off at the beginning, or being written
             continue
-        yield told
+        yield event
 
 
 def _name_of(root: str, job: str) -> "Optional[str]":
-    """What its function is called; of an element of a group with its number."""
     whole, _, element = job.partition(".")
     try:
         with open(os.path.join(job_dir(root, whole), SPEC), encoding="utf-8") as file:
@@ -201,7 +194,7 @@ def _name_of(root: str, job: str) -> "Optional[str]":
 
 
 def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]]":
-    """Who waits for cards, the oldest first: all own jobs, and of others those that are next in their line."""
+    """List jobs that wait for GPUs, the oldest first: all own jobs, and of others those that are next in their line."""
     now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
     own = waiting_jobs(root)
     tickets = {line["job"] for line in own}
@@ -214,7 +207,7 @@ def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]
     for other in seen.waiting:
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
             wanted = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-            told = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
+            line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
                     "reason": _KEPT % wanted, "asked": dict(other.asked._asdict())}  # fmt: skip
-            found.append((now_s - (now_ms - other.ms) / 1000.0, told))
-    return [dict(told, since=since) for since, told in sorted(found, key=lambda each: each[0])]
+            found.append((now_s - (now_ms - other.ms) / 1000.0, line))
+    return [dict(line, since=since) for since, line in sorted(found, key=lambda each: each[0])]

@@ -1,8 +1,8 @@
-"""The spooler: lets one user's waiting jobs start on one machine, in order, and ends when none is left.
+"""The spooler: start one user's waiting jobs on one machine, in order, and end when none is left.
 
-It holds the name that elects it, and a name for each job that is next, by which other users know. Killed at any moment
-it loses nothing: what waits has a ticket until it is claimed, and a job that was started twice finds its own mark held
-or its claim taken.
+It holds the name that elects it, and a name for each job that is next, which other users see. It can be killed at any
+moment: a waiting job has a ticket until it is claimed, and one that was started twice finds its name held or its claim
+taken.
 """
 
 import json
@@ -14,7 +14,18 @@ import sys
 import time
 
 from ..builder import progress
-from ..layout import BUILDER_LOG, CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
+from ..layout import (
+    BUILDER_LOG,
+    CANCELLED,
+    EXIT_PUBLISHED,
+    EXIT_RETURNED,
+    LOST,
+    OUTCOME,
+    SCRIPT,
+    UNSATISFIABLE,
+    attempt_dir,
+    element_log,
+)  # fmt: skip
 from ..supervisor import gpus
 from ..supervisor.text import duration
 from ..supervisor.verdict import Verdict, say
@@ -57,7 +68,7 @@ def run_spooler(root: str, lease: str, fd: int, *first: str) -> int:
     """
     spooler = Spooler(Queue(root), lease, fd)
     if first:
-        spooler.named_already(first[0], int(first[1]), int(first[2]))
+        spooler.named[first[0]] = (int(first[1]), spooler.marks.inherited(int(first[2])))
     while spooler.elected():
         spooler.serve()
     return 0
@@ -70,6 +81,9 @@ class Spooler:
         queue: Its tickets.
         lease: How names are held here; tickets of the other kind are another's.
         fd: The name that elects it, inherited.
+
+    Attributes:
+        named: By job, until when its name counts, and the name.
     """
 
     def __init__(self, queue: Queue, lease: str, fd: int) -> None:
@@ -78,7 +92,7 @@ class Spooler:
         self.uid = os.getuid()
         self.marks = leases_of_kind(lease)
         self._elected: "Optional[Lease]" = self.marks.inherited(fd)
-        self._named: "dict[str, tuple[int, Lease]]" = {}
+        self.named: "dict[str, tuple[int, Lease]]" = {}
         self._starting: "dict[str, subprocess.Popen[Any]]" = {}
         self._concluding: "dict[str, tuple[subprocess.Popen[Any], float]]" = {}
         self._given_up: "set[str]" = set()
@@ -92,18 +106,14 @@ class Spooler:
         self._cards = GpuCache()
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
-    def named_already(self, job: str, until_s: int, fd: int) -> None:
-        """Keep the name of a job."""
-        self._named[job] = (until_s, self.marks.inherited(fd))
-
     def elected(self) -> bool:
-        """Whether it is, and something waits."""
+        """Return whether this is the spooler of its queue, and something waits; take its name again if need be."""
         if self._elected is None and (self._tickets() or self._concluding):
             self._elected = self.marks.hold(launch.spool_name(self.queue))
         return self._elected is not None
 
     def serve(self) -> None:
-        """Until nothing waits; a job that comes then finds the name free, or is seen by `elected`."""
+        """Serve until nothing waits; a job that comes then finds the name free, or is seen by `elected`."""
         while self._turn():
             self._wait()
         if self._elected is not None:
@@ -143,7 +153,7 @@ class Spooler:
         return bool(tickets or self._concluding)
 
     def _promise_turn(self) -> None:
-        """Hold a name that says by when the next turn comes: a spooler that is late is replaced (`ensure_spooler`)."""
+        # A spooler that is later than this name says is replaced (`ensure_spooler`).
         now_s = machine.now_s()
         if self.lease == "file" or self._promise is not None and self._promise[0] > now_s + _TURN_S * 2 // 3:
             return  # the holder of a locked file is unknown
@@ -153,8 +163,6 @@ class Spooler:
             before, self._promise = self._promise, (now_s + _TURN_S, mark)
             if before is not None:
                 before[1].close()
-
-    # tickets
 
     def _give_up(self, job: str, why: str) -> None:
         """A ticket that cannot be read ends its job, which learns why; the others keep waiting."""
@@ -223,26 +231,11 @@ class Spooler:
             return
         self._concluding[job] = process, time.monotonic() + _CONCLUDES_S
 
-    def _see_concluded(self) -> None:
-        for job, (process, until) in list(self._concluding.items()):
-            if process.poll() is None and time.monotonic() < until:
-                continue
-            if process.returncode is None:
-                process.kill()
-                self._children.append(process)
-            if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
-                say("the end of %s could not be published: look at %s" % (job, self.queue.folder_of(job)))
-            del self._concluding[job]
-            if job in self._given_up:
-                self._set_aside(job)
-            else:
-                self.queue.withdraw(job)
-
-    # environments
-
     def _make(self, waiting: "list[Ticket]") -> "dict[str, str]":
-        """Have the environments made that jobs wait for, each by the script of its oldest job, which then waits for its
-        turn as before; how far each job's environment is. Nothing is reserved for these jobs meanwhile.
+        """Have the environments made that jobs wait for; return how far each job's environment is.
+
+        The script of the oldest job of each makes it, and that job then waits for its turn as before. Nothing is
+        reserved for these jobs meanwhile.
         """
         for needs in set(self._makers) - {ticket.needs for ticket in waiting}:
             self._children.append(self._makers.pop(needs)[1])
@@ -257,31 +250,45 @@ class Spooler:
             reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
         return reasons
 
-    # starting
-
     def _may_try(self, ticket: "Ticket") -> bool:
         return time.monotonic() >= self._tries.get(ticket.job, (0, 0.0))[1]
 
     def _script(self, ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
         tries = self._tries.get(ticket.job, (0, 0.0))[0]
         self._tries[ticket.job] = (tries + 1, time.monotonic() + min(_AGAIN_S * 2**tries, _AGAIN_MOST_S))
+        log_path = os.path.join(ticket.home, "scheduler.log" if ticket.element is None else element_log(ticket.element))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a FIFO without a reader refuses to block
         try:
-            return launch.start_script(self.queue, ticket, turn)
-        except OSError as error:  # no more processes now, or what it lies on is away: the others go on
+            fields = self.queue.fields(ticket.job)
+            if fields is None:  # it has no ticket any more
+                return None
+            with open(os.open(log_path, flags, 0o600), "ab") as log:
+                os.set_blocking(log.fileno(), True)
+                return subprocess.Popen(
+                    ["/bin/sh", os.path.join(ticket.home, SCRIPT)]
+                    + ([] if ticket.element is None else [str(ticket.element)]),
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home,
+                    env=dict(fields["env"], **{launch.TURN: turn}), start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:  # no more processes now, or its file system is away: the others start
             say("the script of %s could not be started: %s" % (ticket.job, error))
             return None
 
-    def _late(self) -> "set[str]":
-        now = time.monotonic()
-        return {
-            job
-            for job, (_, not_before) in self._tries.items()
-            if (now > not_before + _COMES_S if job in self._starting else now < not_before)
-        }
-
     def _reap(self) -> None:
-        """Collect the scripts that have ended; one that is not in by then has lost its turn to another job."""
-        self._see_concluded()
+        """Collect the processes that have ended; a script that is not admitted by then has lost its turn."""
+        for job, (process, until) in list(self._concluding.items()):
+            if process.poll() is None and time.monotonic() < until:
+                continue
+            if process.returncode is None:
+                process.kill()
+                self._children.append(process)
+            if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
+                say("the end of %s could not be published: look at %s" % (job, self.queue.folder_of(job)))
+            del self._concluding[job]
+            if job in self._given_up:
+                self._set_aside(job)
+            else:
+                self.queue.withdraw(job)
         self._children = [child for child in self._children if child.poll() is None]
         for needs, (_, maker) in list(self._makers.items()):
             if maker.poll() is not None:
@@ -291,8 +298,6 @@ class Spooler:
                 del self._starting[job]
                 self._cards.look_anew()
 
-    # the others
-
     def _plan(self, tickets: "list[Ticket]", seen: lease_names.Seen) -> "plan.StartPlan":
         memory = any(ticket.asked.memory_mb for ticket in tickets)
         used = self._cards.strangers(any(ticket.asked.gpus for ticket in tickets), seen.cards)
@@ -301,24 +306,30 @@ class Spooler:
         there = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
         holders = {card: self._holders.get(lease_names.gpu(card)) for card in seen.cards}
         held = {card: -1 if holder is None else holder.uid for card, holder in holders.items()}
+        now = time.monotonic()
+        late = {
+            job
+            for job, (_, not_before) in self._tries.items()
+            if (now > not_before + _COMES_S if job in self._starting else now < not_before)
+        }
         view = plan.QueueView(
-            there, seen, self.uid, self._cards.of, held, used, starting=set(self._starting), late=self._late()
+            there, seen, self.uid, self._cards.of, held, used, starting=set(self._starting), late=late
         )
         return plan.plan_starts(tickets, view)
 
     def _name(self, wanted: "list[Ticket]") -> None:
-        """Let other users know who is next, and again and again that a spooler runs."""
+        """Hold a name for each job that is next, and renew it, so that other users see that a spooler runs."""
         wanted = wanted[: self._most]
-        for job in set(self._named) - {ticket.job for ticket in wanted}:
-            self._named.pop(job)[1].close()
+        for job in set(self.named) - {ticket.job for ticket in wanted}:
+            self.named.pop(job)[1].close()
         now_s = machine.now_s()
         for ticket in wanted:
-            before = self._named.get(ticket.job)
+            before = self.named.get(ticket.job)
             if before is None or before[0] < now_s + _RENEW_S:
                 waiting = capacity.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
                 mark = self.marks.hold(lease_names.wait(waiting, now_s + lease_names.VALID_S))
                 if mark is not None:
-                    self._named[ticket.job] = (now_s + lease_names.VALID_S, mark)
+                    self.named[ticket.job] = (now_s + lease_names.VALID_S, mark)
                     if before is not None:
                         before[1].close()
 
@@ -340,13 +351,21 @@ class Spooler:
                 self._holders[name] = holder
 
     def _wait(self) -> None:
-        """Until something changes that may matter, or it is time to look again."""
+        """Wait until something changes that may matter, or it is time to look again."""
+        now = time.monotonic()
+        if self._starting or self._concluding or any(not_before > now for _, not_before in self._tries.values()):
+            patience_s = _STARTING_S
+        else:
+            tickets = self._reported[0] if self._reported else []
+            limits: "list[float]" = [each.timeout_s - waited_s(each) for each in tickets if each.timeout_s is not None]
+            longest = _UNHEARD_S if self.lease == "file" or self._makers else _LOOK_AGAIN_S
+            patience_s = max(0.01, min([longest] + limits))
         poll = select.poll()
         for holder in self._holders.values():
             poll.register(holder.fileno(), select.POLLHUP)
         if self._elected is not None:
             poll.register(self._elected.fileno(), select.POLLIN)
-        woken = poll.poll(self._patience_s() * 1000)
+        woken = poll.poll(patience_s * 1000)
         if self._elected is not None:
             self._elected.answer()
         gone = {fd for fd, _ in woken}
@@ -357,18 +376,9 @@ class Spooler:
         if gone:
             time.sleep(_SETTLE_S)
 
-    def _patience_s(self) -> float:
-        now = time.monotonic()
-        if self._starting or self._concluding or any(not_before > now for _, not_before in self._tries.values()):
-            return _STARTING_S
-        tickets = self._reported[0] if self._reported else []
-        limits: "list[float]" = [each.timeout_s - waited_s(each) for each in tickets if each.timeout_s is not None]
-        longest = _UNHEARD_S if self.lease == "file" or self._makers else _LOOK_AGAIN_S
-        return max(0.01, min([longest] + limits))
-
 
 class GpuCache:
-    """What nvidia-smi says, asked once for all who wait. Where it fails, the job that starts will say so."""
+    """What nvidia-smi says, asked once for all jobs that wait. If it fails, the job that starts reports it."""
 
     def __init__(self) -> None:
         self.there: "list[GpuInfo]" = []
@@ -376,11 +386,11 @@ class GpuCache:
         self._due = 0.0
 
     def of(self, kind: capacity.Kind) -> "list[str]":
-        """Those of a kind; none where that is unknown."""
+        """List the GPUs of a kind; none if that is unknown."""
         return capacity.gpus_of_kind(kind, self.there)
 
     def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
-        """Who uses a GPU that is not held."""
+        """Return who uses a GPU that is not held."""
         if asked and time.monotonic() > self._due:
             try:
                 self.there = gpus.list_gpus()
@@ -391,7 +401,7 @@ class GpuCache:
         return {card: who for card, who in self._used.items() if card not in held}
 
     def let_go(self, name: str) -> None:
-        """Its holder has ended, and so have the holder's processes; a job that takes it looks once more."""
+        """Forget who uses a GPU whose holder has ended; a job that takes it looks again."""
         self._used.pop(name[len(lease_names.GPU) :], None)
 
     def look_anew(self) -> None:

@@ -13,7 +13,7 @@ import stat
 import time
 from collections import namedtuple
 
-from ..layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE, element_log
+from ..layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE
 from ..supervisor import publish
 from ..supervisor.job import DAMAGED
 from ..supervisor.process_tree import boot_id
@@ -55,21 +55,21 @@ class Queue:
         self._damaged: "dict[str, str]" = {}
 
     def names(self) -> "list[str]":
-        """The ids of the jobs that wait."""
+        """List the ids of the waiting jobs."""
         try:
             return [name for name in os.listdir(self.folder) if not name.startswith(".")]
         except FileNotFoundError:
             return []
 
     def read(self) -> "list[Ticket]":
-        """All of them, the oldest first."""
+        """Read all tickets, the oldest first."""
         names = self.names()
         for gone in set(self._known) - set(names):
             del self._known[gone]
         return sorted(ticket for ticket in map(self.of, names) if ticket is not None)
 
     def of(self, job: str) -> "Optional[Ticket]":
-        """A job's ticket, or None."""
+        """Return a job's ticket, or None."""
         try:  # an element that gave way has another ticket than before
             found = os.stat(os.path.join(self.folder, job))
             which = found.st_mtime_ns, found.st_ino  # type: Optional[tuple[int, int]]
@@ -78,22 +78,22 @@ class Queue:
         known = self._known.get(job)
         if known is not None and which in (known[0], None):
             return known[1]
-        told = self.told(job)
-        if told is None:
+        fields = self.fields(job)
+        if fields is None:
             return None
-        ticket = self._ticket(told)
+        ticket = self._ticket(fields)
         if which is not None:
             self._known[job] = which, ticket
         return ticket
 
-    def told(self, job: str) -> "Optional[dict[str, Any]]":
-        """All that is written on it; None if there is none, or it cannot be read now, or it is no ticket of ours."""
+    def fields(self, job: str) -> "Optional[dict[str, Any]]":
+        """Return the content of a ticket; None if there is none, it cannot be read now, or it is no ticket of ours."""
         self._damaged.pop(job, None)
         try:
-            told = json.loads(_read(os.path.join(self.folder, job)))
-            if isinstance(told, dict) and told.get("format") not in (FORMAT, None):
+            fields = json.loads(_read(os.path.join(self.folder, job)))
+            if isinstance(fields, dict) and fields.get("format") not in (FORMAT, None):
                 return None  # the spooler of that version reads it
-            return _checked(dict(told), job)
+            return _checked(dict(fields), job)
         except OSError:
             return None
         except DAMAGED as error:
@@ -101,15 +101,15 @@ class Queue:
             return None
 
     def damaged(self) -> "dict[str, str]":
-        """The tickets that were found damaged at the last look, and what is wrong with each."""
+        """Return the tickets that were damaged when last read, and what is wrong with each."""
         return {job: why for job, why in self._damaged.items() if _JOB.match(job)}
 
     def waits(self, job: str) -> bool:
-        """Whether it has a ticket, be it a damaged one, which the spooler is about to give an outcome."""
+        """Return whether a job has a ticket; the spooler gives the job of a damaged one an outcome."""
         return self.of(job) is not None or job in self.damaged()
 
     def folder_of(self, job: str) -> str:
-        """The folder of the job, or of the element, that a ticket's name means."""
+        """Return the folder of the job, or of the element, that a ticket is named for."""
         whole, _, element = job.partition(".")
         folder = os.path.join(self.root, JOBS, whole)
         return os.path.join(folder, ELEMENTS, element) if element else folder
@@ -123,13 +123,13 @@ class Queue:
         except FileNotFoundError:
             return
 
-    def write(self, told: "dict[str, Any]") -> None:
-        """A job waits from now on."""
+    def write(self, fields: "dict[str, Any]") -> None:
+        """Write the ticket of a job: it waits from now on."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        publish.replace(os.path.join(self.folder, told["job"]), json.dumps(dict(told, boot=self._boot)).encode())
+        publish.replace(os.path.join(self.folder, fields["job"]), json.dumps(dict(fields, boot=self._boot)).encode())
 
     def remove(self, job: str) -> None:
-        """It waits no longer."""
+        """Remove a ticket: its job waits no longer."""
         self._known.pop(job, None)
         try:
             os.unlink(os.path.join(self.folder, job))
@@ -137,28 +137,28 @@ class Queue:
             return
 
     def withdraw(self, job: str) -> None:
-        """It will never start."""
+        """Remove the ticket of a job that will never start."""
         self.remove(job)
         record_event(self.root, WITHDRAWN, job)
 
-    def as_ticket(self, told: "dict[str, Any]") -> Ticket:
-        """What would be read if this were written now."""
-        return self._ticket(dict(told, boot=self._boot))
+    def as_ticket(self, fields: "dict[str, Any]") -> Ticket:
+        """Return what would be read if this were written now."""
+        return self._ticket(dict(fields, boot=self._boot))
 
-    def _ticket(self, told: "dict[str, Any]") -> Ticket:
-        """What was written before the machine was last started is older than anything since."""
-        now = told["boot"] == self._boot
-        order = (1, told["submitted"]) if now else (0, told["t"])
+    def _ticket(self, fields: "dict[str, Any]") -> Ticket:
+        now = fields["boot"] == self._boot
+        # What was written before the machine was last started is older than anything since.
+        order = (1, fields["submitted"]) if now else (0, fields["t"])
         return Ticket(
-            order, told["submitted"] // 10**6 if now else 0, told["job"], told["name"], told["folder"], told["home"],
-            told["element"], told["submitted"], Demand(**told["asked"]), UserLimits(**told["limits"]),
-            kind_of(told["resources"]), told["t"], told["queue_timeout_s"], told["reason"], told["lease"],
-            tuple(told.get("needs", ())),
+            order, fields["submitted"] // 10**6 if now else 0, fields["job"], fields["name"], fields["folder"],
+            fields["home"], fields["element"], fields["submitted"], Demand(**fields["asked"]),
+            UserLimits(**fields["limits"]), kind_of(fields["resources"]), fields["t"], fields["queue_timeout_s"],
+            fields["reason"], fields["lease"], tuple(fields.get("needs", ())),
         )  # fmt: skip
 
 
 def _read(path: str) -> str:
-    """A file's text. Anything else that was put there, such as a FIFO, must not keep the reader waiting."""
+    # Anything else that was put there, such as a FIFO, must not block the reader.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -167,47 +167,45 @@ def _read(path: str) -> str:
         return file.read()
 
 
-def _checked(told: "dict[str, Any]", job: str) -> "dict[str, Any]":
-    """The same; raises one of `DAMAGED` if no supervisor has written this."""
-    if told["job"] != job:
-        raise ValueError("it is the ticket of %r" % told["job"])
+def _checked(fields: "dict[str, Any]", job: str) -> "dict[str, Any]":
+    """Return a ticket's fields; raise one of `DAMAGED` if no supervisor has written them."""
+    if fields["job"] != job:
+        raise ValueError("it is the ticket of %r" % fields["job"])
     for name, kinds in _FIELDS.items():
-        if not isinstance(told[name], kinds):
-            raise TypeError("%s is %r" % (name, told[name]))
-    for name, value in list(told["asked"].items()) + [("submitted", told["submitted"])]:
+        if not isinstance(fields[name], kinds):
+            raise TypeError("%s is %r" % (name, fields[name]))
+    for name, value in list(fields["asked"].items()) + [("submitted", fields["submitted"])]:
         if not isinstance(value, int) or not 0 <= value < _MOST * (10**9 if name == "submitted" else 1):
             raise ValueError("%s is %r" % (name, value))
-    for name, value in told["limits"].items():
+    for name, value in fields["limits"].items():
         if not isinstance(value, (int, float, _NONE)):
             raise TypeError("limits: %s is %r" % (name, value))
-    Demand(**told["asked"]), UserLimits(**told["limits"]), kind_of(told["resources"])
-    for text in (told["folder"], told["home"], *told.get("needs", ()), *told["env"], *told["env"].values()):
+    Demand(**fields["asked"]), UserLimits(**fields["limits"]), kind_of(fields["resources"])
+    for text in (fields["folder"], fields["home"], *fields.get("needs", ()), *fields["env"], *fields["env"].values()):
         if b"\0" in os.fsencode(text):
             raise ValueError("%r holds a zero byte" % text)
-    if any("=" in name or not name for name in told["env"]):
+    if any("=" in name or not name for name in fields["env"]):
         raise ValueError("env holds what is not the name of a variable")
-    return told
+    return fields
 
 
 def is_claimed(ticket: Ticket) -> bool:
-    """Whether it has begun, or never will."""
-    return os.path.exists(os.path.join(ticket.folder, CLAIM)) or _is_gone(ticket.home)
-
-
-def _is_gone(folder: str) -> bool:
-    """Not so where the file server does not say."""
+    """Return whether a job has begun, or never will because its folder is gone."""
+    if os.path.exists(os.path.join(ticket.folder, CLAIM)):
+        return True
     try:
-        os.stat(folder)
+        os.stat(ticket.home)
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except OSError:
+    except OSError:  # the file server does not say
         return False
     return False
 
 
 def waited_s(ticket: Ticket) -> float:
-    """For how long it waits for its turn, by a clock that is never set; by the wall clock if the machine was restarted
-    since. The time in which its environment was made does not count.
+    """Return how long a job has waited for its turn, not counting the time in which its environment was made.
+
+    The clock is one that is never set; the wall clock counts if the machine was restarted since.
     """
     waited = float((machine.now_ns() - ticket.submitted) / 1e9 if ticket.ms else time.time() - ticket.written)
     made = max(map(_made, ticket.needs), default=0.0)
@@ -215,7 +213,7 @@ def waited_s(ticket: Ticket) -> float:
 
 
 def has_environment(ticket: Ticket) -> bool:
-    """Whether its environment is there."""
+    """Return whether the job's environment is there."""
     return all(map(os.path.exists, ticket.needs))
 
 
@@ -227,14 +225,8 @@ def _made(path: str) -> float:
 
 
 def is_cancelled(ticket: Ticket) -> bool:
-    """Whether it was asked to end."""
+    """Return whether the job was asked to end."""
     return os.path.exists(os.path.join(ticket.home, CANCEL))
-
-
-def log_of(ticket: Ticket) -> str:
-    """Its scheduler.log."""
-    name = "scheduler.log" if ticket.element is None else element_log(ticket.element)
-    return os.path.join(ticket.home, name)
 
 
 JOURNAL_FILE = "holds.jsonl"
@@ -244,24 +236,21 @@ TICKET, WITHDRAWN, TAKEN, EXCHANGED, RELEASED = "ticket", "withdrawn", "taken", 
 
 
 def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
-    """Append a line; times are wall seconds."""
+    """Append a line to the journal; times are wall seconds."""
     line = dict(facts, event=event, job=job, t=round(time.time(), 6))
     if isinstance(line.get("asked"), Demand):
         line["asked"] = dict(line["asked"]._asdict())
     folder = machine.folder(root)
+    path = os.path.join(folder, JOURNAL_FILE)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        _append(os.path.join(folder, JOURNAL_FILE), (json.dumps(line) + "\n").encode())
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(fd, (json.dumps(line) + "\n").encode())
+            large = os.fstat(fd).st_size > _LARGEST
+        finally:
+            os.close(fd)
+        if large:
+            os.rename(path, path + ".1")  # replaces the one before
     except OSError:
         return
-
-
-def _append(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        os.write(fd, data)
-        large = os.fstat(fd).st_size > _LARGEST
-    finally:
-        os.close(fd)
-    if large:
-        os.rename(path, path + ".1")  # the one before it goes
