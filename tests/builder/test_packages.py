@@ -18,8 +18,7 @@ import pytest
 
 from clusterfn.bridge.builder import archives
 from clusterfn.bridge.builder.errors import BuildFailed
-from clusterfn.bridge.builder.layouts import WRITE, Layout, TargetFile
-from clusterfn.bridge.builder.link import Linker
+from clusterfn.bridge.builder.link import WRITE, Layout, Linker, TargetFile
 from tests.bridge.host import interpreter
 from tests.builder import toys
 from tests.builder.host import Host, entry

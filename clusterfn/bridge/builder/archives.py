@@ -5,6 +5,7 @@ only since 3.14, is read by its own module, by `zstandard`, or by the program `z
 """
 
 import bz2
+import functools
 import importlib
 import importlib.machinery
 import io
@@ -187,22 +188,18 @@ def extract_archive(
             if member.link is None:
                 shutil.copy(os.path.join(folder, source), path)
         elif stream is not None:
-            _write_member(path, stream, member.executable, moved)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if member.executable else 0o666)
+            with os.fdopen(fd, "wb", 0) as file:
+                for block in iter(functools.partial(stream.read, _BLOCK), b""):
+                    view = memoryview(block)
+                    while view:
+                        view = view[file.write(view) :]
+                    moved(len(block))
         found[member.path] = member
     for member in found.values():
         if member.link is not None:
             os.symlink(member.link, os.path.join(folder, member.path))
     return found
-
-
-def _write_member(path: str, stream: "IO[bytes]", executable: bool, moved: "Callable[[int], None]") -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if executable else 0o666)
-    with os.fdopen(fd, "wb", 0) as file:
-        for block in iter(lambda: stream.read(_BLOCK), b""):
-            view = memoryview(block)
-            while view:
-                view = view[file.write(view) :]
-            moved(len(block))
 
 
 def open_zstd(wheel: "Optional[str]" = None) -> "Opener":
@@ -211,11 +208,15 @@ def open_zstd(wheel: "Optional[str]" = None) -> "Opener":
     Args:
         wheel: The unpacked `zstandard` wheel, if the client sent one.
     """
-    program = shutil.which("zstd") or shutil.which("unzstd")
-    packages = list(site.getsitepackages()) if hasattr(site, "getsitepackages") else []
-    module = _standard_module() or _zstandard(packages) or (_zstandard([wheel]) if wheel else None)
+    try:
+        standard: "Any" = importlib.import_module("compression.zstd")
+        return lambda stream: standard.ZstdFile(stream)
+    except ImportError:  # before Python 3.14
+        packages = list(site.getsitepackages()) if hasattr(site, "getsitepackages") else []
+    module = _zstandard(packages) or (_zstandard([wheel]) if wheel else None)
     if module is not None:
         return module
+    program = shutil.which("zstd") or shutil.which("unzstd")
     if program:
         return lambda stream: io.BufferedReader(_Piped([program, "-dcq", "--long=31"], stream), _BLOCK)
     raise BuildFailed(
@@ -230,14 +231,6 @@ def can_read_zstd() -> bool:
         return bool(open_zstd())
     except BuildFailed:
         return False
-
-
-def _standard_module() -> "Optional[Opener]":
-    try:
-        module: "Any" = importlib.import_module("compression.zstd")
-    except ImportError:
-        return None
-    return lambda stream: module.ZstdFile(stream)
 
 
 def _zstandard(folders: "list[str]") -> "Optional[Opener]":

@@ -18,8 +18,7 @@ from ..supervisor import publish
 from ..supervisor.text import portable
 from . import bytecode, cleanup, conda_installer, package_formats, programs, progress, repair
 from .errors import BuildFailed, BuildStopped, from_os_error, stopper
-from .layouts import THERE
-from .link import Linker
+from .link import THERE, Linker
 from .locks import FolderLock
 from .packages import Packages
 from .plan import CLUSTERFN
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import threading
     from typing import Any, Optional
 
-    from .layouts import Layout
+    from .link import Layout
     from .locks import LockHolder, OtherHolder
     from .plan import BuildPlan
 
@@ -54,27 +53,22 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.
     Raises:
         BuildStopped: `stopping` was set.
     """
+    folder = build_dir(plan.root, plan.id)
     while True:
+        lock = FolderLock(os.path.join(folder, LOCK), holder)
+        waited = _Waiting(folder, stopping)
+        lock.wait(waited.look)
         try:
-            return _in_turn(plan, holder, stopping)
+            if is_ready(plan.root, plan.id) and not plan.purged:
+                return dict(REUSED)
+            if is_ready(plan.root, plan.id) or repair.can_repair(environment_dir(plan.root, plan.id)):
+                return dict(REUSED, mended=repair.repair_locked(plan, holder, stopping))
+            build = _Build(plan, holder, lock, stopping)
+            return waited.outcome() or _conclude(build, folder, holder.token)
         except _LockLost:
             continue
-
-
-def _in_turn(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
-    folder = build_dir(plan.root, plan.id)
-    lock = FolderLock(os.path.join(folder, LOCK), holder)
-    waited = _Waiting(folder, stopping)
-    lock.wait(waited.look)
-    try:
-        if is_ready(plan.root, plan.id) and not plan.purged:
-            return dict(REUSED)
-        if is_ready(plan.root, plan.id) or repair.can_repair(environment_dir(plan.root, plan.id)):
-            return dict(REUSED, mended=repair.repair_locked(plan, holder, stopping))
-        failed = waited.outcome()
-        return failed if failed is not None else _conclude(_Build(plan, holder, lock, stopping), folder, holder.token)
-    finally:
-        lock.release()
+        finally:
+            lock.release()
 
 
 class _Waiting:
@@ -149,7 +143,11 @@ class _Build:
         self._ours = self._conda.rest if self._conda else self.plan
         packages = Packages(self._ours, self._holder, self._progress, self._stopping)
         self._timed("packages", packages.provide)
-        brought = self._timed("archives", self._fetch_for_conda, self._conda) if self._conda else 0
+        brought = 0
+        if self._conda:
+            for_conda = Packages(self._conda.share, self._holder, self._progress, self._stopping)
+            self._timed("archives", for_conda.archives, self._conda.take)
+            brought = for_conda.fetched
 
         def make_and_finish() -> "dict[str, Any]":
             self._make()
@@ -172,12 +170,6 @@ class _Build:
         publish.replace(os.path.join(folder, PLAN), plan, mode=0o666)
         os.makedirs(os.path.dirname(self._final), exist_ok=True)
         cleanup.sweep_leftovers(self.plan.root, self._holder)
-
-    def _fetch_for_conda(self, conda: conda_installer.HostConda) -> int:
-        """Provide the archives that conda unpacks; return how many bytes were fetched."""
-        packages = Packages(conda.share, self._holder, self._progress, self._stopping)
-        packages.archives(conda.take)
-        return packages.fetched
 
     def _timed(self, name: str, step: "Any", *arguments: "Any") -> "Any":
         self.check_lock()
@@ -211,14 +203,14 @@ class _Build:
         self._found = self._timed("verify", programs.verify_environment, self.plan, self._final, self._stop)
 
     def _run_conda(self, conda: conda_installer.HostConda) -> None:
-        """Let conda make the environment at its final path, which must not exist: some refuse any other folder."""
+        # At its final path, which must not exist: some condas refuse any other folder.
         self._clear_final_path()
         self._progress.report("conda", 0, 1, text=conda.said)
         conda.fill(self._final, self._stop)
         os.rename(self._final, self._aside)
 
     def _link(self, layout: "Layout", maker: Linker) -> None:
-        """Link a few at a time: on a network file system each waits for an answer."""
+        # In a few threads: on a network file system each link waits for an answer.
         paths = sorted(path for path, target in layout.targets.items() if target.how != THERE)
         parts = [paths[at : at + _LINKED_TOGETHER] for at in range(0, len(paths), _LINKED_TOGETHER)]
 
@@ -236,7 +228,6 @@ class _Build:
             maker.make(target)
 
     def check_lock(self) -> None:
-        """Raise _LockLost unless this process still holds the lock."""
         if not self._lock.is_mine():
             raise _LockLost
 
@@ -251,7 +242,15 @@ class _Build:
         about = os.path.join(self._aside, ABOUT)
         os.makedirs(about, exist_ok=True)
         sizes = cleanup.list_sizes(self._aside)
-        ready = self._ready(sizes, fetched)
+        ready = {
+            "format": 1, "id": self.plan.id, "about": self.plan.about, "prefix": self._final,
+            "built": round(time.time(), 3), "host": os.uname()[1], "python": self._found["python"],
+            "modules": self._found["modules"],
+            "torch_cuda": self._found["torch_cuda"], "seconds": self._seconds, "fetched": fetched,
+            "bytes": sum(sizes.values()), "files": len(sizes), "messages": self._messages,
+            "told": {"set": portable(self._variables)},
+            "packages": [[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
+        }  # fmt: skip
         for name, document in ((SIZES, portable(sizes)), (PLAN, portable(self.plan.document)), (READY, ready)):
             publish.replace(os.path.join(about, name), json.dumps(document).encode(), mode=0o666)
         _sync_file_system(self._aside)
@@ -263,17 +262,6 @@ class _Build:
         if self._conda:
             self._conda.forget()
         return ready
-
-    def _ready(self, sizes: "dict[str, int]", fetched: int) -> "dict[str, Any]":
-        return {
-            "format": 1, "id": self.plan.id, "about": self.plan.about, "prefix": self._final,
-            "built": round(time.time(), 3), "host": os.uname()[1], "python": self._found["python"],
-            "modules": self._found["modules"],
-            "torch_cuda": self._found["torch_cuda"], "seconds": self._seconds, "fetched": fetched,
-            "bytes": sum(sizes.values()), "files": len(sizes), "messages": self._messages,
-            "told": {"set": portable(self._variables)},
-            "packages": [[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
-        }  # fmt: skip
 
     def _clean(self) -> None:
         if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):

@@ -14,14 +14,14 @@ import subprocess
 import tempfile
 
 from .errors import BuildFailed
-from .layouts import TargetFile
+from .link import TargetFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Mapping
 
     from .archives import Member
-    from .layouts import Layout
+    from .link import Layout
 
 _CACHE = "__pycache__/"
 _UNCHECKED = struct.pack("<LQ", 1, 0)

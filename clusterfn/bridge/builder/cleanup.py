@@ -25,6 +25,7 @@ from ..layout import (
     build_dir,
     environment_dir,
     package_dir,
+    uses_dir,
 )
 from . import leases
 from .locks import FolderLock, beats_folder, current_holder, is_long_dead
@@ -157,12 +158,13 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
 
 
 def _forget(root: str, env_id: str) -> None:
-    """Remove the files of its builds; the lock stays, as another process may wait for it."""
+    # The files of its builds; the lock stays, as another process may wait for it.
     folder = build_dir(root, env_id)
     logs = [name for name in _names(folder) if name.startswith("log-")]
     for name in [PLAN, PROGRESS, OUTCOME] + logs:  # logs of builders whose clients disconnected before the end
         _remove(os.path.join(folder, name))
-    leases.forget_leases(root, env_id)
+    with contextlib.suppress(OSError):  # a job has added a lease meanwhile
+        os.rmdir(uses_dir(root, env_id))
     for name in _names(os.path.join(root, PACKED)):
         if name.startswith(env_id + "-"):
             _remove(os.path.join(root, PACKED, name))
@@ -198,7 +200,6 @@ def packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
 
 
 def _is_held(folder: str, root: str, holder: "LockHolder") -> bool:
-    """Return whether another builder that may be alive holds this lock."""
     token = current_holder(folder)[1]
     return token not in ("", holder.token) and not is_long_dead(root, token, holder)
 

@@ -17,7 +17,7 @@ import urllib.parse
 from ..layout import PACKAGES, blob
 from .archives import read_members
 from .errors import BuildFailed
-from .layouts import THERE, TargetFile
+from .link import THERE, TargetFile
 from .plan import CONDA, WHEEL
 from .programs import ProgramFailed, ProgramLimit, run_program
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Callable, Iterator, Mapping, Optional
 
     from .archives import Opener
-    from .layouts import Layout
+    from .link import Layout
     from .locks import LockHolder
     from .plan import BuildPlan, PlannedPackage
 

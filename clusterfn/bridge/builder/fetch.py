@@ -92,7 +92,7 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
     while True:
         before = _size(part)
         try:
-            _once(package, part, moved)
+            _send_request(package, part, moved)
             return
         except urllib.error.HTTPError as error:
             if error.code == 416:
@@ -107,12 +107,14 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
         failures = 1 if _size(part) > before and failures < _TRIES else failures + 1
         if failures >= _TRIES:
             raise _unreachable(package, problem)
-        _pause(_FIRST_PAUSE_S * 2 ** (failures - 1), moved)
+        until = time.monotonic() + _FIRST_PAUSE_S * 2 ** (failures - 1)
+        while time.monotonic() < until:
+            moved(0)
+            time.sleep(0.1)
 
 
-def _once(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
-    """Send one request, from the first missing byte."""
-    have = _size(part)
+def _send_request(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
+    have = _size(part)  # the request begins at the first missing byte
     if have and have == package.size:
         return
     with urllib.request.urlopen(make_request(package.url, have), timeout=_SILENT_S) as answer:
@@ -142,7 +144,6 @@ class _DiskFile:
         self._file.close()
 
     def write(self, data: bytes) -> None:
-        """Write all of it."""
         view = memoryview(data)
         try:
             while view:
@@ -178,13 +179,6 @@ def _unreachable(package: "PlannedPackage", problem: Exception) -> BuildFailed:
         "%s cannot be fetched from %s: %s%s" % (package.label, masked(package.url), code, reason), stage="fetch",
         hint="let the client fetch (fetch_on: client), or set https_proxy on the host", need=[package.sha256],
     )  # fmt: skip
-
-
-def _pause(seconds: float, moved: "Callable[[int], None]") -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        moved(0)
-        time.sleep(0.1)
 
 
 def _size(path: str) -> int:

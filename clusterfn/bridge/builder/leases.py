@@ -31,12 +31,6 @@ def add_lease(root: str, env_id: str, job: str) -> None:
                 return
 
 
-def forget_leases(root: str, env_id: str) -> None:
-    """Remove the folder of leases, unless a job has added one meanwhile."""
-    with contextlib.suppress(OSError):
-        os.rmdir(uses_dir(root, env_id))
-
-
 def jobs_using(root: str, env_id: str) -> "list[str]":
     """List the ids of the jobs that use it now."""
     return [os.path.basename(path) for path in _leases(root, env_id) if _ended(path) is None]

@@ -126,8 +126,10 @@ def beats_folder(root: str) -> str:
 
 def identify_process() -> "dict[str, Any]":
     """Describe this process so that others can check it; the same pid in another namespace is another process."""
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": boot_id(), "pids": _namespace(), "pid": pid, "start": start_time(pid)}
+    pid, namespace = os.getpid(), ""
+    with contextlib.suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return {"host": socket.gethostname(), "boot": boot_id(), "pids": namespace, "pid": pid, "start": start_time(pid)}
 
 
 class LockHolder:
@@ -212,7 +214,6 @@ def is_long_dead(root: str, token: str, mine: "LockHolder") -> bool:
 
 
 def _patience(who: "dict[str, Any]") -> float:
-    """Return for how many seconds of silence this holder counts as alive."""
     me = identify_process()
     if who.get("host") != me["host"]:
         return _SILENT_S
@@ -224,7 +225,6 @@ def _patience(who: "dict[str, Any]") -> float:
 
 
 def _read(path: str) -> "Optional[tuple[str, dict[str, Any]]]":
-    """Read the count and the identity; None if there is no heartbeat."""
     try:
         with open(path) as file:
             count, _, who = file.read().partition("\n")
@@ -234,10 +234,3 @@ def _read(path: str) -> "Optional[tuple[str, dict[str, Any]]]":
         return count, dict(json.loads(who))
     except ValueError:  # a full disk cut it off
         return count, {}
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""

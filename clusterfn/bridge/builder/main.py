@@ -79,38 +79,37 @@ def build(path: str) -> int:
 def repair_files(root: str, env_id: str) -> int:
     """Restore the files that a purging file system took from an environment."""
     _open_to_group(root)
-
-    def work(stopping: threading.Event) -> int:
-        with LockHolder(root) as holder:
-            progress.print_line(repair.repair_environment(root, plan.check_id(env_id), holder, stopping))
-        return 0
-
-    return _stoppable(work)
+    return _print_result(
+        root, lambda holder, stopping: repair.repair_environment(root, plan.check_id(env_id), holder, stopping)
+    )
 
 
 def pack(root: str, env_id: str, node_root: str) -> int:
     """Make one archive of an environment, for a folder on the nodes."""
     _open_to_group(root)
-
-    def work(stopping: threading.Event) -> int:
-        with LockHolder(root) as holder:
-            progress.print_line(
-                node_archive.pack_environment(root, plan.check_id(env_id), node_root, holder, stopper(stopping))
-            )
-        return 0
-
-    return _stoppable(work)
+    return _print_result(
+        root,
+        lambda holder, stopping: node_archive.pack_environment(
+            root, plan.check_id(env_id), node_root, holder, stopper(stopping)
+        ),
+    )
 
 
 def unpack(root: str, env_id: str, node_root: str) -> int:
     """Unpack the archive of an environment on this node."""
     permissions.make_private_folder(node_root)
+    return _print_result(
+        node_root,
+        lambda holder, stopping: node_archive.unpack_environment(
+            root, plan.check_id(env_id), node_root, holder, stopper(stopping)
+        ),
+    )
 
+
+def _print_result(root: str, command: "Callable[[LockHolder, threading.Event], dict[str, Any]]") -> int:
     def work(stopping: threading.Event) -> int:
-        with LockHolder(node_root) as holder:
-            progress.print_line(
-                node_archive.unpack_environment(root, plan.check_id(env_id), node_root, holder, stopper(stopping))
-            )
+        with LockHolder(root) as holder:
+            progress.print_line(command(holder, stopping))
         return 0
 
     return _stoppable(work)
@@ -150,12 +149,12 @@ def remove(root: str, env_id: str) -> int:
     """Remove an environment, and the packages that no other environment uses."""
     _open_to_group(root)
     with LockHolder(root) as holder:
-        told = cleanup.remove_environment(root, plan.check_id(env_id), holder)
-        if told["removed"]:
+        result = cleanup.remove_environment(root, plan.check_id(env_id), holder)
+        if result["removed"]:
             count, freed = cleanup.remove_packages(root, holder)
-            told = dict(told, packages=count, freed=told["freed"] + freed)
-    progress.print_line(told)
-    return 0 if told["removed"] else _FAILED
+            result = dict(result, packages=count, freed=result["freed"] + freed)
+    progress.print_line(result)
+    return 0 if result["removed"] else _FAILED
 
 
 def collect(root: str, days: str, keep: str) -> int:
@@ -167,11 +166,12 @@ def collect(root: str, days: str, keep: str) -> int:
         for each in cleanup.list_environments(root):
             leases.sweep_ended_leases(root, each)
         old = _unused(root, limit_s, int(keep))
-        told = [cleanup.remove_environment(root, each, holder) for each in old]
-        count, freed = cleanup.remove_packages(root, holder, 0.0 if any(each["removed"] for each in told) else limit_s)
-        freed += cleanup.remove_old_parts(root) + sum(each.get("freed") or 0 for each in told)
-    progress.print_line({"removed": [each["id"] for each in told if each["removed"]], "packages": count, "freed": freed,
-                  "kept": [each for each in told if not each["removed"]]})  # fmt: skip
+        results = [cleanup.remove_environment(root, each, holder) for each in old]
+        removed = [each["id"] for each in results if each["removed"]]
+        count, freed = cleanup.remove_packages(root, holder, 0.0 if removed else limit_s)
+        freed += cleanup.remove_old_parts(root) + sum(each.get("freed") or 0 for each in results)
+    kept = [each for each in results if not each["removed"]]
+    progress.print_line({"removed": removed, "packages": count, "freed": freed, "kept": kept})
     return 0
 
 

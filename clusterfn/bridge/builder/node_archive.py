@@ -16,8 +16,7 @@ from ..supervisor import publish
 from . import cleanup, plan
 from .archives import TAR, extract_archive
 from .errors import BuildFailed
-from .layouts import LINK, SYMLINK, PackageDamaged
-from .link import file_content
+from .link import LINK, SYMLINK, PackageDamaged, file_content
 from .locks import FolderLock
 from .package_formats import layout_of_plan
 
@@ -25,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from .layouts import Layout
+    from .link import Layout
     from .locks import LockHolder
 
 _OURS = (READY, ABOUT + "/" + PLAN, ABOUT + "/" + READY)
@@ -83,20 +82,15 @@ def _add(tar: tarfile.TarFile, name: str, prefix: str, there: str, layout: "Layo
         _add_bytes(tar, name, file_content(target, there), target.executable)
     elif target is not None or name in _OURS or os.path.islink(os.path.join(prefix, name)):
         tar.add(os.path.join(prefix, name), name, recursive=False)
-    elif not name.startswith(ABOUT + "/"):
-        _add_found(tar, name, prefix, there)
-
-
-def _add_found(tar: tarfile.TarFile, name: str, prefix: str, there: str) -> None:
-    """Add a file that no package has: byte code, or one that a post-link script made."""
-    path, old = os.path.join(prefix, name), os.fsencode(prefix)
-    with open(path, "rb") as file:
-        data = file.read()
-    if old in data and name.endswith(".pyc"):  # Python makes it again on the node
-        return
-    if old in data and b"\0" in data:
-        raise BuildFailed("%s was made by a script and names the prefix: it cannot be packed" % name, stage="link")
-    _add_bytes(tar, name, data.replace(old, os.fsencode(there)), bool(os.stat(path).st_mode & 0o100))
+    elif not name.startswith(ABOUT + "/"):  # no package has it: byte code, or what a post-link script made
+        path, old = os.path.join(prefix, name), os.fsencode(prefix)
+        with open(path, "rb") as file:
+            data = file.read()
+        if old in data and name.endswith(".pyc"):  # Python makes it again on the node
+            return
+        if old in data and b"\0" in data:
+            raise BuildFailed("%s was made by a script and names the prefix: it cannot be packed" % name, stage="link")
+        _add_bytes(tar, name, data.replace(old, os.fsencode(there)), bool(os.stat(path).st_mode & 0o100))
 
 
 def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes, executable: bool) -> None:

@@ -18,7 +18,7 @@ from ..layout import MANIFEST, package_dir
 from ..supervisor.text import native, portable
 from .errors import BuildFailed
 from .fetch import masked
-from .layouts import (
+from .link import (
     BINARY,
     LINK,
     SCRIPT,
@@ -31,8 +31,8 @@ from .layouts import (
     PackageFile,
     TargetFile,
     read_manifest,
+    shebang,
 )  # fmt: skip
-from .link import shebang
 from .plan import WHEEL
 
 TYPE_CHECKING = False
@@ -140,7 +140,6 @@ def _listed_paths(folder: str, members: "Mapping[str, Member]") -> "list[str]":
 
 
 def _prefixes(folder: str) -> "dict[str, tuple[str, str]]":
-    """Map each path to its placeholder and mode."""
     described = _json(folder, "info/paths.json")
     if described is not None:
         return {
@@ -159,23 +158,20 @@ def _prefixes(folder: str) -> "dict[str, tuple[str, str]]":
 
 
 def _place_conda(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
-    python = manifest.noarch == "python"
-    placed = [
-        _placed_conda(file, folder, _noarch_path(file.path, layout) if python else file.path) for file in manifest.files
-    ]
+    python, placed = manifest.noarch == "python", []
+    for file in manifest.files:
+        path = _noarch_path(file.path, layout) if python else file.path
+        if file.link is not None:
+            placed.append(TargetFile(path, SYMLINK, folder, content=os.fsencode(file.link)))
+        else:
+            source = os.path.join(folder, "files", file.path)
+            how = file.mode if file.placeholder and file.mode else LINK
+            placed.append(TargetFile(path, how, folder, source, file.size, file.executable, file.placeholder or ""))
     if python:
         placed += _entry_point_scripts(manifest, layout, folder)
     for target in placed:
         layout.add(target)
     layout.add(_conda_record(manifest, package, folder, [target.path for target in placed]))
-
-
-def _placed_conda(file: PackageFile, folder: str, path: str) -> TargetFile:
-    if file.link is not None:
-        return TargetFile(path, SYMLINK, folder, content=os.fsencode(file.link))
-    source = os.path.join(folder, "files", file.path)
-    how = file.mode if file.placeholder and file.mode else LINK
-    return TargetFile(path, how, folder, source, file.size, file.executable, file.placeholder or "")
 
 
 def _noarch_path(path: str, layout: Layout) -> str:
@@ -202,13 +198,16 @@ def _describe_wheel(package: "PlannedPackage", folder: str, members: "Mapping[st
     if len(found) != 1:
         raise BuildFailed("%s is no wheel: it has %d dist-info folders" % (package.file, len(found)), stage="unpack")
     info = found[0]
-    points = _wheel_entry_points(_text(os.path.join(folder, info), "entry_points.txt") or "")
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(_text(os.path.join(folder, info), "entry_points.txt") or "")
+    sections = [section for section in ("console_scripts", "gui_scripts") if parser.has_section(section)]
+    points = ["%s = %s" % pair for section in sections for pair in parser.items(section)]
     files = [PackageFile(path, each.size, each.executable) for path, each in sorted(members.items())]
     return Manifest(package.name, package.version, "wheel", {"info": info}, None, points, files)
 
 
 def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
-    """Add the wheel's files, its commands, RECORD and INSTALLER to an environment."""
     info = manifest.facts["info"]
     dropped = {"%s/%s" % (info, name) for name in _NOT_PLACED}
     placed = [_placed_wheel(layout, manifest, file, folder) for file in manifest.files if file.path not in dropped]
@@ -273,15 +272,6 @@ def _entry_point_scripts(manifest: Manifest, layout: Layout, folder: str) -> "li
         elif ":" in line:
             raise BuildFailed("%r is no entry point" % line, stage="link")
     return found
-
-
-def _wheel_entry_points(text: str) -> "list[str]":
-    """List the commands in a wheel's entry_points.txt."""
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string(text)
-    sections = [section for section in ("console_scripts", "gui_scripts") if parser.has_section(section)]
-    return ["%s = %s" % pair for section in sections for pair in parser.items(section)]
 
 
 def _json(folder: str, name: str) -> "Optional[dict[str, Any]]":

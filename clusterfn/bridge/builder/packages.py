@@ -15,9 +15,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
-from . import archives, bytecode, fetch, layouts, permissions, space
+from . import archives, bytecode, fetch, permissions, space
 from .errors import BuildFailed, stopper
-from .layouts import PackageDamaged
+from .link import Manifest, PackageDamaged, read_manifest, write_manifest
 from .locks import FolderLock
 from .package_formats import describe_package
 from .plan import CLUSTERFN, CONDA, WHEEL
@@ -85,7 +85,7 @@ class Packages:
                 return work()
             except PackageDamaged as damaged:
                 manifest = os.path.join(damaged.package, MANIFEST)
-                if layouts.read_manifest(manifest) is not None:  # without it, it counts as not unpacked
+                if read_manifest(manifest) is not None:  # without it, it counts as not unpacked
                     os.unlink(manifest)
                 self.provide()
         raise BuildFailed("the packages lose their files while they are %s" % doing, stage="link", hint=hint)
@@ -100,14 +100,6 @@ class Packages:
             return
         os.makedirs(os.path.join(self.plan.root, PACKAGES), exist_ok=True)
         os.makedirs(os.path.join(self.plan.root, BLOBS), exist_ok=True)
-        self._refuse_unavailable()
-        space.refuse_too_little(
-            self.plan.root, [space.space_needed(each, self._find_archive(each)) for each in self._missing]
-        )
-        self._zstd = self._choose_zstd()
-        self._run_in_parallel(work, sorted(self._missing, key=lambda each: -each.size))
-
-    def _refuse_unavailable(self) -> None:
         lacking = [each for each in self._missing if self._find_archive(each) is None and not self._may_fetch(each)]
         if lacking:
             names = ", ".join(each.label for each in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
@@ -115,6 +107,11 @@ class Packages:
                 "%d archives are missing on the host: %s" % (len(lacking), names), stage="fetch",
                 hint="send them, or let the host fetch (fetch_on: host)", need=[each.sha256 for each in lacking],
             )  # fmt: skip
+        space.refuse_too_little(
+            self.plan.root, [space.space_needed(each, self._find_archive(each)) for each in self._missing]
+        )
+        self._zstd = self._choose_zstd()
+        self._run_in_parallel(work, sorted(self._missing, key=lambda each: -each.size))
 
     def _choose_zstd(self) -> "Optional[Opener]":
         if not any(each.kind == CONDA for each in self._missing):
@@ -212,17 +209,16 @@ class Packages:
 def _unpack_package(
     root: str, package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved"
 ) -> None:
-    """Unpack one checked archive, unless another builder has done that meanwhile."""
     final = package_dir(root, package.sha256)
     aside = os.path.join(os.path.dirname(final), ".%s-%s" % (package.sha256, token))
     shutil.rmtree(aside, ignore_errors=True)
     os.makedirs(os.path.join(aside, PACKAGE_FILES))
     try:
-        layouts.write_manifest(_extract(package, archive, zstd, aside, moved), os.path.join(aside, MANIFEST))
+        write_manifest(_extract(package, archive, zstd, aside, moved), os.path.join(aside, MANIFEST))
         try:
             os.rename(aside, final)
         except OSError:
-            if layouts.read_manifest(os.path.join(final, MANIFEST)) is None:
+            if read_manifest(os.path.join(final, MANIFEST)) is None:
                 os.rename(final, aside + ".old")  # what a purging file system left of it
                 os.rename(aside, final)
                 shutil.rmtree(aside + ".old", ignore_errors=True)
@@ -230,9 +226,7 @@ def _unpack_package(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _extract(
-    package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved"
-) -> layouts.Manifest:
+def _extract(package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved") -> Manifest:
     folder = os.path.join(aside, PACKAGE_FILES)
     try:
         found = archives.extract_archive(archive, package.kind, zstd, folder, moved)
@@ -256,7 +250,12 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
     wanted = {each.sha256: each for each in plan.packages}
     if plan.zstd is not None and any(each.kind == CONDA for each in plan.packages) and not archives.can_read_zstd():
         wanted[plan.zstd.sha256] = plan.zstd
-    missing = [each for each in wanted.values() if not _has_archive(plan, each)]
+    missing = []
+    for each in wanted.values():
+        unpacked = os.path.join(package_dir(plan.root, each.sha256), MANIFEST)
+        ours = plan.installer == CLUSTERFN or each.kind == WHEEL  # conda wants the archive
+        if not (ours and os.path.exists(unpacked)) and not os.path.exists(blob(plan.root, each.sha256)):
+            missing.append(each)
     reached, sizes = _ask_servers(missing) if plan.fetch else ({}, {})
     return {
         "missing": [each.sha256 for each in missing],
@@ -273,12 +272,6 @@ def _ask_servers(missing: "list[PlannedPackage]") -> "tuple[dict[str, bool], dic
         reachable = [each for each in missing if reached[_origin(each)]]
         sizes = zip(reachable, pool.map(_ask_size, reachable))
         return reached, {each.sha256: size for each, size in sizes if size}
-
-
-def _has_archive(plan: "BuildPlan", package: "PlannedPackage") -> bool:
-    unpacked = os.path.join(package_dir(plan.root, package.sha256), MANIFEST)
-    ours = plan.installer == CLUSTERFN or package.kind == WHEEL  # conda wants the archive
-    return (ours and os.path.exists(unpacked)) or os.path.exists(blob(plan.root, package.sha256))
 
 
 def _origin(package: "PlannedPackage") -> str:

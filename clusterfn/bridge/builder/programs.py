@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Mapping, Optional
 
-    from .plan import BuildPlan, PlannedPackage
+    from .plan import BuildPlan
     from .progress import ProgressWriter
 
 _LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
@@ -172,24 +172,22 @@ def run_post_link_scripts(
     there = [(script, package) for script, package in scripts if os.path.isfile(script)]
     for number, (script, package) in enumerate(there):
         progress.report("scripts", number, len(there), text="post-link script of %s" % package.label)
-        _run_post_link_script(script, package, plan.timeout_s, prefix, stopping)
+        more = {"PREFIX": prefix, "ROOT_PREFIX": prefix, "PKG_NAME": package.name, "PKG_VERSION": package.version,
+                "PKG_BUILDNUM": package.build.rpartition("_")[2]}  # fmt: skip
+        try:
+            limit = ProgramLimit(plan.timeout_s, plan.timeout_s)
+            run_in_environment([_shell(), script], prefix, more, stopping, limit)
+        except ProgramFailed as error:
+            message = "the post-link script of %s failed: %s (%s)" % (package.label, error, os.path.basename(script))
+            hint = "it may want the network, or a program that the host lacks; build_timeout: of the host is its limit"
+            raise BuildFailed(message, stage="script", evidence=error.evidence, hint=hint) from error
     if there:
         progress.report("scripts", len(there), len(there))
     return _messages(prefix)
 
 
-def _run_post_link_script(
-    script: str, package: "PlannedPackage", timeout_s: float, prefix: str, stopping: "Callable[[], None]"
-) -> None:
-    more = {"PREFIX": prefix, "ROOT_PREFIX": prefix, "PKG_NAME": package.name, "PKG_VERSION": package.version,
-            "PKG_BUILDNUM": package.build.rpartition("_")[2]}  # fmt: skip
-    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-    try:
-        run_in_environment([shell, script], prefix, more, stopping, ProgramLimit(timeout_s, timeout_s))
-    except ProgramFailed as error:
-        message = "the post-link script of %s failed: %s (%s)" % (package.label, error, os.path.basename(script))
-        hint = "it may want the network, or a program that the host lacks; build_timeout: of the host is its limit"
-        raise BuildFailed(message, stage="script", evidence=error.evidence, hint=hint) from error
+def _shell() -> str:
+    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
 def _messages(prefix: str) -> "list[str]":
@@ -209,7 +207,7 @@ def find_activation_variables(prefix: str, stopping: "Callable[[], None]", timeo
     names = sorted(name for name in os.listdir(folder) if name.endswith(".sh")) if os.path.isdir(folder) else []
     if not names:
         return {}
-    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    shell = _shell()
     argv = [shell, "-c", _SCRIPT, shell] + [os.path.join(folder, name) for name in names]
     try:
         before, _, after = run_in_environment(argv, prefix, {}, stopping, ProgramLimit(timeout_s, timeout_s)).partition(

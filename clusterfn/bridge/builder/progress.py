@@ -49,10 +49,9 @@ class ProgressWriter:
                 return
             self._next[stage] = now + _EVERY_S
             line = {"stage": stage, "done": done, "of": of, "bytes": bytes, "text": text}
-            told = {key: portable(value) for key, value in line.items() if value is not None}
-            data = (json.dumps(told) + "\n").encode()
-        _write(1, data)
-        _write(self._fd, data)
+            data = json.dumps({key: portable(value) for key, value in line.items() if value is not None}) + "\n"
+        _write(1, data.encode())
+        _write(self._fd, data.encode())
 
 
 class ProgressFollower:
@@ -77,7 +76,11 @@ class ProgressFollower:
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
         for line in whole.splitlines(True):
-            if _stage(line) not in _LAST:
+            try:
+                stage = str(json.loads(line.decode())["stage"])
+            except (ValueError, KeyError, TypeError):
+                stage = ""
+            if stage not in _LAST:
                 _write(1, line)
 
 
@@ -97,13 +100,6 @@ def in_words(line: "dict[str, Any]") -> str:
         return ""
     count = " %d of %d" % (line["done"], line["of"]) if line.get("of") else ""
     return "%s%s%s" % (line["stage"], count, ": " + line["text"] if line.get("text") else "")
-
-
-def _stage(line: bytes) -> str:
-    try:
-        return str(json.loads(line.decode())["stage"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def _write(fd: int, data: bytes) -> None:

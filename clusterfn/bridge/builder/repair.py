@@ -4,6 +4,7 @@ Only names and sizes are compared: `stat` of 14000 files takes a tenth of a seco
 lost files itself is unpacked again; if its archive is not available, the client is told which one to send.
 """
 
+import contextlib
 import json
 import os
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import threading
     from typing import Any, Callable
 
-    from .layouts import Layout
+    from .link import Layout
     from .locks import LockHolder
 
 _TRIES = 20  # packages may turn out to be damaged one after another
@@ -91,14 +92,9 @@ class _Repair:
 
     def _expected(self, there: "dict[str, int]") -> "dict[str, int]":
         path = os.path.join(self._prefix, ABOUT, SIZES)
-        try:
-            with open(path) as file:
-                return dict(native(json.load(file)))
-        except FileNotFoundError:
-            return self._by_packages(there)
-
-    def _by_packages(self, there: "dict[str, int]") -> "dict[str, int]":
-        """Expect all files of the packages, as the list of sizes is missing; those that are there count as whole."""
+        with contextlib.suppress(FileNotFoundError), open(path) as file:
+            return dict(native(json.load(file)))
+        # Without the list of sizes, expect all files of the packages; those that are there count as whole.
         if self._plan.installer != plan.CLUSTERFN:
             raise BuildFailed(
                 "%s has lost its manifest" % self._plan.id, stage="link", hint="clusterfn env remove, then build"
