@@ -1,10 +1,10 @@
 """What a scheduler means on the host, inside of a job and beside it: one module for each scheduler, one interface.
 
-`base` is the interface; `scheduler_named` chooses by the name that the job's spec.json carries. Everything else on the
-host asks it, and reads no variable of a scheduler itself.
+`base` is the interface; `scheduler_named` chooses by the name in the job's spec.json. All other code on the host asks
+it, and reads no variable of a scheduler itself.
 """
 
-from .bare import BareOnHost
+from .base import BareOnHost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def scheduler_named(name: str) -> "HostScheduler":
 
 
 def is_batch_job(environ: "Mapping[str, str]") -> bool:
-    """Whether these are the variables of a job of any scheduler with nodes."""
+    """Return whether these are the variables of a job of any scheduler with nodes."""
     return "SLURM_JOB_ID" in environ or "SGE_TASK_ID" in environ
 
 

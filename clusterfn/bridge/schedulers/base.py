@@ -1,7 +1,10 @@
-"""The interface of a scheduler on the host. Its methods read the job's variables and ask the scheduler's commands.
+"""The interface of a scheduler on the host, and the machine without one.
 
-The client's side of the same scheduler is `clusterfn.scheduler.base`.
+Its methods read the job's variables and ask the scheduler's commands. The client's side of the same scheduler is
+`clusterfn.scheduler.base`.
 """
+
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HostScheduler:
-    """What the supervisor asks about the scheduler of a job; the answers here are those of one that cannot say.
+    """What the supervisor asks about the scheduler of a job; the answers here are those of one that does not know.
 
     Attributes:
         has_nodes: Whether jobs run on compute nodes, whose cores, memory and GPUs it gives out, and ends with their
@@ -104,3 +107,25 @@ class HostScheduler:
     def node_address(self, name: str) -> str:
         """Return the address of a node whose name is not resolved; "" if it does not say."""
         return ""
+
+
+class BareOnHost(HostScheduler):
+    """A machine without a scheduler: clusterfn's own queue gives out what it has (`bridge.queue`).
+
+    Args:
+        node: The machine's name, where a scheduler gave it another than its own.
+    """
+
+    has_nodes = False
+
+    def __init__(self, node: str = "") -> None:
+        self._node = node
+
+    def submission_id(self) -> "Optional[str]":
+        return None  # the process of job.sh tells submissions apart
+
+    def element_log(self, element: int, submission: str) -> int:
+        return element
+
+    def node_name(self) -> str:
+        return self._node or os.uname()[1]

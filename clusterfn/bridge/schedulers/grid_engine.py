@@ -10,7 +10,7 @@ from .base import HostScheduler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Mapping, Optional
+    from typing import Callable, Optional
 
 _PATIENCE_S = 20
 _JOB = re.compile(r"<job_list\b.*?</job_list>", re.DOTALL)
@@ -19,36 +19,31 @@ _TASKS = re.compile(r"<tasks>([0-9,:-]+)</tasks>")
 
 
 class GridEngineOnHost(HostScheduler):
-    """A job of Grid Engine."""
-
     def submission_id(self) -> "Optional[str]":
-        """The job's, or the array's with the task; that of a job which is no array is "undefined"."""
+        # The task of a job that is no array is "undefined".
         number, task = os.environ.get("JOB_ID"), os.environ.get("SGE_TASK_ID") or "undefined"
         return "%s_%s" % (number, task) if number and task != "undefined" else number or None
 
     def restarts(self) -> int:
-        """Grid Engine says only that it has; when job.sh began, in ticks since boot, tells one start from another."""
+        # Grid Engine says only that it has; the start of job.sh in ticks since boot tells one start from another.
         if os.environ.get("RESTARTED") != "1":
             return 0
         with open("/proc/%d/stat" % os.getppid(), encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[19])
 
     def element_log(self, element: int, submission: str) -> str:
-        """By the number of the array's task."""
         return submission
 
     def node_name(self) -> str:
-        """The machine's own, by which Grid Engine knows it."""
         return os.uname()[1]
 
     def partition(self) -> str:
-        """The job's queue."""
         return os.environ.get("QUEUE") or ""
 
     def find_gpus(self, wanted: int, count_gpus: "Callable[[], int]") -> "Optional[list[str]]":
-        """Return those of a resource map (`SGE_HGR_gpu`); otherwise a host with more than were asked for is refused.
+        """Return those of a resource map (`SGE_HGR_gpu`); otherwise reject a host with more than were asked for.
 
-        Grid Engine itself only counts: which of them are another job's it does not say.
+        Grid Engine itself only counts, and does not say which of them another job has.
         """
         if os.environ.get("CUDA_VISIBLE_DEVICES"):  # set by the site, or by a dialect that binds GPUs
             return None
@@ -69,7 +64,7 @@ class GridEngineOnHost(HostScheduler):
         )
 
     def cancel_waiting_elements(self) -> None:
-        """By qdel, which needs a list: it would kill those that run, too. A host that may not use it loses nothing."""
+        # qdel needs a list: it would kill those that run, too. A host that may not use it loses nothing.
         number = os.environ.get("JOB_ID")
         for job in _jobs(["-s", "p"]) or ():
             tasks = _TASKS.search(job)
@@ -78,13 +73,12 @@ class GridEngineOnHost(HostScheduler):
                     _run(["qdel", str(number), "-t", some])
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
-        """None, too, if qstat complained: then its list is worth nothing."""
         jobs = _jobs([])
         return None if jobs is None else {name.rpartition(".")[2] for job in jobs for name in _NAME.findall(job)}
 
 
 def _jobs(options: "list[str]") -> "Optional[list[str]]":
-    """What qstat lists of the user's jobs, each as XML; None if it failed."""
+    """Return what qstat lists of the user's jobs, each as XML; None if it failed."""
     import pwd
 
     answer = _run(["qstat", "-xml", "-u", pwd.getpwuid(os.getuid()).pw_name, *options])
@@ -92,19 +86,16 @@ def _jobs(options: "list[str]") -> "Optional[list[str]]":
 
 
 def _run(argv: "list[str]") -> "Optional[str]":
-    """What it printed; None if it failed. A job's PATH is short, but it is told where Grid Engine's programs are."""
     import subprocess
 
+    # A job's PATH is short, but a variable says where Grid Engine's programs are.
+    path = [os.environ.get("PATH", os.defpath), os.environ.get("SGE_BINARY_PATH", "")]
+    environ = dict(os.environ, PATH=os.pathsep.join(folder for folder in path if folder))
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=_PATIENCE_S,
-            env=_with_programs(os.environ),
+            env=environ,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
-
-
-def _with_programs(environ: "Mapping[str, str]") -> "dict[str, str]":
-    path = [environ.get("PATH", os.defpath), environ.get("SGE_BINARY_PATH", "")]
-    return dict(environ, PATH=os.pathsep.join(folder for folder in path if folder))

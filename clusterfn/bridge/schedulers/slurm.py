@@ -20,39 +20,31 @@ _SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S = 5, 10, 20, 30
 
 
 class SlurmOnHost(HostScheduler):
-    """A job of SLURM."""
-
     launcher = "srun"
     launcher_hint = "try `srun --nodes=2 hostname` in a job of two nodes there"
 
     def submission_id(self) -> "Optional[str]":
-        """The job's, or the array's with the task: SLURM_JOB_ID of the last task is the array's own."""
+        # SLURM_JOB_ID of an array's last task is the array's own.
         array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
         return "%s_%s" % (array, task) if array and task else os.environ.get("SLURM_JOB_ID") or None
 
     def restarts(self) -> int:
-        """As often as it was requeued."""
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
     def element_log(self, element: int, submission: str) -> str:
-        """By the number of the array's task."""
         return submission
 
     def node_name(self) -> str:
-        """As slurmd has it."""
         return os.environ.get("SLURMD_NODENAME") or os.uname()[1]
 
     def partition(self) -> str:
-        """The job's partition."""
         return os.environ.get("SLURM_JOB_PARTITION") or ""
 
     def end_time(self) -> "Optional[int]":
-        """Told since SLURM 22.05."""
-        ends = os.environ.get("SLURM_JOB_END_TIME", "")
+        ends = os.environ.get("SLURM_JOB_END_TIME", "")  # since SLURM 22.05
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        """As scontrol or the log says."""
         facts = _show("job", str(os.environ.get("SLURM_JOB_ID")), _SHOW_JOB_S)
         state = facts.get("JobState", "")
         if int(facts.get("Restarts") or 0) > self.restarts():
@@ -70,20 +62,17 @@ class SlurmOnHost(HostScheduler):
         return None
 
     def find_oom(self, log: bytes) -> "Optional[str]":
-        """In slurmstepd's lines."""
         for line in log.split(b"\n"):
             if any(word in line for word in _OOM_WORDS):
                 return "the scheduler said: " + line.decode("utf-8", "replace").strip()[:300]
         return None
 
     def cancel_waiting_elements(self) -> None:
-        """By scancel, which need not succeed."""
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         if array:
-            _run(["scancel", "--state=PENDING", array], _SCANCEL_S)
+            _run(["scancel", "--state=PENDING", array], _SCANCEL_S)  # it need not succeed
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
-        """None, too, if squeue complained: then its list is worth nothing."""
         import subprocess
 
         argv = ["squeue", "--noheader", "--all", "--states=all", "--user=%d" % os.getuid(), "--format=%j"]
@@ -97,33 +86,31 @@ class SlurmOnHost(HostScheduler):
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             return None
-        if done.returncode != 0 or done.stderr.strip():
+        if done.returncode != 0 or done.stderr.strip():  # after a complaint its list is not reliable
             return None
         return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
 
     def launch_command(self, nodes: int, cores: int, folder: str) -> "list[str]":
-        """By srun; memory and GPUs are the job's own there."""
+        # Memory and GPUs are the job's own there.
         return ["srun", "--nodes=%d" % nodes, "--ntasks=%d" % nodes, "--ntasks-per-node=1", "--relative=1",
                 "--cpus-per-task=%d" % cores, "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--input=none",
                 "--chdir=%s" % folder]  # fmt: skip
 
     def rank(self) -> int:
-        """The step that starts the other nodes counts them from 0."""
-        return int(os.environ["SLURM_PROCID"]) + 1
+        return int(os.environ["SLURM_PROCID"]) + 1  # the step that starts the other nodes counts them from 0
 
     def rank_variables(self, rank: int, nodes: int) -> "dict[str, str]":
-        """The job's: srun tells a step its own numbers, and frameworks compare them with the job's."""
+        # srun gives a step its own numbers, and frameworks compare them with the job's.
         one, number, count = "1", str(rank), str(nodes)
         return {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0", "SLURM_NTASKS": count,
                 "SLURM_NPROCS": count, "SLURM_NNODES": count, "SLURM_NTASKS_PER_NODE": one}  # fmt: skip
 
     def node_address(self, name: str) -> str:
-        """By scontrol."""
         return _show("node", name, _SHOW_NODE_S).get("NodeAddr", "")
 
 
 def _state_by_log(log: str) -> str:
-    """The state that a job which SLURM is ending will have; "" if its log does not say."""
+    """Return the state that a job which SLURM is ending will have; "" if its log does not say."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
@@ -134,7 +121,7 @@ def _state_by_log(log: str) -> str:
 
 
 def _show(what: str, name: str, patience_s: int) -> "dict[str, str]":
-    """What scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
+    """Return what scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
     words = [word.partition("=") for word in _run(["scontrol", "-o", "show", what, name], patience_s).split()]
     return {key: value for key, separator, value in words if separator}
 

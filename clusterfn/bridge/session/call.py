@@ -14,7 +14,7 @@ from typing import Any
 
 from ..layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, HOST_DISK, LOST, OUTCOME, TAKEN, WORK
 from ..schedulers import given_gpus
-from ..schedulers.bare import BareOnHost
+from ..schedulers.base import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
