@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -93,13 +94,21 @@ def table(request: pytest.FixtureRequest) -> Callable[[str], None]:
     return lambda text: tables.append((heading, text))
 
 
+@pytest.fixture(scope="session")
+def _numbered_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Paths for the XDG folders of each test. `mktemp` would list those of all earlier tests each time."""
+    base = tmp_path_factory.mktemp("xdg")
+    return (base / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, _numbered_folders: Iterator[Path]) -> None:
     """No test sees the person's configuration, state or proxies; each has its own XDG folders."""
     names = [name for name in os.environ if name.startswith("CLUSTERFN_") or name.lower() in PROXIES]
     for name in names:
         monkeypatch.delenv(name)
-    folder = tmp_path_factory.mktemp("xdg")
+    folder = next(_numbered_folders)
+    folder.mkdir()
     for kind in ("config", "cache", "state", "data"):
         monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(folder / kind))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "config" / "clusterfn" / "config.yml"))

@@ -13,7 +13,7 @@ from tests.fixtures import roundtrip
 from tests.unit.bridge.serialization.test_calls import CALLS, GROUPS, version
 
 PYTHONS = {version(python): python for python in roundtrip.pythons()}
-USUAL = {("3.11", "3.9"), ("3.9", "3.13"), ("3.13", "3.10"), ("3.10", "3.12")}
+USUAL = {("3.9", "3.13"), ("3.13", "3.9"), ("3.12", "3.10")}
 PAIRS = [
     pytest.param(caller, there, marks=() if (caller, there) in USUAL else pytest.mark.long, id=f"{caller}-to-{there}")
     for caller in PYTHONS
