@@ -444,7 +444,7 @@ def test_what_cannot_be_remembered_is_not_held(totp: Any, runtime: Path, monkeyp
 def test_what_holds_a_connection_and_was_stopped_is_neither_forgotten_nor_said_to_have_ended(
     totp: Any, lab: Any, runtime: Path, prompts: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("control_master._CHECK_S", "shared_login._GONE_S"):
+    for name in ("shared_login.CHECK_S", "shared_login.GONE_S"):
         monkeypatch.setattr(f"clusterfn.hosts.transports.{name}", 0.3)
     host = totp(lines="ConnectTimeout 1")
     pid = shared_login.log_in(host, Person(lab.totp.code))[0].pid

@@ -1,37 +1,22 @@
-"""Byte streams to hosts: `base` is the seam, `transport_for` chooses the implementation."""
+"""Byte streams to hosts: `transport_for` chooses the implementation of the interface in `base`."""
 
 from __future__ import annotations
 
 from clusterfn.config.spec import Host
 from clusterfn.hosts.transports.base import Stream, Transport
+from clusterfn.hosts.transports.local import LocalTransport
 from clusterfn.hosts.transports.prompts import Asker
 
 __all__ = ["Asker", "Stream", "Transport", "can_hold", "is_held", "transport_for"]
 
 
 def transport_for(host: Host) -> Transport:
-    """The transport that the host's configuration asks for; paramiko is not imported before it is needed."""
-    if host.scheduler == "local" or host.transport == "local":
-        from clusterfn.hosts.transports.local import LocalTransport
-
+    """Return the transport that the host's configuration asks for."""
+    if "local" in (host.scheduler, host.transport):
         return LocalTransport(host.name)
-    from clusterfn.hosts.transports.shared_login import ReusingTransport
+    from clusterfn.hosts.transports import auto  # here and below: importing all of SSH takes a tenth of a second
 
-    return ReusingTransport(host, _by_ssh(host))
-
-
-def _by_ssh(host: Host) -> Transport:
-    if host.transport == "paramiko":
-        from clusterfn.hosts.transports.paramiko import ParamikoTransport
-
-        return ParamikoTransport(host)
-    if host.transport == "openssh":
-        from clusterfn.hosts.transports.openssh import OpensshTransport
-
-        return OpensshTransport(host)
-    from clusterfn.hosts.transports.auto import AutoTransport
-
-    return AutoTransport(host)
+    return auto.transport_by_ssh(host)
 
 
 def is_held(host: Host) -> bool:

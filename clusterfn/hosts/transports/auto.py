@@ -1,6 +1,7 @@
-"""`transport: auto`: paramiko where it can do what the ssh configuration asks for, else the system's ssh; and why.
+"""Choose between paramiko and the system's ssh for a host, and say why.
 
-Chooses again for each stream, because a ControlMaster comes and goes.
+`transport: auto` takes paramiko where it can do what the ssh configuration asks for. It chooses again for each stream,
+because a ControlMaster comes and goes. paramiko is imported when it is needed: that takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -11,11 +12,23 @@ import subprocess
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts.transports import host_keys, openssh
-from clusterfn.hosts.transports.base import Stream
+from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.prompts import Asker
+from clusterfn.hosts.transports.shared_login import ReusingTransport
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
 
 KLIST_S = 5.0
+
+
+def transport_by_ssh(host: Host) -> Transport:
+    """Return the transport of a host that is reached by SSH; it prefers a held connection to a new one."""
+    if host.transport == "paramiko":
+        from clusterfn.hosts.transports.paramiko import ParamikoTransport
+
+        return ReusingTransport(host, ParamikoTransport(host))
+    return ReusingTransport(
+        host, openssh.OpensshTransport(host) if host.transport == "openssh" else AutoTransport(host)
+    )
 
 
 class AutoTransport:

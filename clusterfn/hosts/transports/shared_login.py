@@ -1,26 +1,37 @@
 """Log in once for all programs of this user: `clusterfn login`, `logout`, and the transport that reuses a login.
 
-`control_master` holds the connection, by the system's ssh. `ReusingTransport` prefers a held connection to a new one.
-It never repeats a login that needed a person without that person: no host sees a login that cannot succeed.
+A ControlMaster of our own holds a connection: the system's ssh in the background, with its socket in our folder. It
+ends itself once it was unused for the host's `login_ttl` (ControlPersist), or when the connection dies. Not on
+Windows, whose ssh has no ControlMaster. A login that needed a person is never repeated without that person.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import shutil
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.transports import control_master, held_connections, openssh, prompts
+from clusterfn.hosts.transports import held_connections, openssh, prompts, ssh_errors
 from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.held_connections import HeldConnection
+from clusterfn.hosts.transports.openssh import AskPass, OpensshStream
 from clusterfn.hosts.transports.prompts import Asker, LoginQuestion
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
-_GONE_S = 10.0
-_LOOK_S = 0.05
+CHECK_S = 5.0
+GONE_S = 10.0
+_LOOK_S = 0.1
+_PID = re.compile(r"pid=(\d+)")
+_REFUSED = re.compile(r"mux_client_request_session: session request failed: .*")
 
 
 def can_hold(host: Host) -> bool:
@@ -40,27 +51,23 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
     """
     settings = _by_ssh(host)
     if not can_hold(host):
-        raise _cannot_hold(host)
+        if host.transport == "paramiko":
+            message = f"transport: paramiko of host {host.name} cannot hold a connection: only the system's ssh can"
+            raise ConfigError(message, host=host.name, evidence=[host.source], hint="use transport: auto or openssh")
+        if sys.platform == "win32":
+            message = "Windows's ssh cannot hold a connection for all programs: it has no ControlMaster"
+            hint = "use clusterfn inside WSL; without it each program asks you for itself"
+        else:
+            message = "A connection is held by the system's ssh, and there is none on this machine"
+            hint = "install OpenSSH's client; without it each program asks you for itself"
+        raise ConfigError(message, host=host.name, hint=hint)
     before = find_held(settings)
     if before is not None:
-        if control_master.answers(before):
+        if _pid(Path(before.address)) is not None:
             return before, False
         if held_connections.listens(before):  # it was stopped: another login would leave it for ever
             raise _stuck(before)
-    return control_master.log_in(host, settings, asker), True
-
-
-def _cannot_hold(host: Host) -> ConfigError:
-    if host.transport == "paramiko":
-        message = f"transport: paramiko of host {host.name} cannot hold a connection: only the system's ssh can"
-        return ConfigError(message, host=host.name, evidence=[host.source], hint="use transport: auto or openssh")
-    if sys.platform == "win32":
-        message = "Windows's ssh cannot hold a connection for all programs: it has no ControlMaster"
-        hint = "use clusterfn inside WSL; without it each program asks you for itself"
-    else:
-        message = "A connection is held by the system's ssh, and there is none on this machine"
-        hint = "install OpenSSH's client; without it each program asks you for itself"
-    return ConfigError(message, host=host.name, hint=hint)
+    return _start_master(host, settings, asker), True
 
 
 def _stuck(each: HeldConnection) -> HostError:
@@ -84,7 +91,7 @@ def log_out(host: Host) -> bool:
     if found is None:
         return False
     end(found)
-    if control_master.is_alive(found) and held_connections.listens(found):
+    if _is_alive(found) and held_connections.listens(found):
         raise _stuck(found)
     left = held_connections.find_record(found.key)
     if left is not None:
@@ -94,8 +101,8 @@ def log_out(host: Host) -> bool:
 
 def end(each: HeldConnection) -> None:
     """End it, and wait until its process is gone, but not for ever."""
-    control_master.log_out(each)
-    deadline = time.monotonic() + _GONE_S
+    _ask(Path(each.address), "exit")
+    deadline = time.monotonic() + GONE_S
     while held_connections.is_running(each.pid) and time.monotonic() < deadline:
         threading.Event().wait(_LOOK_S)
 
@@ -112,7 +119,7 @@ def all_held() -> Iterator[HeldConnection]:
 
 
 def _lives(each: HeldConnection) -> bool:
-    alive = control_master.is_alive(each)
+    alive = _is_alive(each)
     if not alive:
         held_connections.forget_record(each)
     return alive
@@ -167,12 +174,114 @@ class ReusingTransport:
             return None
         self._by_person = self._by_person or found.asked
         try:
-            stream = control_master.open_session(self.host, settings, found, command)
+            stream = _open_session(self.host, settings, found, command)
         except HostError:
             if found.asked:
                 raise
             return None  # it takes no further session; where no person is needed there can be another connection
         # A process that was stopped still listens, and `logout` must find it; a pid may by now be another program's.
-        if stream is None and not (control_master.is_alive(found) and held_connections.listens(found)):
+        if stream is None and not (_is_alive(found) and held_connections.listens(found)):
             held_connections.forget_record(found)
         return stream
+
+
+def _start_master(host: Host, settings: Settings, asker: Asker | None) -> HeldConnection:
+    """Start a ControlMaster that outlives this process, and write its record."""
+    key = held_connections.key_of(settings)
+    path = held_connections.socket_path(key)
+    if _pid(path) is None:  # a live one belongs to another login that is under way: this one joins it
+        path.unlink(missing_ok=True)
+    try:
+        asked = _authenticate(host, settings, path, asker)
+        pid = _pid(path)
+        if pid is None:
+            raise ssh_errors.unreachable("ended", host, settings, [], how="the connection ended right after the login")
+        place = f"{settings.user}@{settings.place}"
+        made = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
+        held_connections.write_record(made)
+    except BaseException:  # a master without a record must not stay: no program would find it
+        if held_connections.find_record(key) is None:
+            _ask(path, "exit")
+        raise
+    return made
+
+
+def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | None) -> bool:
+    """Log in, and leave the ssh in the background; return whether the person was asked."""
+    mux = ["ControlMaster=yes", f"ControlPath={path}", f"ControlPersist={max(1, round(host.login_ttl_s))}"]
+    words = openssh.line(settings, mux, "true", asks=asker is not None)
+    with contextlib.ExitStack() as stack:
+        folder = held_connections.scratch_folder("in-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        log = folder / "log"
+        asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
+        ssh = [words[0], "-E", str(log), *words[1:]]
+        code = _run(ssh, asking, openssh.patience_s(settings))
+        said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        if not path.is_socket():
+            raise ssh_errors.error_of(host, settings, said, code, asked=asker is not None)
+        return asking is not None and asking.count > 0
+
+
+def _run(words: list[str], asking: AskPass | None, patience_s: float) -> int:
+    """Wait until the ssh in the foreground has ended; the one that holds the connection is another process."""
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **(asking.env if asking else openssh.ASK_NOBODY)},
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + patience_s
+        while process.poll() is None and time.monotonic() < deadline + (asking.spent_s if asking else 0.0):
+            if asking is not None:
+                asking.serve(_LOOK_S)
+                continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_S)
+        return -1 if process.poll() is None else process.returncode
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _open_session(host: Host, settings: Settings, master: HeldConnection, command: str) -> OpensshStream | None:
+    """Open a stream through the master; return None if the master is gone, and make no other connection.
+
+    Raises:
+        HostError: The host gives no further session on this connection.
+    """
+    if _pid(Path(master.address)) is None:
+        return None
+    # without its master an ssh would connect and log in by itself: this ProxyCommand prevents that
+    mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
+    stream = OpensshStream(openssh.line(settings, mux, command))
+    try:
+        return openssh.started(host, settings, stream)
+    except HostError as error:
+        refused = [line for line in stream.before().splitlines() if _REFUSED.fullmatch(line)]
+        if refused:
+            raise ssh_errors.unreachable("no more sessions", host, settings, refused) from error
+        return None
+
+
+def _is_alive(master: HeldConnection) -> bool:
+    """Whether its process and its socket exist. Does not count as use, as asking it would."""
+    return Path(master.address).is_socket() and held_connections.is_running(master.pid)
+
+
+def _pid(path: Path) -> int | None:
+    match = _PID.search(_ask(path, "check"))
+    return int(match[1]) if match else None
+
+
+def _ask(path: Path, what: str) -> str:
+    words = ["ssh", "-F", "none", "-S", str(path), "-O", what, "--", "held"]
+    try:
+        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return (ran.stdout + ran.stderr).decode(errors="replace") if ran.returncode == 0 else ""

@@ -23,8 +23,8 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError
 from clusterfn.hosts.transports import held_connections, paramiko_login, shared_login
-from clusterfn.hosts.transports.askpass import AskPass
 from clusterfn.hosts.transports.held_connections import HeldConnection
+from clusterfn.hosts.transports.openssh import AskPass
 from clusterfn.hosts.transports.prompts import LoginQuestion
 from clusterfn.hosts.transports.shared_login import ReusingTransport
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
@@ -256,9 +256,10 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_t
     with pytest.raises(ConfigError, match="No space left") as caught:
         held_connections.write_record(HELD)
     assert "CLUSTERFN_RUNTIME" in (caught.value.hint or "")
-    monkeypatch.setattr("clusterfn.hosts.transports.askpass._variables", full)
-    with pytest.raises(ConfigError, match="No space left"):
-        AskPass(lambda question: "", "lab")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "chmod", full)
+        with pytest.raises(ConfigError, match="No space left"):
+            AskPass(lambda question: "", "lab")
     assert list(folder.iterdir()) == []
 
     monkeypatch.setenv("CLUSTERFN_RUNTIME", "/proc/nothing/here")
