@@ -65,15 +65,11 @@ def read_site(found: Mapping[str, Section]) -> Site:
         volume = parse.volume(each, left) if each.name.startswith("volume-") else None
         if volume is not None:
             volumes.setdefault((volume.device, volume.path), volume)
-    schedulers, conda = read_schedulers(found), section("conda")
+    conda = section("conda")
     slow = [each for each in found.values() if each.rc is None]
     return Site(
         volumes=tuple(volumes.values()),
-        partitions=schedulers.partitions,
-        grid_engine=schedulers.grid_engine,
-        accounts=schedulers.accounts,
-        limits=schedulers.limits,
-        trouble=schedulers.trouble,
+        **vars(read_schedulers(found)),
         cards=parse.cards(section("cards")),
         modules=parse.has_modules(section("login")),
         lingering=parse.lingering(section("logind")),
