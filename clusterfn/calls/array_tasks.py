@@ -70,7 +70,7 @@ class ArrayTask:
 
     def follow_when_claimed(self) -> None:
         """Follow it once it has a claim: before that it has no files."""
-        self.tracker.liveness.call_if_cannot_conclude(self.on_cannot_conclude)
+        self.tracker.liveness.call_if_cannot_conclude(self.on_refused)
         claim = self.owner.connection.wait(posixpath.join(self.tracker.folder, layout.CLAIM))
         self.tracker.awaited = claim
         claim.add_done_callback(self._claimed)
@@ -143,11 +143,7 @@ class ArrayTask:
             self.owner.group.on_refused(error)
 
     def on_refused(self, error: ClusterfnError) -> None:
-        """Report that its outcome cannot be read."""
-        self.on_cannot_conclude(error)
-
-    def on_cannot_conclude(self, error: ClusterfnError) -> None:
-        """Report that its script is gone and the host has no disk space, or has lost the files, to publish why."""
+        """Report that its outcome cannot be read, or that its host has no disk space or no files to publish one."""
         if not isinstance(error, HostDiskFull):
             self.tracker.session.distrust()
         error.host, error.job = self.host, self.id

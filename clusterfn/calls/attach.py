@@ -147,7 +147,8 @@ def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
             seen = [(session, path, recent) for session in map(open_session, hosts)
                     for path, recent in _named(session, job_id)]  # fmt: skip
             found = [(session, path) for session, path, _ in seen if _is_whole(path)]
-            parts = {_id(path): session.host.name for session, path, recent in seen if recent and _PART.search(path)}
+            partly = [(session, path) for session, path, recent in seen if recent and _PART.search(path)]
+            parts = {_PART.sub("", posixpath.basename(path)): session.host.name for session, path in partly}
             arriving = {part: name for part, name in parts.items() if part not in _ids(found)}
             late = history.sent_within(job_id, _ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
             coming = patience.has(arriving, bool(found)) or bool(late)
@@ -264,10 +265,6 @@ def _is_whole(path: str) -> bool:
     return set(posixpath.basename(path)) <= _HEX
 
 
-def _id(path: str) -> str:
-    return _PART.sub("", posixpath.basename(path))
-
-
 def _named(session: HostState, job_id: str) -> list[tuple[str, bool]]:
     """What is among the jobs there under a name that begins so, and whether it was touched lately, by its clock.
 
@@ -283,11 +280,9 @@ def _candidates(job_id: str, name: str | None) -> list[Host]:
     """The named host; else those that the ledger knows, with the files that define them; else all of this folder's."""
     if name is not None:
         return [config_file.load().resolve(name)[0]]
-    remembered = [_as_it_was(entry) for entry in sorted(history.entries(job_id), key=lambda entry: entry.host)]
-    return [host for host in remembered if host is not None] or list(config_file.load().hosts.values())
-
-
-def _as_it_was(entry: history.Entry) -> Host | None:
-    file = Path(entry.config) if entry.config else None
-    known = config_file.read(file) if file is not None and file.exists() else config_file.load()
-    return known.hosts.get(entry.host)
+    remembered = []
+    for entry in sorted(history.entries(job_id), key=lambda entry: entry.host):
+        file = Path(entry.config) if entry.config else None
+        known = config_file.read(file) if file is not None and file.exists() else config_file.load()
+        remembered += [known.hosts[entry.host]] if entry.host in known.hosts else []
+    return remembered or list(config_file.load().hosts.values())

@@ -79,19 +79,16 @@ def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
             name, kept, stopping = line.split()
             found[name] = _Earlier(kept != "0", stopping != "0")
     if not found:
-        raise _not_there(host, job_id)
+        elsewhere = sorted({entry.host for entry in history.entries(job_id)} - {host})
+        if elsewhere:
+            raise ConfigError(
+                f"resume={job_id!r}: that job's checkpoint is on {', '.join(elsewhere)}, and the call runs on {host}",
+                hint=f'call it there: host="{elsewhere[0]}"',
+            )
+        hint = "clusterfn jobs lists what is there"
+        raise ConfigError(f"resume={job_id!r}: there is no such job on {host}", hint=hint)
     if len(found) > 1:
         raise ConfigError(
             f"resume={job_id!r} fits {len(found)} jobs on {host}", evidence=[*found][:10], hint="give more digits"
         )
     return next(iter(found.items()))
-
-
-def _not_there(host: str, job_id: str) -> ConfigError:
-    elsewhere = sorted({entry.host for entry in history.entries(job_id)} - {host})
-    if elsewhere:
-        return ConfigError(
-            f"resume={job_id!r}: that job's checkpoint is on {', '.join(elsewhere)}, and the call runs on {host}",
-            hint=f'call it there: host="{elsewhere[0]}"',
-        )
-    return ConfigError(f"resume={job_id!r}: there is no such job on {host}", hint="clusterfn jobs lists what is there")

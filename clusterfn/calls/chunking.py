@@ -70,18 +70,15 @@ def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
         >>> on_machine(100, MapOptions(), MachineCapacity(by_cores=8))
         Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0)
     """
-    at_once = 1 if takes_turns(count, how, machine) else max(1, min(count, how.max_parallel, machine.room()))
+    if how.sequential_up_to is not None:
+        in_turns = how.asks_for_turns(count)
+    else:
+        in_turns = machine.by_cards is not None and machine.by_cards < count <= SEQUENTIAL_UP_TO
+    at_once = 1 if in_turns else max(1, min(count, how.max_parallel, machine.room()))
     aim_s = AIM_S if how.chunk is None else None
     chunk = how.chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
     elements = min(at_once, math.ceil(count / chunk))
     return Group(count, chunk, elements, elements, aim_s=aim_s)
-
-
-def takes_turns(count: int, how: MapOptions, machine: MachineCapacity) -> bool:
-    """Whether there are so few items that they run one after another."""
-    if how.sequential_up_to is not None:
-        return how.asks_for_turns(count)
-    return machine.by_cards is not None and machine.by_cards < count <= SEQUENTIAL_UP_TO
 
 
 def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> Group:
@@ -111,11 +108,6 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
 
 def _longest_s(item_s: float, limits: SchedulerLimits) -> float:
     return math.inf if limits.time_s is None else max(item_s, limits.time_s - _MARGIN_S)
-
-
-def elements_for_rest(group: Group, left: int) -> int:
-    """How many elements to start for the items that are left."""
-    return max(1, min(group.elements, math.ceil(left / group.chunk)))
 
 
 def load_on_controller(

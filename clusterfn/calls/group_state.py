@@ -200,11 +200,6 @@ class GroupState:
         return self._labels[index] if self._labels else f"item {index}"
 
     @property
-    def one_by_one(self) -> bool:
-        """Whether its items run one after another."""
-        return len(self) > 1 and self.backend is not None and self.backend.spec.at_once == 1
-
-    @property
     def others_returned(self) -> bool:
         """Whether it is a retry of some items of a map, of which others have returned."""
         return self.backend is not None and self.backend.spec.others_returned

@@ -7,6 +7,7 @@ and `liveness` has the host conclude. Callbacks run on the connection's reader t
 from __future__ import annotations
 
 import contextlib
+import math
 import posixpath
 import sys
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
-from clusterfn.calls import chunking, job_display, liveness, remote_state, submit
+from clusterfn.calls import job_display, liveness, remote_state, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job import PENDING, SHORT
@@ -238,45 +239,36 @@ class GroupTracker(BaseTracker):
     def _start_or_conclude(self) -> None:
         with self._lock:
             ended = self.item_results.count_ended()
-            if ended == len(self.group) or any(self._may_report(element) for element in self._elements.values()):
+            # an element that begins when the rest has been concluded finds nothing
+            reporting = [each for each in self._elements.values() if each.begun or not self._failing_rest]
+            if ended == len(self.group) or not all(element.over for element in reporting):
                 return
             progress, self._before = ended > self._before, ended
-            if self._failing_rest and not progress:
-                self._look_again()
+            if self._failing_rest and not progress:  # an element may have begun at the last moment: look again later
+                self._again += 1
+                if self._again > _AGAIN:
+                    message = "the host could not conclude the items that are left"
+                    self.group.on_refused(liveness.cannot_conclude_error(self.group, message))
+                    return
+                later = threading.Timer(_AGAIN_S, self._continue_or_conclude)
+                later.daemon = True
+                later.start()
             elif progress and not self._stopping and not self._failing_rest:
                 self._start_others(len(self.group) - ended)
             else:
                 self._fail_unfinished(self._verdict())
 
     def _start_others(self, left: int) -> None:
-        others = self._next(chunking.elements_for_rest(self.spec, left))
+        """Start elements for the items that are left, after the bridge is sent again if others found it damaged."""
+        others = self._next(max(1, min(self.spec.elements, math.ceil(left / self.spec.chunk))))
         job_display.say(
             f"clusterfn: {left} of {len(self.group)} items have no process left: {len(others)} more elements start\n"
         )
-        self.start(others, self._mend_bridge())
-
-    def _mend_bridge(self) -> list[Reply[bool]]:
-        """Send the bridge again if elements found it damaged; new ones wait for that."""
         damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
+        before: list[Reply[bool]] = []
         with contextlib.suppress(Unreachable):  # they will find it as it is
-            return self.session.mend_bridge(self.job.bridge) if damaged else []
-        return []
-
-    def _may_report(self, element: ArrayTask) -> bool:
-        """Whether more is to come of it; one that begins when the rest has been concluded finds nothing."""
-        return not element.over and (element.begun or not self._failing_rest)
-
-    def _look_again(self) -> None:
-        """Look again later: an element may have begun at the last moment, and not have reported yet."""
-        self._again += 1
-        if self._again > _AGAIN:
-            self.group.on_refused(
-                liveness.cannot_conclude_error(self.group, "the host could not conclude the items that are left")
-            )
-            return
-        later = threading.Timer(_AGAIN_S, self._continue_or_conclude)
-        later.daemon = True
-        later.start()
+            before = self.session.mend_bridge(self.job.bridge) if damaged else []
+        self.start(others, before)
 
     def _next(self, count: int) -> range:
         first = 1 + max(self._elements, default=self.spec.elements)

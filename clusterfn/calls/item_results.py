@@ -199,16 +199,14 @@ class ItemResults:
 
 
 def _read_entry(line: bytes) -> dict[str, Any]:
+    """Return what a line says of one item, with the place of its value if it has one; {} of a damaged line."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return entry if isinstance(entry, dict) and _is_about_an_item(entry) else {}
-
-
-def _is_about_an_item(entry: Mapping[str, Any]) -> bool:
-    """Whether the entry is about one item, and says where its value is if it has one."""
+    if not isinstance(entry, dict):
+        return {}
     value = entry.get("value")
     numbers = [entry[name] for name in ("begin", "retry", "index") if name in entry]
     wanted = numbers if value is None else [*numbers, entry.get("at"), value.get("size") if type(value) is dict else -1]
-    return bool(numbers) and all(type(number) is int and number >= 0 for number in wanted)
+    return entry if numbers and all(type(number) is int and number >= 0 for number in wanted) else {}

@@ -183,7 +183,11 @@ class Job(concurrent.futures.Future[R]):
         Raises:
             ClusterfnError: The job does not run, or does not answer.
         """
-        said = remote_state.request_stack_dump(self._tracker.connection, self.folder, self._may_answer)
+        said = remote_state.request_stack_dump(
+            self._tracker.connection,
+            self.folder,
+            lambda waited_s: not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S),
+        )
         if said is None:
             not_now = self.done() or self.state == PENDING
             raise ClusterfnError(
@@ -191,9 +195,6 @@ class Job(concurrent.futures.Future[R]):
                 hint="ask while it runs" if not_now else "try again; then look at its machine",
             )  # fmt: skip
         return said
-
-    def _may_answer(self, waited_s: float) -> bool:
-        return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)
 
     @public_api
     def stop(self) -> None:
@@ -318,16 +319,13 @@ class Job(concurrent.futures.Future[R]):
             except BaseException as error:  # its thread's outermost frame: those who wait must get an error
                 if self.done():
                     raise
-                self._fail(self._not_taken(error), DIED, "its result could not be taken here")
-
-    def _not_taken(self, error: BaseException) -> ResultError:
-        refused = ResultError(
-            f"the job has ended, but its result could not be taken here: {type(error).__name__}: {error}",
-            host=self.host, job=self.id, stage="result",
-            hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
-        )  # fmt: skip
-        refused.__cause__ = error
-        return refused
+                refused = ResultError(
+                    f"the job has ended, but its result could not be taken here: {type(error).__name__}: {error}",
+                    host=self.host, job=self.id, stage="result",
+                    hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
+                )  # fmt: skip
+                refused.__cause__ = error
+                self._fail(refused, DIED, "its result could not be taken here")
 
     def _settle(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         self._outcome = published
@@ -345,7 +343,12 @@ class Job(concurrent.futures.Future[R]):
         except ResultError as unloadable:
             self._fail(unloadable, RETURNED, unloadable.message)
             return
-        self._fetch_outputs()
+        for pattern in self._outputs:
+            try:
+                connection, folder = self._tracker.connection, self._tracker.work_folder
+                remote_files.fetch(connection, folder, pattern, self._outputs_to, on_transfer=self.on_transfer)
+            except (ClusterfnError, OSError) as failed:
+                self._say(remote_files.not_fetched(failed, pattern, self.id))
         for note in self._outcome.get("notes") or () if self._listeners else ():
             self._say(note)
         if self._listeners and published.get("left"):
@@ -388,14 +391,6 @@ class Job(concurrent.futures.Future[R]):
     def fetch_when_done(self, patterns: Sequence[str]) -> None:
         """Fetch these files into the present working directory once the job has returned."""
         self._outputs, self._outputs_to = tuple(patterns), Path.cwd()
-
-    def _fetch_outputs(self) -> None:
-        for pattern in self._outputs:
-            try:
-                connection, folder = self._tracker.connection, self._tracker.work_folder
-                remote_files.fetch(connection, folder, pattern, self._outputs_to, on_transfer=self.on_transfer)
-            except (ClusterfnError, OSError) as error:
-                self._say(remote_files.not_fetched(error, pattern, self.id))
 
     def _say(self, line: str) -> None:
         """Print one line to stderr; where a display shows the job, through it, after what the function printed."""

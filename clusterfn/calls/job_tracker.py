@@ -263,7 +263,14 @@ class Tracker(BaseTracker):
             if job.state == PENDING and seen.phase == base.PENDING:
                 self._turn = self.session.scheduler.in_words(seen)
                 self._waits(job)
-                self._give_up_waiting(job)
+                limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
+                if limit_s is not None and time.monotonic() - job.submitted_at > limit_s:
+                    waited = f"the job has waited for longer than the host's queue_timeout, {limit_s:g} s"
+                    verdict = SchedulerVerdict(
+                        layout.UNSATISFIABLE, f"{waited} ({job.reason})", hint="try again, or ask for less",
+                        stage="queue", withdraw=True,
+                    )  # fmt: skip
+                    self.liveness.conclude_and_cancel(verdict)
         self.liveness.scheduler_said(seen)
 
     def _waits(self, job: JobListener) -> None:
@@ -283,16 +290,6 @@ class Tracker(BaseTracker):
             self.liveness.conclude_and_cancel(verdict)
         else:
             submission.add_done_callback(lambda _: self.liveness.conclude_and_cancel(verdict))
-
-    def _give_up_waiting(self, job: JobListener) -> None:
-        limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
-        if limit_s is not None and time.monotonic() - job.submitted_at > limit_s:
-            message = f"the job has waited for longer than the host's queue_timeout, {limit_s:g} s ({job.reason})"
-            self.liveness.conclude_and_cancel(
-                SchedulerVerdict(
-                    layout.UNSATISFIABLE, message, hint="try again, or ask for less", stage="queue", withdraw=True
-                )
-            )
 
     def _on_outcome(self, job: JobListener, reply: Reply[bytes]) -> None:
         error = reply.exception(0)
@@ -321,29 +318,19 @@ class Tracker(BaseTracker):
             self.end()
             return
         self.end()
-        self._learn(told)
-        if self.doubt is not None and told.get("stage") == "submit":
-            self._never_submitted(job, self.doubt)
+        if told["kind"] == layout.ENVIRONMENT and told.get("stage") == "start":  # the bridge there is gone or damaged
+            self.session.distrust()
+        elif told["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
+            self.session.there.clear()
+        if self.doubt is not None and told.get("stage") == "submit":  # it was not submitted: nothing of it stays
+            job.on_refused(self.doubt)
+            self.cancel_at_scheduler()
+            exit_flush.remove_folder(self.connection, self.folder)
             return
         arriving, self._arriving = self._arriving, None
         exit_flush.run_in_thread(
             lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome"
         )
-
-    def _learn(self, told: dict[str, Any]) -> None:
-        """Forget what was sent to the host before if the outcome says that it is gone or damaged."""
-        if told["kind"] == layout.PAYLOAD_BROKEN:
-            self.session.there.clear()
-        elif told["kind"] == layout.ENVIRONMENT and told.get("stage") == "start":
-            self.session.distrust()
-        elif told["kind"] == layout.ENVIRONMENT:
-            self.session.there.clear()
-
-    def _never_submitted(self, job: JobListener, refusal: SubmitError) -> None:
-        """Report the refusal: the scheduler had not accepted it after all. Nothing of the job stays."""
-        job.on_refused(refusal)
-        self.cancel_at_scheduler()
-        exit_flush.remove_folder(self.connection, self.folder)
 
     def _follow_next(self, job: JobListener, told: dict[str, Any]) -> None:
         self._ended.add(self.attempt)

@@ -50,14 +50,23 @@ def show_until_done(group: GroupState, timeout: float | None) -> None:
 
 def _show_all(group: GroupState, counter: ProgressCounter, until: float | None) -> None:
     begun, before = time.monotonic(), group.shown
+    one_by_one = len(group) > 1 and group.backend is not None and group.backend.spec.at_once == 1
     errors: dict[int, BaseException] = {}
 
     def ticking(call: Callable[[float], T]) -> T:
-        return _ticking(call, until, lambda: counter.wait(group, group.id[:SHORT]))
+        """Return what `call` gives, which waits until a moment of the monotonic clock; show the wait every second."""
+        while True:
+            turn = time.monotonic() + _TICK_S
+            try:
+                return call(turn if until is None else min(turn, until))
+            except concurrent.futures.TimeoutError:
+                if until is not None and time.monotonic() >= until:
+                    raise
+            counter.wait(group, group.id[:SHORT])
 
     for given in range(len(group)):
         fresh = given >= before
-        if fresh and group.one_by_one and not counter.redrawn:
+        if fresh and one_by_one and not counter.redrawn:
             index = ticking(lambda turn, given=given: group.begun_after(given, turn))  # type: ignore[misc]
             if index is not None:
                 job_display.say(f"[{given + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
@@ -78,18 +87,6 @@ def _show_all(group: GroupState, counter: ProgressCounter, until: float | None) 
         if len(errors) < len(group):  # `results` raises the causes of a group that has no value at all
             for cause in causes(errors, most=5):
                 job_display.say(f"  {cause}\n")
-
-
-def _ticking(call: Callable[[float], T], until: float | None, on_tick: Callable[[], None]) -> T:
-    """What `call` gives, which waits until a moment of the monotonic clock; `on_tick` runs every second until then."""
-    while True:
-        turn = time.monotonic() + _TICK_S
-        try:
-            return call(turn if until is None else min(turn, until))
-        except concurrent.futures.TimeoutError:
-            if until is not None and time.monotonic() >= until:
-                raise
-        on_tick()
 
 
 class ProgressCounter(job_display.StatusLine):
@@ -151,16 +148,12 @@ class ProgressCounter(job_display.StatusLine):
 
 
 def _mark(ended: ItemOutcome) -> str:
-    if ended.error is None:
-        return f"✓ {_score(ended.value)}{ended.usage.get('wall_s', 0.0):.1f}s"
-    return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)
-
-
-def _score(value: Any) -> str:
-    """What a value says of itself, before how long it took: a number, or that which it calls its score."""
+    if ended.error is not None:
+        return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)
+    value, took = ended.value, f"{ended.usage.get('wall_s', 0.0):.1f}s"
     if isinstance(value, Mapping) and _is_number(value.get("score")):
-        return f"Score {value['score']:.4g}, Time "
-    return f"{value:.4g}, " if _is_number(value) else ""
+        return f"✓ Score {value['score']:.4g}, Time {took}"
+    return f"✓ {value:.4g}, {took}" if _is_number(value) else f"✓ {took}"
 
 
 def _is_number(value: Any) -> bool:

@@ -41,10 +41,6 @@ _MANY = 500
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 
 
-def _ignore(_: GroupState) -> None:
-    """The default of `before_send`."""
-
-
 @dataclass(frozen=True)
 class Caller:
     """What a caller that knows its items says of them.
@@ -55,7 +51,7 @@ class Caller:
     """
 
     labels: Sequence[str] = ()
-    before_send: Callable[[GroupState], None] = _ignore
+    before_send: Callable[[GroupState], None] = lambda _: None
 
 
 def run(

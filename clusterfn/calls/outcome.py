@@ -216,7 +216,10 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Job
         message = f"{message}; {_count(outcome)}"
         facts["evidence"] = [*outcome["earlier"], *facts["evidence"]]
     error = cls(message, **facts)
-    _add_code(error, outcome)
+    if isinstance(error, errors.ExitedEarly):
+        error.code = outcome.get("code")
+    elif isinstance(error, errors.KilledBySignal):
+        error.signal = outcome.get("signal") or ""
     missing = _about_missing_module(outcome, place)
     if missing:
         error.hint = missing
@@ -277,13 +280,6 @@ def _facts(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
     }
 
 
-def _add_code(error: errors.ClusterfnError, outcome: Mapping[str, Any]) -> None:
-    if isinstance(error, errors.ExitedEarly):
-        error.code = outcome.get("code")
-    elif isinstance(error, errors.KilledBySignal):
-        error.signal = outcome.get("signal") or ""
-
-
 def _load(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
     container = serialization.part("container")
     try:
@@ -332,7 +328,9 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocat
     error = _rebuilt(outcome, value)
     facts = _facts(outcome, place)
     facts["hint"] = facts["hint"] or _about_gpus(outcome, place)
-    if error is None or _must_not_be_raised(error):
+    # An error of asyncio can be here only if it was imported; otherwise the import is saved.
+    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
+    if error is None or isinstance(error, (_NOT_RAISED_HERE, cancelled)):
         return _function_error(what, facts)
     _, broken = serialization.part("exceptions").attempt(_equip, error, what["traceback"], outcome, place)
     return _function_error(what, facts) if broken else error
@@ -340,21 +338,19 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocat
 
 def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
     """Hang on it what its reader needs to know; its class may have properties that raise anything."""
-    if isinstance(error, FileNotFoundError) or (isinstance(error, PermissionError) and _of_this_home(error.filename)):
+    home = os.path.join(os.path.expanduser("~"), "")  # of this machine's user, which says nothing on another machine
+    if isinstance(error, FileNotFoundError) or (
+        isinstance(error, PermissionError) and isinstance(error.filename, str) and error.filename.startswith(home)
+    ):
         _hint_at_file(error, place)
-    note = _notes_on(error, outcome, place)
+    earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
+    note = printable("\n".join(filter(None, [*earlier, _note_on(error, outcome, place)])))
     text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback  # which prints no notes
     remote = RemoteTraceback(f'"""on {_where(outcome, place)}, job {place.job}\n{text}\n"""')
     if note:
         notes = [*getattr(error, "__notes__", ()), note]
         object.__setattr__(error, "__notes__", notes)
     object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
-
-
-def _must_not_be_raised(error: BaseException) -> bool:
-    # An error of asyncio can be here only if it was imported; otherwise the import is saved.
-    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
-    return isinstance(error, (_NOT_RAISED_HERE, cancelled))
 
 
 def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseException | None:
@@ -373,12 +369,6 @@ def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.Fu
     error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
     return error
-
-
-def _notes_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> str | None:
-    """What is to be known of the function's own exception, and of those of the attempts before."""
-    earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
-    return printable("\n".join(filter(None, [*earlier, _note_on(error, outcome, place)]))) or None
 
 
 def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> str | None:
@@ -494,11 +484,6 @@ def _end_of_chain(error: BaseException) -> BaseException:
             return error
         seen.add(id(following))
         error = following
-
-
-def _of_this_home(name: object) -> bool:
-    """Whether it is a path of this machine's user, which says nothing on another machine."""
-    return isinstance(name, str) and name.startswith(os.path.join(os.path.expanduser("~"), ""))
 
 
 def _hint_at_file(error: OSError, place: JobLocation) -> None:

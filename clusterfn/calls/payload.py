@@ -253,7 +253,10 @@ class Needs:
 
     def look(self, obj: Any) -> Any:
         if isinstance(obj, (File, Directory)):
-            return self._ship(obj)
+            item = shipment(obj)
+            self.shipments[item.digest, item.name] = item
+            self._paths.setdefault(f"{item.digest}/{item.name}", set()).add(Path(obj))
+            return serialization.part("stand_ins").path_of, (item.digest, item.name)
         if isinstance(obj, types.FunctionType):
             return self._function(obj)
         if isinstance(obj, types.ModuleType):
@@ -292,12 +295,6 @@ class Needs:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
-
-    def _ship(self, path: File | Directory) -> tuple[Any, ...]:
-        item = shipment(path)
-        self.shipments[item.digest, item.name] = item
-        self._paths.setdefault(f"{item.digest}/{item.name}", set()).add(Path(path))
-        return serialization.part("stand_ins").path_of, (item.digest, item.name)
 
 
 # Objects of these modules' types say themselves which module they are found in: built-in and decorated functions.
@@ -340,7 +337,13 @@ def cannot_travel(
     error: Exception,
 ) -> PayloadError:
     if isinstance(error, serialization.part("source").NoSource):
-        return _cannot_cross(error, target)
+        ours = sys.version_info[:2]
+        here, there = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
+        return PayloadError(
+            f"the call cannot travel from {here} to {there}, which takes code as text: {error}",
+            stage="submit",
+            hint=f"use an environment with {here}, or run this under {there}",
+        )
     find = serialization.part("unpicklable").find
     parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
@@ -353,12 +356,3 @@ def cannot_travel(
                 hint=getattr(type(found), "_as_argument", plain),
             )
     return PayloadError(f"the call cannot travel: {type(error).__name__}: {error}", stage="submit")
-
-
-def _cannot_cross(refused: Exception, target: tuple[int, int] | None) -> PayloadError:
-    here, there = (f"Python {version[0]}.{version[1]}" for version in (sys.version_info, target or sys.version_info))
-    return PayloadError(
-        f"the call cannot travel from {here} to {there}, which takes code as text: {refused}",
-        stage="submit",
-        hint=f"use an environment with {here}, or run this under {there}",
-    )

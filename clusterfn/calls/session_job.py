@@ -235,21 +235,15 @@ class SessionJob:
         for call in calls if cancel_futures else ():
             call.cancel()
         if not self.job.done() and (calls or not self.job.cancel()):
-            self._put_close(wait)
+            self._await_folder()
+            sending = list(self._sending)
+            put = self._close_file(after=sending)  # a large call takes time to arrive
+            if sending:  # if the host refuses one of them, the session closes all the same
+                put.add_done_callback(self._close_despite_failure)
+            elif wait:
+                put.result(_TIMEOUT_S)
         if wait:
             concurrent.futures.wait([*calls, self.job])
-
-    def _put_close(self, wait: bool) -> None:
-        """Have it close once it has received all that was sent: a large call takes time to arrive."""
-        self._await_folder()
-        sending = list(self._sending)
-        if sending:
-            put = self._close_file(after=sending)
-            put.add_done_callback(self._close_despite_failure)
-        else:
-            put = self._close_file()
-            if wait:
-                put.result(_TIMEOUT_S)
 
     def _close_despite_failure(self, put: Reply[bool]) -> None:
         """Close although the host has refused what was sent before."""

@@ -140,7 +140,13 @@ def _on_spawned(session: HostState, reply: SpawnReply, on: SubmissionListener) -
 def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) -> None:
     scheduler = session.scheduler
     try:
-        answer = _answer_of(reply)
+        try:
+            ran = reply.result(0)
+            answer = Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+        except HostError as error:
+            if error.kind != "timeout":
+                raise
+            answer = Answer(None, "", error.message)  # killed because it took too long: it may have submitted
         scheduler_id, doubt = scheduler.submitted(answer), None
     except SubmitError as refusal:
         if not scheduler.ambiguous(answer):
@@ -151,17 +157,6 @@ def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) ->
         on.on_not_started(error)
         return
     on.on_started(scheduler_id, doubt)
-
-
-def _answer_of(reply: Reply[Any]) -> Answer:
-    """Return what the command said; one that was killed because it took too long may have submitted all the same."""
-    try:
-        ran = reply.result(0)
-    except HostError as error:
-        if error.kind != "timeout":
-            raise
-        return Answer(None, "", error.message)
-    return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
 
 
 def refusal_of(error: BaseException, host: str, sending: Sending | None, what: str) -> ClusterfnError:
