@@ -131,12 +131,6 @@ def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[st
     return {"size": sum(len(piece) for piece in pieces), "crc": _crc(pieces[1:])}
 
 
-def read_header(path: str) -> dict[str, Any]:
-    """Read the JSON line of a file, and nothing else."""
-    with open(path, "rb") as file:
-        return _parse_header(file.readline())
-
-
 def load(
     path: str,
     blob_path: Callable[[str], str],
@@ -189,7 +183,13 @@ def _no_blob(digest: str, size: int) -> Any:
     raise Damaged("a value refers to the blob %s, which only a payload may" % digest)
 
 
-def _parse_header(line: bytes) -> dict[str, Any]:
+def _load_body(
+    line: bytes,
+    body: memoryview,
+    blobs: Callable[[str, int], Any],
+    same_python: bool = True,
+    on_header: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Any:
     try:
         header = json.loads(line)
     except (ValueError, RecursionError):
@@ -198,17 +198,6 @@ def _parse_header(line: bytes) -> dict[str, Any]:
         raise Damaged("the header is not readable")
     if header.get("format") != FORMAT:
         raise Damaged("format %r is not known to this version" % header.get("format"))
-    return header
-
-
-def _load_body(
-    line: bytes,
-    body: memoryview,
-    blobs: Callable[[str, int], Any],
-    same_python: bool = True,
-    on_header: Callable[[Mapping[str, Any]], None] | None = None,
-) -> Any:
-    header = _parse_header(line)
     if line != _sealed(line.rpartition(b', "crc": ')[0], _crc([body])):
         raise Damaged("the check sum is wrong, the file was cut short or altered")
     if not _makes_sense(header):

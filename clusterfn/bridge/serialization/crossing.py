@@ -120,7 +120,10 @@ class TextPickler(pickler.Pickler):
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         plain = super().reduce_class(cls, reduction)
         if plain is NotImplemented:
-            return _by_public_name(cls)
+            # One version keeps some classes in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`.
+            public, private, _ = cls.__module__.partition("._")
+            named = private and getattr(sys.modules.get(public), cls.__qualname__, None) is cls
+            return (stand_ins.by_name, (public, cls.__qualname__)) if named else NotImplemented
         if plain[0] is not pickler.remake_class:
             return plain
         if cls in self._begun:
@@ -164,14 +167,6 @@ _LOST = (
     "the class %s: its statement is not found, was changed since it was executed, or uses variables of a function "
     "around it; define it at the top level of a file, and call again from a fresh process"
 )
-
-
-def _by_public_name(cls: type) -> Any:
-    """Reduce a class that one version keeps in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`."""
-    public, private, _ = cls.__module__.partition("._")
-    if private and getattr(sys.modules.get(public), cls.__qualname__, None) is cls:
-        return stand_ins.by_name, (public, cls.__qualname__)
-    return NotImplemented
 
 
 def _around(cls: type) -> type | None:

@@ -105,7 +105,7 @@ def summary(error: BaseException) -> dict[str, str]:
 
 
 def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
-    """Return the same for an exception whose description raised `broken`."""
+    """Return what `summary` returns, for an exception whose description raised `broken`."""
     name = "%s.%s" % (type(error).__module__, type(error).__qualname__)
     message = "<no message: its __str__ raised %s>" % type(broken).__name__
     lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
@@ -121,20 +121,15 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
     made: dict[int, BaseException] = {}
     made[0] = _rebuild(records, 0, made)
     for place, record in enumerate(records):
-        _link(_made(records, place, made), record, records, made)
-        _keep_from_guessing(made[place])
+        error = _made(records, place, made)
+        _link(error, record, records, made)
+        # Prevent Python's "Did you mean": it looks among the names of the frame that catches the error, which is ours.
+        # The traceback from the host has what its Python (3.12 and up) found in the right frame.
+        if isinstance(error, (NameError, AttributeError)):
+            attempt(_set, error, "name", None)
+        elif isinstance(error, ImportError):
+            attempt(_set, error, "name_from", None)  # Python 3.12: it would import the module here
     return made[0]
-
-
-def _keep_from_guessing(error: BaseException) -> None:
-    """Prevent Python's "Did you mean": it looks among the names of the frame that catches the error, which is ours.
-
-    The traceback from the host has what its Python (3.12 and up) found in the right frame.
-    """
-    if isinstance(error, (NameError, AttributeError)):
-        attempt(_set, error, "name", None)
-    elif isinstance(error, ImportError):
-        attempt(_set, error, "name_from", None)  # Python 3.12: it would import the module here
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -155,11 +150,13 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
     cls, members, masking = type(error), _members(error), functools.partial(_dumps_without, secrets, dumps)
+    ways = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
+    pickles_itself = any(isinstance(getattr(cls, way, None), types.FunctionType) for way in ways)
     return {
         "python": list(sys.version_info[:2]),
         "type": _name(cls),
         "class": attempt(dumps, cls)[0],
-        "pickled": attempt(masking, error)[0] if _pickles_itself(cls) else None,
+        "pickled": attempt(masking, error)[0] if pickles_itself else None,
         "args": [_dumps_or_repr(each, masking, secrets) for each in (error.args[:1] if members else error.args)],
         "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in _state(error).items()},
         "message": masked(text_of(error), secrets),
@@ -169,12 +166,6 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "suppress": error.__suppress_context__,
         "members": [places.get(id(member)) for member in members],
     }
-
-
-def _pickles_itself(cls: type) -> bool:
-    """Whether the class has a method of its own for pickling, written in Python."""
-    ways = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
-    return any(isinstance(getattr(cls, way, None), types.FunctionType) for way in ways)
 
 
 def _state(error: BaseException) -> dict[str, Any]:
@@ -261,7 +252,9 @@ def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, Base
 
 def _without_constructor(record: dict[str, Any], args: list[Any]) -> BaseException:
     """Rebuild an exception without calling a constructor written in Python: it may want other arguments, or print."""
-    cls = _load_class(record)
+    cls, reason = attempt(_loads, record, record["class"])
+    if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+        raise CannotRebuild(f"{record['type']} cannot be loaded here: {reason}") from reason
     error, reason = attempt(_built_in(cls, "__new__"), cls, *args)
     if not isinstance(error, BaseException):
         raise CannotRebuild(f"{record['type']} refused to be made: {reason!r}") from reason
@@ -281,13 +274,6 @@ def _built_in(cls: type, method: str) -> Any:
     found = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
     bare = (getattr(method, "__func__", method) for method in found)
     return next(method for method in bare if not isinstance(method, types.FunctionType))
-
-
-def _load_class(record: dict[str, Any]) -> type[BaseException]:
-    cls, reason = attempt(_loads, record, record["class"])
-    if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-        raise CannotRebuild(f"{record['type']} cannot be loaded here: {reason}") from reason
-    return cls
 
 
 def _load(record: dict[str, Any], data: bytes) -> Any:

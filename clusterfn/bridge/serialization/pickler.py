@@ -175,8 +175,14 @@ def remake_class(module: str | None, qualname: str, make: Callable[..., type], a
 
 def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
     """Return the class of that name in this process's `__main__`, or the one pickled or loaded under that id."""
-    own = _own_class(module, qualname)
-    return own if own is not None else _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+    if module == "__main__" and "<locals>" not in qualname:  # a worker's `__main__` is empty
+        found: Any = sys.modules.get("__main__")
+        for part in qualname.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, type) and found.__module__ == "__main__":
+            return found
+    made: type | None = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+    return made
 
 
 def fill_class(cls: type, state: Any) -> None:
@@ -187,16 +193,6 @@ def fill_class(cls: type, state: Any) -> None:
         members: Any = cls  # of an enumeration; others have none
         for name, own in state[1].items():
             members[name].__dict__.update(own)
-
-
-def _own_class(module: str | None, qualname: str) -> type | None:
-    """Return a class of the same name in this process's `__main__`; a worker's `__main__` is empty."""
-    if module != "__main__" or "<locals>" in qualname:
-        return None
-    found: Any = sys.modules.get("__main__")
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) and found.__module__ == "__main__" else None
 
 
 _SPECIAL_TYPES = {"NewType": ("__name__", "__supertype__"), "ParamSpec": ("__name__",), "TypeVarTuple": ("__name__",)}
@@ -224,8 +220,7 @@ def _reduce_named(obj: Any) -> Any:
 
 
 def _reduce_figure(obj: Any) -> Any:
-    """A figure of matplotlib without its place in pyplot: loaded there, a notebook would show it a second time, and a
-    window would open in a thread of ours."""
+    # Without its place in pyplot, by which a notebook would show it twice, and a window open in a thread of ours.
     figure = sys.modules.get("matplotlib.figure")
     if figure is None or not isinstance(obj, figure.Figure):
         return NotImplemented
@@ -283,7 +278,11 @@ def _reduce_numpy(obj: Any) -> Any:
         return scalar, (obj.tobytes(), dtype)
     if isinstance(obj, (numpy.str_, numpy.bytes_)):  # an empty one
         return type(obj), ()
-    return _reduce_other_array(obj, numpy) if isinstance(obj, numpy.ndarray) else NotImplemented
+    # Arrays of objects and numpy's subclasses go as numpy reduces them, but for a name that numpy 1 lacks.
+    if not isinstance(obj, numpy.ndarray) or type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
+        return NotImplemented
+    reduction = obj.__reduce__()
+    return (unfilled_array, *reduction[1:]) if reduction[0].__name__ == "_reconstruct" else reduction
 
 
 def _reduce_aligned(dtype: Any) -> Any:
@@ -297,14 +296,6 @@ def _reduce_aligned(dtype: Any) -> Any:
         "itemsize": dtype.itemsize,
     }
     return aligned, (layout, dict(dtype.metadata or {}))
-
-
-def _reduce_other_array(obj: Any, numpy: Any) -> Any:
-    """Reduce arrays of objects and numpy's subclasses as numpy does, but for a name that numpy 1 lacks."""
-    if type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
-        return NotImplemented
-    reduction = obj.__reduce__()
-    return (unfilled_array, *reduction[1:]) if reduction[0].__name__ == "_reconstruct" else reduction
 
 
 def _portable(dtype: Any, numpy: Any) -> Any:

@@ -181,19 +181,16 @@ def of_code(code: types.CodeType) -> Snippet:
             snippet = _snippet(text, found, code)
             if snippet is not None:
                 return snippet
-    raise NoSource("%s: %s" % (_named(code), _CHANGED if seen else _NONE))
+    name = getattr(code, "co_qualname", code.co_name)
+    why = _CHANGED if seen else _NONE
+    raise NoSource("%s (%s, line %d): %s" % (name, code.co_filename, code.co_firstlineno, why))
 
 
 _NONE = "its source is not available; it was typed at a prompt that keeps none, or made by exec() or a tool"
 _CHANGED = "its source is not what runs: the file was changed since it was loaded, or a tool rewrote the function"
 
 
-def _named(code: types.CodeType) -> str:
-    return "%s (%s, line %d)" % (getattr(code, "co_qualname", code.co_name), code.co_filename, code.co_firstlineno)
-
-
 def _snippet(text: Text, found: FoundDefinition, code: types.CodeType) -> Snippet | None:
-    """Return the source of a function, if it compiles to this code."""
     line, first, names = found.node.lineno, first_line(found.node), set(names_of(code))
     try:
         snippet = Snippet(
@@ -369,18 +366,16 @@ def check_syntax(snippet: Snippet, version: tuple[int, int]) -> None:
     try:
         parse(snippet, version)
     except SyntaxError as error:
+        # The parser names the line after a statement that an older Python lacks.
+        newer = (
+            getattr(node, "lineno", None)
+            for node in ast.walk(parse(snippet))
+            if type(node).__name__ in _NEWER or getattr(node, "type_params", None)
+        )
         raise NoSource(
             "%s (%s, line %s): Python %d.%d does not have this syntax: %s"
-            % (snippet.name, snippet.file, _line_of_newer(parse(snippet)) or error.lineno, *version, error.msg)
+            % (snippet.name, snippet.file, next(newer, None) or error.lineno, *version, error.msg)
         ) from None
-
-
-def _line_of_newer(tree: ast.AST) -> int | None:
-    """Return the line of the first statement that an older Python lacks; its parser names the line after it."""
-    for node in ast.walk(tree):
-        if type(node).__name__ in _NEWER or getattr(node, "type_params", None):
-            return getattr(node, "lineno", None)
-    return None
 
 
 _NEWER = ("Match", "TryStar", "TypeAlias")  # of Python 3.10, 3.11 and 3.12

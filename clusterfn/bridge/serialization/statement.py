@@ -36,25 +36,20 @@ def home(cls: type) -> dict[str, Any]:
 
 
 def functions(cls: type) -> Iterator[types.FunctionType]:
-    """Yield every function among the attributes of a class, without its decorators."""
-    for value in list(vars(cls).values()):
-        yield from _within(value)
-
-
-def _within(value: Any) -> Iterator[types.FunctionType]:
-    """Yield the functions inside an attribute, wherever their decorators keep them."""
-    seen: set[int] = set()
-    waiting = [value]
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen or isinstance(value, (type, types.ModuleType)):
-            continue
-        seen.add(id(value))
-        if isinstance(value, types.FunctionType):
-            yield value
-        if type(value).__module__ in _WRAPPERS or isinstance(value, types.FunctionType):
-            names = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func")
-            waiting += [part for part in (getattr(value, name, None) for name in names) if part is not None]
+    """Yield every function among the attributes of a class, wherever its decorators keep it."""
+    for attribute in list(vars(cls).values()):
+        seen: set[int] = set()
+        waiting = [attribute]
+        while waiting:
+            value = waiting.pop()
+            if id(value) in seen or isinstance(value, (type, types.ModuleType)):
+                continue
+            seen.add(id(value))
+            if isinstance(value, types.FunctionType):
+                yield value
+            if type(value).__module__ in _WRAPPERS or isinstance(value, types.FunctionType):
+                names = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func")
+                waiting += [part for part in (getattr(value, name, None) for name in names) if part is not None]
 
 
 _WRAPPERS = ("builtins", "functools", "clusterfn.api.decorator", "%s.stand_ins" % __package__)
@@ -102,7 +97,7 @@ def _annotated(node: Any) -> list[Any]:
 
 
 def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> bool:
-    """Whether the class has what its statement says: the functions, annotated names and members."""
+    """Return whether the class has what its statement says: the functions, annotated names and members."""
     said = list(_all_parts(compiled(snippet)))
     kept = vars(cls).get("__annotations__", {})
     targets: list[Any] = [each.target for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
@@ -116,7 +111,7 @@ def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> 
 
 
 def _contradicts(code: types.CodeType, said: list[types.CodeType]) -> bool:
-    """Whether a function of the class is another than the one of that name in the statement."""
+    """Return whether a function of the class is another than the one of that name in the statement."""
     named = [part for part in said if part.co_name == code.co_name]
     return bool(named) and not any(source.same(code, part) for part in named)
 
@@ -133,7 +128,7 @@ def _literals(node: Any) -> Iterator[tuple[str, object]]:
 
 
 def _agrees(cls: Any, name: str, value: object) -> bool:
-    """Whether a member or a default of the class is what its statement says; other values travel by themselves."""
+    # Of a member or a default; other values travel by themselves.
     if issubclass(cls, enum.Enum):
         return name not in cls.__members__ or cls[name].value == value
     fields = vars(cls).get("__dataclass_fields__", {})
@@ -241,7 +236,7 @@ def _content(cell: Any) -> Any:
 
 
 def is_generated(cls: type) -> bool:
-    """Whether a decorator or metaclass made the class, so that it cannot be rebuilt without its statement."""
+    """Return whether a decorator or metaclass made the class, so that only its statement can rebuild it."""
     return issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls)
 
 
@@ -255,17 +250,13 @@ def attributes(cls: type, snippet: Snippet) -> dict[str, Any]:
         name: value
         for name, value in vars(cls).items()
         if not name.startswith("__") and (name in said or (simple and not name.startswith("_")))
-        if _is_value(value) or _is_later(value, codes)
+        # Neither classes nor descriptors: the statement makes these again.
+        if (not isinstance(value, type) and not hasattr(type(value), "__get__")) or _is_later(value, codes)
     }
 
 
-def _is_value(value: object) -> bool:
-    """Whether it is neither a class nor a descriptor, which the statement makes again."""
-    return not isinstance(value, type) and not hasattr(type(value), "__get__")
-
-
 def _is_later(value: object, said: list[types.CodeType]) -> bool:
-    """Whether it is a function that the statement does not define or decorate."""
+    """Return whether it is a function that the statement does not define or decorate."""
     if not isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
         return False
     return not any(source.same(value.__code__, code) for code in said)

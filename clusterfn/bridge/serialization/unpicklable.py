@@ -53,12 +53,13 @@ def find(value: object, name: str, target: pickler.Version = None) -> tuple[str,
 
 
 def instead_of(part: object) -> str:
-    """What a function should return instead of a part that cannot be pickled."""
+    """Say what a function should return instead of a part that cannot be pickled."""
     if isinstance(part, (types.CoroutineType, types.AsyncGeneratorType)) or hasattr(part, "__await__"):
         return "await it inside the function, and return what it gives"
     if hasattr(part, "__next__") and not isinstance(part, io.IOBase):
         return "return a list instead: the values of a generator or iterator exist only in its process"
-    return next((hint for names, hint in _INSTEAD if _is_of(part, names)), _PLAIN)
+    kinds = [f"{cls.__module__}.{cls.__qualname__}" for cls in type(part).__mro__]
+    return next((hint for names, hint in _INSTEAD if any(kind.startswith(names) for kind in kinds)), _PLAIN)
 
 
 _PLAIN = "return plain data, arrays or tensors instead of the part named"
@@ -78,12 +79,8 @@ _INSTEAD: Sequence[tuple[tuple[str, ...], str]] = (
 )  # fmt: skip
 
 
-def _is_of(part: object, names: tuple[str, ...]) -> bool:
-    return any(f"{cls.__module__}.{cls.__qualname__}".startswith(names) for cls in type(part).__mro__)
-
-
 def _first_failing(parts: Sequence[object], failure: Callable[[object], str | None], deadline: float) -> int | None:
-    """The place of the first part that fails, by halving: a million parts are pickled about twice."""
+    """Return the place of the first part that fails, by halving: a million parts are pickled about twice."""
     low, high = 0, len(parts)
     if failure(list(parts)) is None:
         return None
@@ -140,7 +137,7 @@ def _items(pairs: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _reduced_parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What pickle would keep of an object: the state that it gives of itself, not all that hangs on it."""
+    """Yield what pickle would keep of an object: the state that it gives of itself, not all that it refers to."""
     reduced, _ = attempt(value.__reduce_ex__, 5)
     if not isinstance(reduced, tuple):
         return
@@ -176,7 +173,7 @@ def _global_names(code: types.CodeType) -> list[str]:
 
 
 def _said(how: Callable[[object], str], value: object) -> str:
-    """`how(value)`, str or repr, cut; the name of its type if that raises."""
+    """Return `how(value)`, str or repr, cut; the name of its type if that raises."""
     text, broken = attempt(how, value)
     if broken:
         return f"<{type(value).__name__}>"

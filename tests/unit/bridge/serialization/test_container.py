@@ -142,12 +142,6 @@ def test_the_object_watcher_may_reduce_an_object():
     assert container.loads(b"".join(container.pack([threading.Lock()], reduce_lock).pieces())) == [7]
 
 
-def test_the_header_can_be_read_alone(tmp_path):
-    (tmp_path / "file").write_bytes(whole(1))
-
-    assert container.read_header(str(tmp_path / "file"))["python"] == list(sys.version_info[:2])
-
-
 @pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b"\n", b"", b'{"format": 2}\n', b"[" * 100_000, b"\xff\n"])
 def test_any_other_header_is_damaged(line):
     with pytest.raises(container.Damaged):
