@@ -18,8 +18,8 @@ pytest.importorskip("fcntl")
 from hypothesis import strategies as st
 
 from clusterfn.bridge.queue import plan
-from clusterfn.bridge.queue.capacity import MachineResources, gpus_of_kind
 from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.machine import MachineResources, gpus_of_kind
 from clusterfn.bridge.queue.tickets import Queue
 from clusterfn.bridge.supervisor import expire, listing
 from clusterfn.bridge.supervisor import gpus as bridge_gpus

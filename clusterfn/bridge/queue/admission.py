@@ -14,9 +14,9 @@ from ..supervisor.attempt import unclaim
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
 from ..supervisor.verdict import Verdict
-from . import arrivals, capacity, gpu_leases, launch, lease_names, machine, plan, tickets
-from .capacity import MachineResources
+from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
 from .lease import leases_of_kind
+from .machine import MachineResources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
 
 
 class _Again(Exception):
-    """It does not fit, and has no ticket."""
+    """The job does not fit, and gets no ticket: try again."""
 
 
 class _Admission:
@@ -157,8 +157,8 @@ class _Admission:
         self.uid = os.getuid()
         self.lease: "str" = job.spec["lease"]
         self.marks = leases_of_kind(self.lease)
-        self.asked = capacity.demand_of(job.spec)
-        self.limits = capacity.limits_of(job.spec)
+        self.asked = machine.demand_of(job.spec)
+        self.limits = machine.limits_of(job.spec)
         self.queue = tickets.Queue(job.root)
         self.ticket = self.queue.of(job.id)
         self.submitted = self.ticket.submitted if self.ticket else 0
@@ -315,10 +315,10 @@ class _Admission:
         there = MachineResources(
             machine.cores(), machine.memory_mb(), machine.available_mb() if self.asked.memory_mb else 0, free
         )
-        own_kind = capacity.kind_of(self.job.spec["resources"])
+        own_kind = machine.kind_of(self.job.spec["resources"])
         return plan.QueueView(
             there, seen, self.uid,
-            lambda kind: self.every if kind == own_kind else capacity.gpus_of_kind(kind, self.there),
+            lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.there),
             seen.holders(self.every, (self.uid, self.job.id)), self.strangers,
         )  # fmt: skip
 
@@ -338,7 +338,14 @@ class _Admission:
             reason: Why it waits.
             reserves: Whether younger jobs of other users must wait for it from now on, before the spooler knows it.
         """
-        first = self._named() if reserves and self.ticket is None and self._waits_there else None
+        first = None
+        if reserves and self.ticket is None and self._waits_there:
+            until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
+            kind = machine.kind_of(self.job.spec["resources"])
+            waiting = machine.Waiting(self.submitted // 10**6, self.uid, self.job.id, self.asked, kind)
+            name = lease_names.wait(waiting, until_s)
+            mark = self.marks.hold(name)
+            first = None if mark is None else launch.FirstInLine(self.job.id, until_s, name, mark)
         if self.ticket is None and self._waits_there:
             self.queue.write(self._ticket_fields(reason))
             self._note_ticket(reason)
@@ -346,14 +353,6 @@ class _Admission:
             self._run.close()
             self._run = None
         return self._keep_waiting(first) if self._waits_there else _Again()
-
-    def _named(self) -> "Optional[launch.FirstInLine]":
-        kind = capacity.kind_of(self.job.spec["resources"])
-        until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
-        ms = self.ticket.ms if self.ticket else self.submitted // 10**6
-        name = lease_names.wait(capacity.Waiting(ms, self.uid, self.job.id, self.asked, kind), until_s)
-        mark = self.marks.hold(name)
-        return None if mark is None else launch.FirstInLine(self.job.id, until_s, name, mark)
 
     def _keep_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
         started = launch.ensure_spooler(self.queue, self.marks, self.lease, self.job.spec["bridge"], first)

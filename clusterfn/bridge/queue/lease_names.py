@@ -12,7 +12,7 @@ door                                             the job that is being admitted 
 Every user of the machine can read them, and could lie by them.
 """
 
-from .capacity import ANY, Demand, Kind, Running, Waiting
+from .machine import ANY, Demand, Kind, Running, Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,18 +1,41 @@
-"""This machine as its queue sees it: its name, its clock since it was started, what it has. Reads only."""
+"""This machine as its queue sees it: its name and clock, what it has, what jobs take of it, and what is left.
+
+GPUs are counted by UUID, everything else by amount. Jobs are admitted and reserved for one after another.
+"""
 
 import os
 import re
 import sys
 import time
+from collections import namedtuple
 
 from ..layout import MACHINES
+from ..supervisor.eligible_gpus import eligible_gpus, squeezed
 from ..supervisor.process_tree import read_proc
 
-_BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on: goes on while the machine sleeps
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Container, Iterable, Mapping, Optional, Sequence
+
+    from ..supervisor.eligible_gpus import GpuInfo
+
+_BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on; it runs while the machine sleeps
+
+Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
+# Which cards will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any.
+Kind = namedtuple("Kind", ("type", "memory_mb"))
+# What all running jobs of one user may take together; None: as much as there is.
+UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
+# Jobs that run, and jobs that are next in their line; ms: when one was submitted, since the machine's start.
+Running = namedtuple("Running", ("uid", "job", "asked"))
+Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
+
+ANY = Kind("", 0)
+_UNLIMITED_CORES = 1 << 20
 
 
 def name() -> str:
-    """<machine-id>-<hostname>: cloned images share the first, a home may be shared by machines."""
+    """Return <machine-id>-<hostname>: cloned images share the first, a home may be shared by machines."""
     number = _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id") or "unknown"
     return re.sub(r"[^A-Za-z0-9._-]", "_", "%s-%s" % (number, os.uname()[1]))
 
@@ -23,29 +46,29 @@ def folder(root: str) -> str:
 
 
 def now_ns() -> int:
-    """Nanoseconds since the machine was started, by a clock that is never set."""
+    """Return nanoseconds since the machine was started, by a clock that is never set."""
     return int(time.clock_gettime(_BOOTTIME) * 1e9)
 
 
 def now_s() -> int:
-    """The same in whole seconds."""
+    """Return seconds since the machine was started, by the same clock."""
     return now_ns() // 10**9
 
 
 def cores() -> int:
-    """How many may be used here."""
+    """Return how many cores this process may use."""
     if sys.platform.startswith("linux"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_mb() -> int:
-    """All of it."""
+    """Return the size of the machine's memory."""
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) >> 20
 
 
 def available_mb() -> int:
-    """What could be had now without swapping."""
+    """Return how much memory could be taken now without swapping."""
     for line in read_proc("meminfo").split(b"\n"):
         if line.startswith(b"MemAvailable:"):
             return int(line.split()[1]) >> 10
@@ -58,3 +81,164 @@ def _first_line(path: str) -> str:
             return file.readline().strip()
     except OSError:
         return ""
+
+
+def demand_of(spec: "dict[str, Any]") -> Demand:
+    """Return what a job asks for; no memory if it does not say."""
+    asked = spec["resources"]
+    return Demand(asked["gpus"], asked["cores"], _mb(asked["memory_bytes"] or 0))
+
+
+def kind_of(resources: "Mapping[str, Any]") -> Kind:
+    """Return which GPUs will do for a job, by the `resources` of its spec.json."""
+    return Kind(squeezed(resources.get("gpu_type") or ""), _mb(resources.get("gpu_memory_bytes") or 0))
+
+
+def gpus_of_kind(kind: Kind, there: "Iterable[GpuInfo]") -> "list[str]":
+    """List the UUIDs of the GPUs that will do."""
+    return [card.uuid for card in eligible_gpus(there, kind.type or None, kind.memory_mb << 20 or None)]
+
+
+def limits_of(spec: "dict[str, Any]") -> UserLimits:
+    """Return what the job's user may take on this host."""
+    given = spec.get("limits") or {}
+    cores, memory = given.get("cores"), given.get("memory_bytes")
+    if cores is None and spec["scheduler"] == "local":
+        cores = _UNLIMITED_CORES  # one's own machine: its cores are shared in time, as among all programs there
+    return UserLimits(given.get("gpus"), cores, None if memory is None else _mb(memory), given.get("jobs"))
+
+
+def _mb(size: int) -> int:
+    return -(-size >> 20)
+
+
+def reserved_gpus(
+    free: "Sequence[str]", waiting: "Iterable[tuple[int, Optional[Container[str]]]]", last: "Optional[Container[str]]"
+) -> "set[str]":
+    """Return the GPUs that are kept for waiting jobs.
+
+    Args:
+        free: All free GPUs.
+        waiting: How many each waiting job needs, and which will do; None: every one does.
+        last: GPUs that are kept only if no others will do; None: all of them.
+    """
+    places = [cards for wanted, cards in waiting for _ in range(min(wanted, len(free)))]
+    has = {}  # type: dict[int, str]
+    for card in sorted(free, key=lambda card: last is None or card in last):
+        _give(card, places, has, set())
+    return set(has.values())
+
+
+def _give(card: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", asked: "set[int]") -> bool:
+    """Find a place for a GPU; a job that has to make room for it finds another, so that no place is lost."""
+    for place, cards in enumerate(places):
+        if place in asked or cards is not None and card not in cards:
+            continue
+        asked.add(place)
+        if place not in has or _give(has[place], places, has, asked):
+            has[place] = card
+            return True
+    return False
+
+
+CARDS, CORES, MEMORY, OWN = "cards", "cores", "memory", "own"
+
+
+class MachineResources:
+    """The resources of a machine.
+
+    Attributes:
+        free_cards: GPUs that are neither held nor used, in PCI order.
+    """
+
+    def __init__(self, cores: int, memory_mb: int, available_mb: int, free_cards: "Iterable[str]" = ()) -> None:
+        self.cores = cores
+        self.memory_mb = memory_mb
+        self.available_mb = available_mb
+        self.free_cards = list(free_cards)
+
+
+class RemainingResources:
+    """What a user's next job may take.
+
+    Args:
+        machine: Its resources.
+        running: All jobs that run, of all users.
+        uid: The user.
+        limits: What all of the user's jobs may take together. More cores than there are lift the machine's own cap on
+            them: cores are shared in time.
+
+    Attributes:
+        core_users: uid -> cores that this user's jobs hold.
+    """
+
+    def __init__(self, machine: MachineResources, running: "Sequence[Running]", uid: int, limits: "UserLimits") -> None:
+        own = [job.asked for job in running if job.uid == uid]
+        used = sum(job.asked.memory_mb for job in running)
+        self.free_cards = list(machine.free_cards)
+        self._waiting: "list[tuple[int, Optional[Sequence[str]]]]" = []
+        self.core_users: "dict[int, int]" = {}
+        for job in running:
+            self.core_users[job.uid] = self.core_users.get(job.uid, 0) + job.asked.cores
+        self.cores: "int" = machine.cores - sum(job.asked.cores for job in running)
+        self._there = machine.cores
+        self.memory_mb = min(machine.memory_mb - used, machine.available_mb)
+        self.limits = limits
+        self.own = [sum(each) for each in zip(*own)] + [len(own)] if own else [0, 0, 0, 0]
+
+    def lacks(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> "list[str]":
+        """List what is missing for a job that asks for this; empty if it may start.
+
+        Args:
+            cards: The GPUs of its kind; None: every one is.
+        """
+        missing = []
+        if asked.gpus and len(self.left(cards)) < asked.gpus:
+            missing.append(CARDS)
+        shares_cores = self.limits.cores is not None and self.limits.cores > self._there
+        if self.cores < asked.cores and not shares_cores:
+            missing.append(CORES)
+        if asked.memory_mb and self.memory_mb < asked.memory_mb:
+            missing.append(MEMORY)
+        if self.over(asked):
+            missing.append(OWN)
+        return missing
+
+    def suitable(self, cards: "Optional[Sequence[str]]") -> "list[str]":
+        """List the free GPUs among these."""
+        return [card for card in self.free_cards if cards is None or card in cards]
+
+    def left(self, cards: "Optional[Sequence[str]]") -> "list[str]":
+        """List the free GPUs among these that are not reserved."""
+        kept = reserved_gpus(self.free_cards, self._waiting, cards)
+        return [card for card in self.suitable(cards) if card not in kept]
+
+    def over(self, asked: Demand) -> "list[str]":
+        """List the limits of the user that it would exceed, by their names in clusterfn.yml."""
+        wanted = list(asked) + [1]
+        words = ("gpus", "cores", "memory", "jobs")
+        return [
+            word
+            for word, limit, used, more in zip(words, self.limits, self.own, wanted)
+            if limit is not None and more and used + more > limit
+        ]
+
+    def take(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> None:
+        """Take what a job needs: it starts."""
+        for card in self.left(cards)[: asked.gpus]:
+            self.free_cards.remove(card)
+        self._less(asked)
+        self.count(asked)
+
+    def reserve(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> None:
+        """Keep what a waiting job needs, of these GPUs."""
+        self._waiting.append((asked.gpus, cards))
+        self._less(asked)
+
+    def _less(self, asked: Demand) -> None:
+        self.cores -= asked.cores
+        self.memory_mb -= asked.memory_mb
+
+    def count(self, asked: Demand) -> None:
+        """Count a job towards what the user may have."""
+        self.own = [used + more for used, more in zip(self.own, list(asked) + [1])]

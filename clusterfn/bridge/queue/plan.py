@@ -8,14 +8,14 @@ finds a process without a lease on a GPU takes another one, which the next job m
 """
 
 from ..supervisor.gpus import user_name
-from .capacity import CARDS, CORES, MEMORY, OWN, RemainingResources
+from .machine import CARDS, CORES, MEMORY, OWN, RemainingResources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Container, Iterable, Mapping, Optional, Sequence
 
-    from .capacity import Demand, Kind, MachineResources, UserLimits
     from .lease_names import Seen
+    from .machine import Demand, Kind, MachineResources, UserLimits
     from .tickets import Ticket
 
 HALF = "its group has half of the cards, and another user waits for cards"

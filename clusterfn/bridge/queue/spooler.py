@@ -29,9 +29,9 @@ from ..layout import (
 from ..supervisor import gpus
 from ..supervisor.text import duration
 from ..supervisor.verdict import Verdict, say
-from . import capacity, launch, lease_names, machine, plan, report
-from .capacity import MachineResources
+from . import launch, lease_names, machine, plan, report
 from .lease import leases_of_kind
+from .machine import MachineResources
 from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
 
 TYPE_CHECKING = False
@@ -326,7 +326,7 @@ class Spooler:
         for ticket in wanted:
             before = self.named.get(ticket.job)
             if before is None or before[0] < now_s + _RENEW_S:
-                waiting = capacity.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
+                waiting = machine.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
                 mark = self.marks.hold(lease_names.wait(waiting, now_s + lease_names.VALID_S))
                 if mark is not None:
                     self.named[ticket.job] = (now_s + lease_names.VALID_S, mark)
@@ -385,9 +385,9 @@ class GpuCache:
         self._used: "dict[str, str]" = {}
         self._due = 0.0
 
-    def of(self, kind: capacity.Kind) -> "list[str]":
+    def of(self, kind: machine.Kind) -> "list[str]":
         """List the GPUs of a kind; none if that is unknown."""
-        return capacity.gpus_of_kind(kind, self.there)
+        return machine.gpus_of_kind(kind, self.there)
 
     def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
         """Return who uses a GPU that is not held."""

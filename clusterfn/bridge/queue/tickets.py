@@ -18,7 +18,7 @@ from ..supervisor import publish
 from ..supervisor.job import DAMAGED
 from ..supervisor.process_tree import boot_id
 from . import machine
-from .capacity import Demand, UserLimits, kind_of
+from .machine import Demand, UserLimits, kind_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.bridge.queue import capacity, gpu_leases, lease_names
-from clusterfn.bridge.queue.capacity import (
+from clusterfn.bridge.queue import gpu_leases, lease_names, machine
+from clusterfn.bridge.queue.machine import (
     ANY,
     MEMORY,
     OWN,
@@ -50,7 +50,7 @@ def test_memory_is_bounded_by_what_is_there_and_by_what_is_available(there: int,
     ("limit", "used", "asked"), [("gpus", 2, 1), ("cores", 5, 3), ("memory_mb", 400, 90), ("jobs", 1, 1)]
 )
 def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, used: int, asked: int):
-    running = [capacity.Running(1, "own", Demand(2, 5, 400)), capacity.Running(2, "another's", Demand(3, 30, 3000))]
+    running = [machine.Running(1, "own", Demand(2, 5, 400)), machine.Running(2, "another's", Demand(3, 30, 3000))]
 
     def over(most: int) -> list[str]:
         limits = UserLimits(None, None, None, None)._replace(**{limit: most})
@@ -62,14 +62,14 @@ def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, u
 
 
 def test_a_limit_does_not_count_against_who_asks_for_none_of_it():
-    running = [capacity.Running(1, "own", Demand(4, 1, 500))]
+    running = [machine.Running(1, "own", Demand(4, 1, 500))]
     room = RemainingResources(MachineResources(8, 900, 900), running, 1, UserLimits(2, None, 100, None))
 
     assert room.lacks(Demand(0, 1, 0)) == []
 
 
 def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
-    running = [capacity.Running(1, name, Demand(1, 1, 0)) for name in "ab"]
+    running = [machine.Running(1, name, Demand(1, 1, 0)) for name in "ab"]
     room = RemainingResources(MachineResources(8, 900, 900, "abcdefgh"), running, 1, UserLimits(4, None, None, None))
 
     assert room.over(Demand(2, 1, 0)) == []
@@ -135,7 +135,7 @@ def test_of_the_free_cards_those_are_kept_that_somebody_needs_and_no_more(
 
 
 def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
-    waiting = capacity.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960))
+    waiting = machine.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960))
     name = lease_names.wait(waiting, 60)
 
     assert lease_names.Seen([name, lease_names.wait(waiting, 80)], 59).waiting == [waiting]
@@ -143,7 +143,7 @@ def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
 
 
 def test_a_name_that_would_be_too_long_says_that_any_card_will_do():
-    waiting = capacity.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920))
+    waiting = machine.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920))
 
     name = lease_names.wait(waiting, 10**9)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusterfn.bridge.queue import plan
-from clusterfn.bridge.queue.capacity import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
 from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.machine import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
 from clusterfn.bridge.queue.tickets import Ticket
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 
