@@ -119,7 +119,6 @@ def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callab
 
 
 def _run(python: str, work: "list[tuple[str, str]]", stopping: "Callable[[], None]") -> None:
-    """Compile in a few processes of the environment's own Python."""
     count = min(_PROCESSES, os.cpu_count() or 1, 1 + len(work) // 200)
     running = [_start(python, work[number::count]) for number in range(count) if work]
     try:

@@ -184,7 +184,12 @@ class Linker:
             BuildFailed: It would be outside the environment, or the prefix is too long for it.
         """
         path = os.path.join(self._folder, target.path)
-        self._make_parent(os.path.dirname(path), target)
+        folder = os.path.dirname(path)
+        if folder not in self._made:
+            self._refuse_outside(folder, target)
+            os.makedirs(folder, exist_ok=True)
+            self._refuse_outside(folder, target)  # another thread may have made a link meanwhile
+            self._made.add(folder)
         try:
             self._put(target, path)
         except FileExistsError:  # a truncated file, or one of an earlier builder
@@ -201,14 +206,6 @@ class Linker:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if target.executable else 0o666)
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
-
-    def _make_parent(self, folder: str, target: TargetFile) -> None:
-        if folder in self._made:
-            return
-        self._refuse_outside(folder, target)
-        os.makedirs(folder, exist_ok=True)
-        self._refuse_outside(folder, target)  # another thread may have made a link meanwhile
-        self._made.add(folder)
 
     def _refuse_outside(self, folder: str, target: TargetFile) -> None:
         real, root = os.path.realpath(folder), os.path.realpath(self._folder)

@@ -260,7 +260,6 @@ def _wheel_record(placed: "Iterable[TargetFile]", record: str, site: str, folder
 
 
 def _entry_point_scripts(manifest: Manifest, layout: Layout, folder: str) -> "list[TargetFile]":
-    """Write a script for each entry point that has an attribute."""
     found = []
     for line in manifest.entry_points:
         match = _ENTRY_POINT.match(line)

@@ -100,7 +100,11 @@ class Packages:
             return
         os.makedirs(os.path.join(self.plan.root, PACKAGES), exist_ok=True)
         os.makedirs(os.path.join(self.plan.root, BLOBS), exist_ok=True)
-        lacking = [each for each in self._missing if self._find_archive(each) is None and not self._may_fetch(each)]
+        lacking = []
+        for each in self._missing:
+            may_fetch = self.plan.fetch and each.url and not fetch.local_path(each.url)
+            if self._find_archive(each) is None and not may_fetch:
+                lacking.append(each)
         if lacking:
             names = ", ".join(each.label for each in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             raise BuildFailed(
@@ -162,7 +166,6 @@ class Packages:
             os.unlink(archive)
 
     def _provide_archive(self, package: "PlannedPackage") -> str:
-        """Return the path of the archive, once its hash is checked."""
         archive = self._find_archive(package)
         sent = blob(self.plan.root, package.sha256)
         if archive is None:
@@ -175,9 +178,6 @@ class Packages:
                 os.unlink(archive)
             raise
         return archive
-
-    def _may_fetch(self, package: "PlannedPackage") -> bool:
-        return bool(self.plan.fetch and package.url and not fetch.local_path(package.url))
 
     def _find_archive(self, package: "PlannedPackage") -> "Optional[str]":
         """Return the path of the archive on this host, if it is there."""
@@ -256,22 +256,20 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
         ours = plan.installer == CLUSTERFN or each.kind == WHEEL  # conda wants the archive
         if not (ours and os.path.exists(unpacked)) and not os.path.exists(blob(plan.root, each.sha256)):
             missing.append(each)
-    reached, sizes = _ask_servers(missing) if plan.fetch else ({}, {})
+    reached: "dict[str, bool]" = {}
+    sizes: "dict[str, int]" = {}
+    if plan.fetch:  # ask each server for one package, then those that answer for the sizes of all others
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            origins = {_origin(each): each for each in missing}
+            reached = dict(zip(origins, (size is not None for size in pool.map(_ask_size, origins.values()))))
+            reachable = [each for each in missing if reached[_origin(each)]]
+            answers = zip(reachable, pool.map(_ask_size, reachable))
+            sizes = {each.sha256: size for each, size in answers if size}
     return {
         "missing": [each.sha256 for each in missing],
         "unreachable": [each.sha256 for each in missing if not reached.get(_origin(each))],
         "sizes": sizes,
     }
-
-
-def _ask_servers(missing: "list[PlannedPackage]") -> "tuple[dict[str, bool], dict[str, int]]":
-    """Ask each server for one package; return which servers answer, and the sizes of the other packages on these."""
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        origins = {_origin(each): each for each in missing}
-        reached = dict(zip(origins, (size is not None for size in pool.map(_ask_size, origins.values()))))
-        reachable = [each for each in missing if reached[_origin(each)]]
-        sizes = zip(reachable, pool.map(_ask_size, reachable))
-        return reached, {each.sha256: size for each, size in sizes if size}
 
 
 def _origin(package: "PlannedPackage") -> str:

@@ -183,22 +183,18 @@ def run_post_link_scripts(
             raise BuildFailed(message, stage="script", evidence=error.evidence, hint=hint) from error
     if there:
         progress.report("scripts", len(there), len(there))
-    return _messages(prefix)
+    messages = os.path.join(prefix, _MESSAGES)
+    try:
+        with open(messages, encoding="utf-8", errors="replace") as file:
+            lines = [line.rstrip() for line in file if line.strip()]
+    except FileNotFoundError:
+        return []
+    os.unlink(messages)
+    return lines
 
 
 def _shell() -> str:
     return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-
-
-def _messages(prefix: str) -> "list[str]":
-    path = os.path.join(prefix, _MESSAGES)
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line.rstrip() for line in file if line.strip()]
-    except FileNotFoundError:
-        return []
-    os.unlink(path)
-    return lines
 
 
 def find_activation_variables(prefix: str, stopping: "Callable[[], None]", timeout_s: float) -> "dict[str, str]":
