@@ -141,11 +141,11 @@ class Box:
         """Pids of the spoolers of this root."""
         root = os.fsencode(self.bench.root)
         found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
+        for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                words = path.read_bytes().split(b"\0")
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
             if b"spool" in words and root in words:
-                found.append(int(path.parent.name))
+                found.append(int(pid))
         return found

@@ -6,7 +6,9 @@ interpreters can be tested.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import json
 import os
 import secrets
@@ -14,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,19 +39,67 @@ done
 exit $said
 """
 
-PICKLE = """
-import json, sys
-path, bridge = sys.argv[1:]
+# Answers each line of JSON in a child of its own, which is forked from one that has started already.
+PICKLER = """
+import json, os, sys, traceback
+bridge = sys.argv[1]
 sys.path.insert(0, bridge)
 from _clusterfn_wire import container
 sys.path.remove(bridge)
-given = json.load(sys.stdin)
-scope = {"__name__": "__main__"}
-exec(given["source"], scope)
-sys.modules["__main__"].__dict__.update(scope)
-with open(path, "wb") as file:
-    container.dump((scope["f"], tuple(given["args"]), {}), file)
+container.dump((print, (), {}), open(os.devnull, "wb"))  # loads what each of them needs
+
+def pickle(given):
+    scope = {"__name__": "__main__"}
+    exec(given["source"], scope)
+    sys.modules["__main__"].__dict__.update(scope)
+    with open(given["path"], "wb") as file:
+        container.dump((scope["f"], tuple(given["args"]), {}), file)
+
+for line in sys.stdin:
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        continue
+    given = json.loads(line)
+    try:
+        answer = {"value": container.load(given["path"], str) if "source" not in given else pickle(given)}
+        answer = json.dumps(answer)
+    except BaseException:
+        answer = json.dumps({"error": traceback.format_exc()})
+    os.write(1, answer.encode() + b"\\n")
+    os._exit(0)
 """
+
+
+class Pickler:
+    """Writes payloads and reads values under one interpreter."""
+
+    def __init__(self, python: str, bridge: Path) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [python, "-c", PICKLER, str(bridge)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            encoding="utf-8", env=clean_environ(),
+        )  # fmt: skip
+        atexit.register(self._close)
+
+    def ask(self, **given: Any) -> Any:
+        """What became of it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(given) + "\n")
+            self._process.stdin.flush()
+            answer = json.loads(self._process.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer["value"]
+
+    def _close(self) -> None:
+        self._process.communicate()
+
+
+@functools.cache
+def pickler(python: str, bridge: Path) -> Pickler:
+    """Each is started once."""
+    return Pickler(python, bridge)
 
 
 def layout_bridge(target: Path) -> Path:
@@ -69,10 +120,11 @@ def until(look: Callable[[], Any], limit_s: float = 20.0) -> Any:
     """What `look` gives as soon as it is true."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
+        began = time.monotonic()
         seen = look()
         if seen:
             return seen
-        time.sleep(0.01)
+        time.sleep(max(0.01, 3 * (time.monotonic() - began)))  # some look at every process
     raise AssertionError(f"not within {limit_s} s: {look}")
 
 
@@ -154,12 +206,7 @@ class Job:
 
     def value(self) -> Any:
         """The value, read by the environment's interpreter; it must be plain data."""
-        code = (
-            "import json,sys; sys.path.insert(0, sys.argv[1]); from _clusterfn_wire import container;"
-            "print(json.dumps(container.load(sys.argv[2], str)))"
-        )
-        argv = [self.bench.python, "-c", code, str(self.bench.bridge), str(self.attempt / "value.pkl")]
-        return json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, env=clean_environ()).stdout)
+        return pickler(self.bench.python, self.bench.bridge).ask(path=str(self.attempt / "value.pkl"))
 
     def wait_for(self, event: str) -> dict[str, Any]:
         """The first event of that name."""
@@ -237,11 +284,29 @@ class Bench:
         job = self.job(source, *args, **spec)
         return job, job.run()
 
+    def ended(self, **spec: Any) -> Job:
+        """A job that has returned 1, with this in its spec: a copy of one that has run."""
+        if not _ENDED:
+            ran, outcome = self.run("def f():\n    return 1\n")
+            assert outcome["kind"] == "returned", outcome
+            for path in ran.folder.rglob("*"):
+                name = path.relative_to(ran.folder)
+                _ENDED[name] = (ran, path.read_bytes() if path.is_file() else None)
+        job = Job(self, self.root / "jobs" / secrets.token_hex(8))
+        job.folder.mkdir(parents=True)
+        for name, (ran, content) in sorted(_ENDED.items()):
+            path = job.folder / name
+            if content is None:
+                path.mkdir()
+                continue
+            moved = content.replace(os.fsencode(ran.bench.root), os.fsencode(self.root))
+            path.write_bytes(moved.replace(ran.id.encode(), job.id.encode()))
+        facts = json.loads((job.folder / "spec.json").read_text())
+        (job.folder / "spec.json").write_text(json.dumps({**facts, **spec}))
+        return job
+
     def _pickle(self, path: Path, source: str, args: tuple[Any, ...]) -> None:
-        argv = [self.python, "-c", PICKLE, str(path), str(self.bridge)]
-        given = json.dumps({"source": source, "args": args}).encode()
-        done = subprocess.run(argv, input=given, capture_output=True, env=clean_environ())
-        assert done.returncode == 0, done.stderr.decode()
+        pickler(self.python, self.bridge).ask(path=str(path), source=source, args=args)
 
     def close(self) -> None:
         """End what a failed test left running, and what it left waiting: a spooler without tickets ends."""
@@ -253,6 +318,10 @@ class Bench:
                 process.wait()
 
 
+_ENDED: dict[Path, tuple[Job, bytes | None]] = {}
+
+
+@functools.cache
 def _version(python: str) -> list[int]:
     code = "import sys, json; print(json.dumps(sys.version_info[:2]))"
     done = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, check=True, env=clean_environ())

@@ -49,16 +49,16 @@ def test_a_child_that_ignores_sigterm_and_changed_its_tag_is_ended(bench: Bench)
 
 
 def test_a_thread_that_stays_does_not_delay_the_value(bench: Bench):
-    job = bench.job(THREAD, grace_s=1.0)
+    job = bench.job(THREAD, grace_s=4.0)
     began = time.monotonic()
     script = job.start()
 
     until(job.has_outcome)
 
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 4.0
     assert job.value() == 5
-    assert script.wait(10) == 0
-    assert time.monotonic() - began >= 1.0
+    assert script.wait(30) == 0
+    assert time.monotonic() - began >= 4.0
     assert any("still there after the function's end" in event.get("message", "") for event in job.events())
 
 

@@ -82,6 +82,7 @@ assert stopped.cancel() in (True, False)
 print(json.dumps("whole"))
 """
 
+
 @pytest.fixture
 def caller(lab, installed, monkeypatch):
     """The interpreter of a caller of that minor version, with what clusterfn needs beside it."""

@@ -123,7 +123,7 @@ def test_first_steps_on_a_server_with_gpus(on, run_script):
     assert mixed["steps"][1][1] == "RESULT:[4.0, 6.0]"
     assert mixed["errors"] == [["failure", 'expected "$HOME"']]
     assert "IndentationError: unexpected indent" in indented  # Python's own word on a program that begins indented
-    assert dedented == ["TRACE:40.0\nTEXT:quotes \" and $HOME and `id` and ü\n", 0]
+    assert dedented == ['TRACE:40.0\nTEXT:quotes " and $HOME and `id` and ü\n', 0]
 
 
 ON_SLURM = """
