@@ -98,14 +98,31 @@ def hosts(_shared: Hosts, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     return _shared
 
 
+@pytest.fixture(scope="session")
+def _bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`bridge` of a root below which a call has run: its modules have been compiled."""
+    folder = tmp_path_factory.mktemp("compiled")
+    (folder / "clusterfn.yml").write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {folder}/root\n")
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"), "XDG_STATE_HOME": str(folder)}
+    subprocess.run([sys.executable, "-c", "import clusterfn\nclusterfn.cluster(abs)(-1)"], env=env, check=True)
+    return folder / "root" / "bridge"
+
+
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def warm_root(tmp_path: Path, _bridge: Path) -> Path:
+    """A root of this machine, as a call before has left it."""
+    shutil.copytree(_bridge, tmp_path / "root" / "bridge")
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def here(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration whose only host is this machine, with a root of its own; the root."""
-    root = tmp_path / "root"
     config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {root}\n")
+    lines = ["scheduler: local", f"root: {warm_root}", "limits: {cores: 64}"]  # for the tests that run beside it too
+    config.write_text("hosts:\n  here:\n" + "".join(f"    {line}\n" for line in lines))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    return root
+    return warm_root
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ def test_a_host_that_is_not_in_the_file_is_refused_with_those_that_are(here):
 
     assert "hre" in str(caught.value)
     assert "here" in str(caught.value)
-    assert not here.exists()
+    assert not (here / "jobs").exists()
 
 
 @pytest.mark.parametrize(

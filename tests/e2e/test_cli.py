@@ -53,8 +53,8 @@ def held(path):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path}/root\n")
+def folder(tmp_path, warm_root, monkeypatch) -> Path:
+    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {warm_root}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     (tmp_path / "work.py").write_text(WORK)
     return tmp_path
@@ -216,11 +216,12 @@ def test_result_of_an_earlier_job(run, started):
     assert run("result", job[:6]).stdout == "2\n"
 
 
-def test_logs_of_an_earlier_job(run, started):
-    job = started("work.py::tick", "2")
-    run("result", job)
+def test_a_job_that_has_ended_can_still_be_asked_for(run):
+    job = run("run", "work.py::tick", "2").stderr.split()[1]
 
     assert run("logs", job).stdout == "tick 0\ntick 1\n"
+    assert run("attach", job).stdout == "tick 0\ntick 1\n"
+    assert "had ended already: RETURNED" in run("stop", job).stderr
 
 
 def test_logs_follow_until_the_end(run, started):
@@ -236,13 +237,6 @@ def test_attach_shows_everything_and_ends_with_the_job(run, started):
 
     assert (ran.returncode, ran.stdout) == (0, "".join(f"tick {each}\n" for each in range(5)))
     assert "has returned" in ran.stderr
-
-
-def test_attach_to_a_job_that_has_ended_shows_everything(run, started):
-    job = started("work.py::tick", "2")
-    run("result", job)
-
-    assert run("attach", job).stdout == "tick 0\ntick 1\n"
 
 
 @pytest.fixture
@@ -312,13 +306,6 @@ def test_cancel_ends_every_job_that_it_is_given(run, started):
     assert "clusterfn: 0123456789abcdef: there is no job 0123456789abcdef" in ran.stderr
 
 
-def test_cancel_of_a_job_that_has_ended_says_so(run, started):
-    job = started("work.py::tick", "1")
-    run("result", job)
-
-    assert "had ended already: RETURNED" in run("stop", job).stderr
-
-
 def test_jobs_are_listed_newest_first(run):
     run("run", "work.py::add", "1")
     run("run", "work.py::box", "1")
@@ -341,7 +328,7 @@ def test_a_wrong_id_leaves_with_two(run, word):
 
 def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
     waiting = subprocess.Popen(
-        argv("run", "work.py::tick", "15"), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        argv("run", "work.py::tick", "8"), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with waiting:
         job = waiting.stderr.readline().split()[1]
@@ -352,7 +339,7 @@ def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
     assert waiting.returncode == 130
     assert f"{job} keeps running on here" in said
     assert "Traceback" not in said
-    assert run("result", job).stdout == "15\n"
+    assert run("result", job).stdout == "8\n"
 
 
 def test_a_reader_that_leaves_early_is_no_error(folder):
