@@ -7,7 +7,6 @@ import contextlib
 import gc
 import itertools
 import json
-import os
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ def until_there(path):
     name = str(path)
 
     def wait(x):
+        import os
         import time
 
         until = time.monotonic() + 60
@@ -260,6 +260,7 @@ def test_what_has_not_started_can_be_withdrawn_at_shutdown(here, tmp_path):
 class Model:
     @cluster(cores=2, memory="1GB", retries=1, host="elsewhere", env={"OWN": "kept"})
     def score(self, x):
+        import os
 
         return x, os.environ.get("OWN")
 
