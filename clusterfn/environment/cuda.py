@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -77,15 +77,15 @@ class CudaBuild:
         first, last = self.on_pypi
         return first <= torch[:2] and (last is None or torch[:2] <= last)
 
-    def runs_on(self, capability: str) -> bool:
-        """Return whether a GPU of that capability can run its code: same major version, and not newer."""
-        wanted = version(capability)
-        return any(version(card)[0] == wanted[0] and version(card) <= wanted for card in self.cards)
-
 
 @dataclass(frozen=True)
 class CudaTable:
-    """All rows of the table, and the drivers that they need."""
+    """All rows of the table, and the drivers that they need.
+
+    Attributes:
+        drivers: Major version of CUDA -> the oldest driver that runs it.
+        ships: Version of CUDA -> the driver that it came with.
+    """
 
     builds: tuple[CudaBuild, ...]
     drivers: Mapping[str, str]
@@ -102,10 +102,6 @@ class CudaTable:
         least = self.least_driver(cuda)
         return not least or version(driver) >= version(least)
 
-    def own_driver(self, cuda: str) -> str:
-        """Return the driver that this version of CUDA came with; "" if the table does not know it."""
-        return self.ships.get(cuda, "")
-
     def is_ahead(self, capability: str) -> bool:
         """Return whether that compute capability is newer than the table."""
         return version(capability)[0] > self._newest_card[0]
@@ -118,7 +114,8 @@ class CudaTable:
         """Return whether a build runs on such a GPU; one newer than the table counts like the newest in it."""
         if self.is_ahead(capability):
             return self._newest_card in map(version, row.cards)
-        return row.runs_on(capability)
+        wanted = version(capability)  # the same major version, and not newer
+        return any(version(card)[0] == wanted[0] and version(card) <= wanted for card in row.cards)
 
     def newest(self) -> Version:
         """Return the newest minor version of PyTorch that a row names."""
@@ -263,27 +260,19 @@ def choose_build(
         if fitting:
             return _chosen(known, max(fitting, key=lambda row: _rank(known, row, cards, minor)), minor, cards, wish)
     if wish.cuda and not any(_rows(known, minor, wish.cuda) for minor in wanted):
-        if known.runs_driver(wish.cuda, cards.driver):
-            return _unlisted(known, wish, cards)
+        if known.runs_driver(wish.cuda, cards.driver):  # the only thing that could rule this build out
+            because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {cards.driver} (at least "
+            because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(cards)}"
+            warning = f"the table of {known.date} has no such build for CUDA {wish.cuda}: "
+            warning += "its first job on a GPU will tell"
+            return TorchChoice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
     elif not wanted and wish.newest_named > known.newest():
-        return _beyond(known, wish.newest_named, cards)
-    raise _refusal(known, wanted, cards, host, wish)
-
-
-def _beyond(known: CudaTable, torch: Version, cards: GpuCapabilities) -> TorchChoice:
-    """Choose for a PyTorch newer than the table: the CUDA of the driver, from the Python package index."""
-    own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
-    warning = f"PyTorch {_text(torch)} is newer than the table of {known.date}: it may need another driver"
-    because = f"no row for PyTorch {_text(torch)}; driver {cards.driver}{_said_by(cards)}"
-    return TorchChoice(max(own, key=version, default=""), "", "", because, (warning,))
-
-
-def _unlisted(known: CudaTable, wish: TorchRequest, cards: GpuCapabilities) -> TorchChoice:
-    """Accept a build that the user names and the table lacks: only the driver could rule it out."""
-    because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {cards.driver} (at least "
-    because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(cards)}"
-    warning = f"the table of {known.date} has no such build for CUDA {wish.cuda}: its first job on a GPU will tell"
-    return TorchChoice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
+        own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
+        newer = _text(wish.newest_named)
+        warning = f"PyTorch {newer} is newer than the table of {known.date}: it may need another driver"
+        because = f"no row for PyTorch {newer}; driver {cards.driver}{_said_by(cards)}"
+        return TorchChoice(max(own, key=version, default=""), "", "", because, (warning,))
+    raise _no_build_error(known, wanted, cards, host, wish)
 
 
 def _rows(known: CudaTable, torch: Version, cuda: str = "") -> list[CudaBuild]:
@@ -301,7 +290,7 @@ def _fits(known: CudaTable, row: CudaBuild, cards: GpuCapabilities) -> bool:
 
 def _rank(known: CudaTable, row: CudaBuild, cards: GpuCapabilities, torch: Version) -> tuple[bool, bool, bool, Version]:
     """Better is higher: the user's; no newer than the driver; on the Python package index; nearest to the driver."""
-    own, number = known.own_driver(row.cuda), version(row.cuda)
+    own, number = known.ships.get(row.cuda, ""), version(row.cuda)
     within = not own or version(cards.driver) >= version(own)
     nearest = number if within else tuple(-each for each in number)
     return row.users, within, within and row.is_default(torch), nearest
@@ -310,7 +299,7 @@ def _rank(known: CudaTable, row: CudaBuild, cards: GpuCapabilities, torch: Versi
 def _chosen(
     known: CudaTable, row: CudaBuild, torch: Version, cards: GpuCapabilities, wish: TorchRequest
 ) -> TorchChoice:
-    own, warnings = known.own_driver(row.cuda), []
+    own, warnings = known.ships.get(row.cuda, ""), []
     if own and version(cards.driver) < version(own):
         warnings.append(
             f"CUDA {row.cuda} came with driver {own}, this one is {cards.driver}: programs run, but PTX code does not"
@@ -330,37 +319,37 @@ def _said_by(cards: GpuCapabilities) -> str:
     return f", as {cards.source}" if cards.source else ""
 
 
-def _refusal(
+def _no_build_error(
     known: CudaTable, wanted: Sequence[Version], cards: GpuCapabilities, host: str | None, wish: TorchRequest
 ) -> EnvironmentBuildError:
     numbers = wish.versions if len(wanted) > 1 else _text(wanted[0]) if wanted else wish.versions
     torch = f"PyTorch {numbers}" if numbers else "any PyTorch in the table"
     built_for = f" for CUDA {wish.cuda} ({wish.said_by})" if wish.cuda else ""
+    named = wanted[0] if wanted else wish.newest_named
+    rows = _rows(known, named, wish.cuda)
+    if wish.cuda and not known.runs_driver(wish.cuda, cards.driver):
+        why_not = [f"CUDA {wish.cuda} needs driver {known.least_driver(wish.cuda)} or newer"]
+    elif not rows:
+        missing = f"PyTorch {_text(named) or wish.versions} for CUDA {wish.cuda}"
+        why_not = [f"the table of {known.date} has no build of {missing}"]
+    else:
+        why_not = [
+            f"CUDA {row.cuda} has code for {', '.join(row.cards)}"
+            if known.runs_driver(row.cuda, cards.driver)
+            else f"CUDA {row.cuda} needs driver {known.least_driver(row.cuda)} or newer"
+            for row in rows
+        ]
     return EnvironmentBuildError(
         f"no build of {torch}{built_for} runs on {host or 'this host'}: driver {cards.driver}, compute capability "
         f"{', '.join(cards.capabilities) or 'unknown'}{_said_by(cards)}",
         host=host,
         stage="environment",
-        evidence=list(_why_not(known, wanted[0] if wanted else wish.newest_named, cards, wish)),
-        hint=_what_would(known, cards),
+        evidence=why_not,
+        hint=_suggest_build(known, cards),
     )
 
 
-def _why_not(known: CudaTable, torch: Version, cards: GpuCapabilities, wish: TorchRequest) -> Iterator[str]:
-    rows = _rows(known, torch, wish.cuda)
-    if wish.cuda and not known.runs_driver(wish.cuda, cards.driver):
-        yield f"CUDA {wish.cuda} needs driver {known.least_driver(wish.cuda)} or newer"
-        return
-    if not rows:
-        yield f"the table of {known.date} has no build of PyTorch {_text(torch) or wish.versions} for CUDA {wish.cuda}"
-    for row in rows:
-        if not known.runs_driver(row.cuda, cards.driver):
-            yield f"CUDA {row.cuda} needs driver {known.least_driver(row.cuda)} or newer"
-        else:
-            yield f"CUDA {row.cuda} has code for {', '.join(row.cards)}"
-
-
-def _what_would(known: CudaTable, cards: GpuCapabilities) -> str:
+def _suggest_build(known: CudaTable, cards: GpuCapabilities) -> str:
     for minor in known.minors():
         rows = [row for row in _rows(known, minor) if _fits(known, row, cards)]
         if rows:
@@ -377,7 +366,7 @@ def runs_on(torch: str, build: str, cards: GpuCapabilities, known: CudaTable | N
     known, minor = known or load_table(), version(torch)[:2]
     rows = [row for row in known.builds if row.cuda == build and row.has(minor)]
     if not rows:
-        return not known.least_driver(build) or version(cards.driver) >= version(known.least_driver(build))
+        return known.runs_driver(build, cards.driver)
     return _fits(known, rows[0], cards)
 
 

@@ -60,23 +60,16 @@ def _have(package: LockedPackage, count: _Count) -> Path:
     path = places.cache_folder() / "pkgs" / package.sha256
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _partial_download(path) as beside:
-            _fetch(package, beside, count)
-            os.replace(beside, path)
+        beside = path.with_name(f"{path.name}-{os.getpid()}")
+        for left in path.parent.glob(f"{path.name}-*.part"):  # continue the partial download of a process that died
+            if _is_gone(left.stem.rpartition("-")[2]):
+                with contextlib.suppress(FileNotFoundError):  # another process was faster
+                    os.replace(left, f"{beside}.part")
+                    break
+        _fetch(package, beside, count)
+        os.replace(beside, path)
     count.add(0, package=True)
     return path
-
-
-@contextlib.contextmanager
-def _partial_download(path: Path) -> Iterator[Path]:
-    """Yield a temporary name of this process; adopt a dead process's partial download."""
-    beside = path.with_name(f"{path.name}-{os.getpid()}")
-    for left in path.parent.glob(f"{path.name}-*.part"):
-        if _is_gone(left.stem.rpartition("-")[2]):
-            with contextlib.suppress(FileNotFoundError):  # another process was faster
-                os.replace(left, f"{beside}.part")
-                break
-    yield beside
 
 
 def _is_gone(pid: str) -> bool:

@@ -171,15 +171,10 @@ def _lifted(spec: Specification, prefix: Value | None) -> Specification:
         return spec
     kept = [each for each in spec.conda if not _FOREIGN.fullmatch(each.name)]
     conda = tuple(replace(each, text=_BUILD.sub(r"\g<kept>", each.text)) for each in kept)
-    return replace(spec, conda=conda, exported=True, sentences=(*spec.sentences, *_said(spec, prefix, built, kept)))
-
-
-def _said(
-    spec: Specification, prefix: Value | None, built: Sequence[Requirement], kept: Sequence[Requirement]
-) -> Iterator[str]:
     of = f" of {prefix.text} (line {prefix.line + 1})" if prefix is not None else ""
     lifted = f": the builds of {len(built)} packages are lifted, their versions stay" if built else ""
-    yield f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"
+    sentences = [*spec.sentences, f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"]
     gone = [each.name for each in spec.conda if each not in kept]
     if gone:
-        yield f"{spec.title}: left out, as there is no such package for Linux: {', '.join(gone)}"
+        sentences.append(f"{spec.title}: left out, as there is no such package for Linux: {', '.join(gone)}")
+    return replace(spec, conda=conda, exported=True, sentences=tuple(sentences))

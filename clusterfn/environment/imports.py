@@ -24,15 +24,16 @@ def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
         python: The caller's (major, minor).
     """
     pip, sentences = [], []
-    owners = _owners()
+    owners = projects_by_module()
     found = {_normal(project): project for name in names for project in owners.get(name, ())}
     for each in sorted(found.keys() - set(_TRAVELS)):  # the standard library and the user's own belong to no project
         project = importlib.metadata.distribution(found[each])
+        name = _normal(project.metadata["Name"])
         why_not = _origin(project)
         if why_not:
-            sentences.append(f"{_name(project)} {why_not}")
+            sentences.append(f"{name} {why_not}")
         else:
-            pip.append(Requirement(_name(project), f"{_name(project)}=={project.version.partition('+')[0]}"))
+            pip.append(Requirement(name, f"{name}=={project.version.partition('+')[0]}"))
     minor = conda_requirement(f"python={python[0]}.{python[1]}")
     listed = ", ".join([f"Python {python[0]}.{python[1]}", *(each.text.replace("==", " ") for each in pip)])
     said = f"no environment is named: it is made as here, from what is imported: {listed}"
@@ -43,12 +44,13 @@ def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
 
 def needed(names: Iterable[str]) -> list[str]:
     """List the modules that installed projects provide; neither the standard library nor what clusterfn sends."""
-    return sorted(name for name in names if {_normal(each) for each in _owners().get(name, ())} - set(_TRAVELS))
+    owners = projects_by_module()
+    return sorted(name for name in names if {_normal(each) for each in owners.get(name, ())} - set(_TRAVELS))
 
 
 @functools.cache
-def _owners() -> Mapping[str, Sequence[str]]:
-    """Top-level name -> projects; importlib.metadata has it from Python 3.10 on."""
+def projects_by_module() -> Mapping[str, Sequence[str]]:
+    """Map each installed top-level module to its projects, as importlib.metadata does from Python 3.10 on."""
     known = getattr(importlib.metadata, "packages_distributions", None)
     if known is not None:
         return dict(known())
@@ -58,10 +60,6 @@ def _owners() -> Mapping[str, Sequence[str]]:
         for name in (project.read_text("top_level.txt") or "").split() or files:
             owners.setdefault(name, []).append(project.metadata["Name"])
     return owners
-
-
-def _name(project: importlib.metadata.Distribution) -> str:
-    return _normal(project.metadata["Name"])
 
 
 def _normal(name: str) -> str:

@@ -10,11 +10,13 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import yaml
 
 from clusterfn.config.yamlfile import trick
 from clusterfn.errors import LockError
@@ -133,8 +135,14 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
             raise LockError(
                 f"{path} has version {version[:_SHOWN]} of conda-lock's format; {FORMAT} is known", hint=_AGAIN
             )
-        packages = tuple(_package(each, path) for each in tree["package"] if each.get("category", "main") == "main")
-        _refuse_twins(packages, path)
+        packages = tuple(_package(row, path) for row in tree["package"] if row.get("category", "main") == "main")
+        seen: dict[tuple[str, str, str], LockedPackage] = {}
+        for each in packages:
+            other = seen.setdefault((each.platform, each.manager, each.name), each)
+            if other is not each:  # a merge of two branches without a conflict may leave both
+                raise LockError(
+                    f"{path} has {each.name} twice for {each.platform}: {other.version} and {each.version}", hint=_AGAIN
+                )
         metadata = tree["metadata"]
         custom = metadata.get("custom_metadata")
         told = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
@@ -149,21 +157,8 @@ def _text(value: Any) -> str:
     return value
 
 
-def _refuse_twins(packages: Iterable[LockedPackage], path: Path) -> None:
-    """Refuse two versions of a package, which a merge of two branches without a conflict may leave."""
-    seen: dict[tuple[str, str, str], LockedPackage] = {}
-    for each in packages:
-        other = seen.setdefault((each.platform, each.manager, each.name), each)
-        if other is not each:
-            raise LockError(
-                f"{path} has {each.name} twice for {each.platform}: {other.version} and {each.version}", hint=_AGAIN
-            )
-
-
 def _tree(data: bytes, path: Path) -> dict[str, Any]:
     """Parse YAML with every scalar as written; make none of YAML's own types."""
-    import yaml
-
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # a lock may have 30 000 lines
     try:
         found = trick(data, loader)
@@ -186,36 +181,28 @@ def _package(told: Mapping[str, Any], path: Path) -> LockedPackage:
     name, version = _text(told["name"]), _text(told["version"])
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     hashes = told.get("hash") or {}
-    sha256 = _sha256(hashes, name, version, path)
+    if not hashes.get("sha256"):
+        raise LockError(
+            f"{path}: {name} {version} has no SHA-256, so its archive could not be checked",
+            hint="its channel or index has none: take it from another, or pin another version",
+        )
+    sha256 = _text(hashes["sha256"]).lower()
+    if not _SHA256.fullmatch(sha256):
+        raise LockError(f"{path}: {name} {version} has {sha256[:_SHOWN]!r} for a SHA-256", hint=_AGAIN)
     if manager not in ("conda", "pip") or not all(map(_NAME.fullmatch, (name, version, file))):
         raise LockError(f"{path}: {name} {version} is no package of conda or pip: {manager}, {file}", hint=_AGAIN)
-    build = _build(file, name, version, path) if manager == "conda" else ""
+    build = ""
+    if manager == "conda":
+        stem = next((file[: -len(suffix)] for suffix in _CONDA if file.endswith(suffix)), None)
+        if stem is None or stem.count("-") < 2:
+            raise LockError(f"{path}: {name} {version} is no archive of conda: {file}", hint=_AGAIN)
+        build = stem.rpartition("-")[2]
     if manager == "pip" and not file.endswith(".whl"):
         raise LockError(
             f"{path}: {name} {version} is there as source only ({file}), and hosts compile nothing",
             hint=f'take a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
         )
     return LockedPackage(name, version, build, manager, file, url, sha256, platform)
-
-
-def _sha256(hashes: Mapping[str, Any], name: str, version: str, path: Path) -> str:
-    if not hashes.get("sha256"):
-        raise LockError(
-            f"{path}: {name} {version} has no SHA-256, so its archive could not be checked",
-            hint="its channel or index has none: take it from another, or pin another version",
-        )
-    found = _text(hashes["sha256"]).lower()
-    if not _SHA256.fullmatch(found):
-        raise LockError(f"{path}: {name} {version} has {found[:_SHOWN]!r} for a SHA-256", hint=_AGAIN)
-    return found
-
-
-def _build(file: str, name: str, version: str, path: Path) -> str:
-    """Return the build string in the name of a conda archive."""
-    stem = next((file[: -len(suffix)] for suffix in _CONDA if file.endswith(suffix)), None)
-    if stem is None or stem.count("-") < 2:
-        raise LockError(f"{path}: {name} {version} is no archive of conda: {file}", hint=_AGAIN)
-    return stem.rpartition("-")[2]
 
 
 def write_lock(path: Path, data: bytes) -> None:

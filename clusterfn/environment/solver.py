@@ -26,15 +26,14 @@ import clusterfn.environment.solve
 from clusterfn.bridge.builder.fetch import masked
 from clusterfn.config import places
 from clusterfn.environment import lock as locks
-from clusterfn.environment import solver_install
+from clusterfn.environment import solver_tools
 from clusterfn.environment.lock import EnvironmentLock
-from clusterfn.environment.pip_config import PipConfig, pip_config
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
 
-_PATIENCE_S = 15  # between two messages while it is solving
+PATIENCE_S = 15  # between two messages while it is solving
 _ARCHES = {"64": "x86_64", "aarch64": "aarch64", "ppc64le": "ppc64le", "arm64": "arm64"}
 _OLDEST_GLIBC = "2.17"
 _MANY = 25  # at most so many lines of a solver's reasons
@@ -179,8 +178,8 @@ def _solved(
 ) -> EnvironmentLock:
     keeps = before is not None and before.input_hash == spec.input_hash
     platforms = [target.platform] if keeps else list(dict.fromkeys([*spec.platforms, target.platform]))
-    executable = solver_install.find_conda(say)
-    command = solver_install.find_interpreter(not executable, say)
+    executable = solver_tools.find_conda(say)
+    command = solver_tools.find_interpreter(not executable, say)
     host = f"glibc {target.glibc or _OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no card'}"
     say(f"solving {spec.title} for {', '.join(platforms)} ({host}): {reason}")
     with tempfile.TemporaryDirectory(prefix="clusterfn-lock-") as folder:
@@ -202,7 +201,7 @@ def _job(
     spec: Specification, target: SolveTarget, platforms: list[str], executable: str, before: EnvironmentLock | None
 ) -> dict[str, Any]:
     """Make the job for `clusterfn.environment.solve.program`, except the path of the lock."""
-    pip = pip_config() if spec.pip else PipConfig(())
+    pip = solver_tools.pip_config() if spec.pip else solver_tools.PipConfig(())
     pips_own = pip.indexes[1:] if spec.replaces_index else pip.indexes
     virtual = {platform: virtual_packages(platform, target) for platform in platforms}
     kept = {platform: before.virtual_packages(platform) for platform in before.platforms} if before else {}
@@ -256,7 +255,7 @@ def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec
         line.flush()
         while True:
             try:
-                return process.communicate(timeout=_PATIENCE_S)[0]
+                return process.communicate(timeout=PATIENCE_S)[0]
             except subprocess.TimeoutExpired:
                 doing = "conda-lock starts"
                 with contextlib.suppress(OSError):  # it has written nothing yet

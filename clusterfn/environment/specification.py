@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -196,7 +196,9 @@ def from_packages(packages: Sequence[str]) -> Specification:
     """
     title = f"packages={json.dumps(list(packages))}"
     conda, lines, sentences = [], PipLines(Path.cwd()), []
-    for text in _with_values(packages):
+    words = iter(packages)
+    for word in words:
+        text = f"{word} {next(words, '')}" if word in _WITH_VALUE else word  # as a shell splits them
         if text.startswith("-"):
             lines.read(text)
             continue
@@ -205,7 +207,8 @@ def from_packages(packages: Sequence[str]) -> Specification:
             continue
         found = conda_requirement(text)
         if found.name in TORCHES and "::" not in text:
-            lines.read(_as_wheel(text))
+            single = re.fullmatch(r"([\w.-]+)\s*=\s*([\d.]+?)(\.?\*)?", text.strip())  # conda's torch=2.7
+            lines.read(f"{single[1]}=={single[2]}.*" if single else text.replace(" ", ""))
             sentences.append(f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)")
         elif _EXTRAS.match(text):
             lines.read(text)
@@ -216,13 +219,6 @@ def from_packages(packages: Sequence[str]) -> Specification:
     channels = named if conda and len(named) == len(conda) else [USUAL_CHANNEL, *named]
     spec = Specification(title, tuple(dict.fromkeys(channels)), tuple(conda))
     return lines.added_to(replace(spec, sentences=tuple(sentences[:1])))
-
-
-def _with_values(packages: Sequence[str]) -> Iterator[str]:
-    """Join an option and its value, which may be two items as a shell splits them."""
-    words = iter(packages)
-    for word in words:
-        yield f"{word} {next(words, '')}" if word in _WITH_VALUE else word
 
 
 _INDEX_URL = ("--index-url", "-i")
@@ -323,12 +319,6 @@ def wheel_requirement(text: str, place: str = "", selector: str = "") -> Require
             hint='write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl#sha256=…"',
         )
     return Requirement(re.sub(r"[-_.]+", "-", match["name"]).lower(), text, place, selector)
-
-
-def _as_wheel(text: str) -> str:
-    """Rewrite conda's `torch=2.7` as pip writes it: `torch==2.7.*`."""
-    single = re.fullmatch(r"([\w.-]+)\s*=\s*([\d.]+?)(\.?\*)?", text.strip())
-    return f"{single[1]}=={single[2]}.*" if single else text.replace(" ", "")
 
 
 def _at(place: str) -> str:

@@ -47,25 +47,12 @@ def find_torch(packages: Iterable[LockedPackage], table: cuda.CudaTable) -> Lock
             built_for = f"{told[1]}.{told[2]}" if told else "" if "cpu" in package.build else None
             return LockedTorch(package.version, built_for, "conda")
         if package.name == "torch" and package.manager == "pip":
-            return LockedTorch(package.version, _of_wheel(package.version, table))
+            release, local = cuda.version(package.version), package.version.partition("+")[2]
+            defaults = (row.cuda for row in table.builds if row.has(release) and row.is_default(release))
+            if local.startswith("cu"):
+                return LockedTorch(package.version, f"{local[2:-1]}.{local[-1]}")  # cu118 is 11.8
+            return LockedTorch(package.version, "" if local == "cpu" else next(defaults, None))
     return None
-
-
-def _of_wheel(version: str, table: cuda.CudaTable) -> str | None:
-    local = version.partition("+")[2]
-    if local.startswith("cu"):
-        return _dotted(local[2:])
-    if local == "cpu":
-        return ""
-    defaults = [
-        row.cuda for row in table.builds if row.has(cuda.version(version)) and row.is_default(cuda.version(version))
-    ]
-    return defaults[0] if defaults else None
-
-
-def _dotted(digits: str) -> str:
-    """118 -> 11.8, 128 -> 12.8."""
-    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def unknown_gpus(host: Host) -> GpuCapabilities:
@@ -147,7 +134,7 @@ def request_torch(spec: Specification, wheel: Requirement, host: Host) -> cuda.T
     belonging = {each.name: each.versions for each in spec.pip if each.name in TORCHES and each is not wheel}
     if not tag.startswith("cu"):
         return cuda.TorchRequest(wheel.versions, companions=belonging)
-    return cuda.TorchRequest(wheel.versions, _dotted(tag[2:]), said_by, belonging)
+    return cuda.TorchRequest(wheel.versions, f"{tag[2:-1]}.{tag[-1]}", said_by, belonging)
 
 
 def _tagged_index(spec: Specification) -> tuple[str, str]:
@@ -169,12 +156,9 @@ def pin_torch(
     elif choice.index and "+" not in exact:
         pins["torch"] = f"=={exact}+{cuda.tag_of(choice.cuda)}"
     belong = cuda.companions(choice.torch, table)
-    pins |= {name: f"=={version}" for name, version in belong.items() if _is_free(spec, name)}
+    for name, version in belong.items():
+        companion = spec.wheel(name)  # narrowed only if any version of it is wanted
+        if name in TORCHES and companion and not companion.versions and not companion.is_address:
+            pins[name] = f"=={version}"
     ours = choice.index and not users_index and "+" not in exact  # a user who names a build names its index, too
     return spec.with_wheels(pins, [choice.index] if ours else [])
-
-
-def _is_free(spec: Specification, name: str) -> bool:
-    """Return whether one of PyTorch's companions is wanted in any version that fits."""
-    found = spec.wheel(name)
-    return name in TORCHES and found is not None and not found.versions and not found.is_address

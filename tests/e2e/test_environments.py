@@ -26,7 +26,7 @@ import yaml
 from clusterfn import EnvironmentBuildError, Unsatisfiable, cluster
 from clusterfn.cli import main
 from clusterfn.config import places
-from clusterfn.environment import solver_install
+from clusterfn.environment import solver_tools
 from tests.e2e.conftest import MINOR, Hosts, give_to, wait_until
 from tests.lab.condapackage import Entry, Package, write
 
@@ -448,8 +448,8 @@ def test_a_lock_that_is_there_needs_no_solver(place, monkeypatch):
     def absent(*_: object) -> None:
         raise AssertionError("the solver was looked for")
 
-    monkeypatch.setattr(solver_install, "find_interpreter", absent)
-    monkeypatch.setattr(solver_install, "find_conda", absent)
+    monkeypatch.setattr(solver_tools, "find_interpreter", absent)
+    monkeypatch.setattr(solver_tools, "find_conda", absent)
 
     assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
 

@@ -11,7 +11,7 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.config import places
-from clusterfn.environment import environment_yml, solver_install
+from clusterfn.environment import environment_yml, solver_tools
 from clusterfn.environment.solver import SolveTarget, lock_for
 from clusterfn.environment.specification import from_packages
 from tests.lab.channel import Channel
@@ -28,7 +28,7 @@ def no_solver(monkeypatch: pytest.MonkeyPatch):
         def refuse(*_: object) -> None:
             raise AssertionError("a solver is started")
 
-        monkeypatch.setattr(solver_install, "find_interpreter", refuse)
+        monkeypatch.setattr(solver_tools, "find_interpreter", refuse)
         monkeypatch.setenv("PATH", "")
 
     return forbid

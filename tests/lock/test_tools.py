@@ -13,7 +13,7 @@ import pytest
 
 import clusterfn.environment.solve
 from clusterfn import LockError
-from clusterfn.environment import solver_install
+from clusterfn.environment import solver_tools
 from tests.lab import Lab, conda36
 from tests.lock.conftest import Bench, names
 
@@ -70,9 +70,9 @@ def test_what_a_conda_complains_of_is_shown(bench: Bench, bin_folder: Path):
 
 
 def asked(lab: Lab, tmp_path: Path, minor: str = "3.11", **variables: str) -> subprocess.CompletedProcess[str]:
-    """What `solver_install.find_interpreter` finds from a Python that has no conda-lock."""
+    """What `solver_tools.find_interpreter` finds from a Python that has no conda-lock."""
     code = (
-        "from clusterfn import LockError\nfrom clusterfn.environment.solver_install import find_interpreter\n"
+        "from clusterfn import LockError\nfrom clusterfn.environment.solver_tools import find_interpreter\n"
         "try: print(find_interpreter(True, lambda line: print('said:', line))[0])\n"
         "except LockError as error: print(error)\n"
     )
@@ -116,7 +116,7 @@ def test_conda_lock_is_installed_once_and_solves(
     python = second.stdout.strip()
     assert first.stdout.splitlines()[-1] == python
 
-    monkeypatch.setattr(solver_install, "find_interpreter", lambda *_: (python, "-I"))
+    monkeypatch.setattr(solver_tools, "find_interpreter", lambda *_: (python, "-I"))
     assert "six" in names(bench.lock("  - six\n"))
 
 
@@ -170,7 +170,7 @@ def test_a_solve_leaves_nothing_in_the_folder_for_temporary_files(bench: Bench, 
 
 
 def test_who_waits_long_hears_what_is_waited_for(bench: Bench, bin_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("clusterfn.environment.solver._PATIENCE_S", 0.2)
+    monkeypatch.setattr("clusterfn.environment.solver.PATIENCE_S", 0.2)
 
     bench.lock("  - six\n")
 

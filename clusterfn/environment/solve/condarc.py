@@ -1,7 +1,4 @@
-"""Read the user's .condarc, as far as a solver needs it: the channels and their addresses.
-
-PyYAML is imported late.
-"""
+"""Read the user's .condarc, as far as a solver needs it: the channels and their addresses."""
 
 from __future__ import annotations
 
@@ -10,6 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 ALIAS = "https://conda.anaconda.org"
 DEFAULTS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
@@ -31,8 +30,6 @@ def _places() -> Iterator[Path]:
 
 def settings(places: Iterable[Path] | None = None) -> dict[str, Any]:
     """Merge all files; a later one wins. Conda itself complains about a file that is not YAML."""
-    import yaml
-
     found: dict[str, Any] = {}
     for path in _places() if places is None else places:
         try:
@@ -64,14 +61,10 @@ def urls(name: str, found: Mapping[str, Any]) -> list[str]:
         return [url for part in several[name] for url in urls(str(part), {**found, "custom_multichannels": {}})]
     if Path(name).is_absolute():
         return [Path(name).as_uri()]
-    return [f"{_base(name, found)}/{name}"]
-
-
-def _base(name: str, found: Mapping[str, Any]) -> str:
-    for known, base in (found.get("custom_channels") or {}).items():
-        if name == known or name.startswith(f"{known}/"):
-            return os.path.expandvars(str(base)).rstrip("/")
-    return os.path.expandvars(str(found.get("channel_alias") or ALIAS)).rstrip("/")
+    customs = (found.get("custom_channels") or {}).items()
+    bases = [base for known, base in customs if name == known or name.startswith(f"{known}/")]
+    base = bases[0] if bases else found.get("channel_alias") or ALIAS
+    return [os.path.expandvars(str(base)).rstrip("/") + f"/{name}"]
 
 
 def proxies(found: Mapping[str, Any]) -> dict[str, str]:

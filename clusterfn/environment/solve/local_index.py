@@ -104,19 +104,19 @@ class Links:
     place: str
 
     def anchors(self, project: str) -> list[Anchor]:
-        return [anchor for anchor in self._all() if anchor.name == project]
-
-    def _all(self) -> list[Anchor]:
         if self.place.startswith(("http://", "https://")):
             import requests
 
             answer = requests.get(self.place, timeout=60)
             answer.raise_for_status()
-            return _read(answer.text, answer.url)
-        path = _path(self.place)
-        if path.is_file():
-            return _read(path.read_text(encoding="utf-8", errors="replace"), path.absolute().as_uri())
-        return _files_in(path)
+            found = _read(answer.text, answer.url)
+        else:
+            path = _path(self.place)
+            if path.is_file():
+                found = _read(path.read_text(encoding="utf-8", errors="replace"), path.absolute().as_uri())
+            else:
+                found = _files_in(path)
+        return [anchor for anchor in found if anchor.name == project]
 
 
 class LocalIndexes:
@@ -143,18 +143,15 @@ class LocalIndexes:
                 path = _path(urldefrag(href).url)
                 if not path.is_file():
                     continue
-                href = f"{_FILES}{quote(urlsplit(path.as_uri()).path, safe='/%')}#sha256={self._hash(path, href)}"
+                kind, _, sha256 = urldefrag(href).fragment.partition("=")
+                if kind != "sha256":
+                    if path not in self._hashes:
+                        self._hashes[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+                    sha256 = self._hashes[path]
+                href = f"{_FILES}{quote(urlsplit(path.as_uri()).path, safe='/%')}#sha256={sha256}"
                 attributes |= {"data-core-metadata": "true"} if path.suffix == ".whl" else {}
             told = "".join(f' {name}="{html.escape(value)}"' for name, value in attributes.items())
             yield f'<a href="{html.escape(href)}"{told}>{html.escape(anchor.name)}</a>'
-
-    def _hash(self, path: Path, href: str) -> str:
-        kind, _, value = urldefrag(href).fragment.partition("=")
-        if kind == "sha256":
-            return value
-        if path not in self._hashes:
-            self._hashes[path] = hashlib.sha256(path.read_bytes()).hexdigest()
-        return self._hashes[path]
 
     def _file(self, name: str) -> bytes | None:
         path = Path(url2pathname(name))

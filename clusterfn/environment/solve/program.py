@@ -117,14 +117,10 @@ def solve(job: dict[str, Any], folder: Path) -> dict[str, str]:
             found = _attempt(job, folder, "python")
         except NoSolution:
             raise failure from None
-        return _nearest(job, folder, int(wanted.split(".")[1]), found)
-
-
-def _nearest(job: dict[str, Any], folder: Path, wanted: int, found: dict[str, str]) -> dict[str, str]:
-    """Solve for a Python nearer than the one `found`, if that is possible."""
-    distance = min((abs(int(version.split(".")[1]) - wanted) for version in found.values()), default=0)
-    for minor in sorted(_MINORS, key=lambda each: (abs(each - wanted), -each)):
-        if 0 < abs(minor - wanted) <= distance:
+    near = int(wanted.split(".")[1])  # then a Python nearer than the one found, if that solves too
+    distance = min((abs(int(version.split(".")[1]) - near) for version in found.values()), default=0)
+    for minor in sorted(_MINORS, key=lambda each: (abs(each - near), -each)):
+        if 0 < abs(minor - near) <= distance:
             try:
                 return _attempt(job, folder, f"python 3.{minor}.*")
             except NoSolution:
@@ -139,6 +135,9 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
     subdirs = {platform: {"packages": packages} for platform, packages in job["virtual"].items()}
     environment = folder / "environment.yml"
     environment.write_text(environment_yml(job, python), encoding="utf-8")
+    # The map of names that conda-lock would fetch.
+    pairs = json.loads(Path(__file__).with_name("pypi_names.json").read_text(encoding="utf-8"))
+    names = {pypi: {"pypi_name": pypi, "conda_name": conda, "conda_forge": conda} for pypi, conda in pairs.items()}
     _report_progress(job, "conda's packages")
     with _failures():
         run_lock(
@@ -149,7 +148,7 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
             lockfile_path=Path(job["lock"]),
             virtual_package_spec=_written(folder / "virtual.yml", {"subdirs": subdirs}),
             strip_auth=True,
-            mapping_url=str(_written(folder / "names.json", _names())),
+            mapping_url=str(_written(folder / "names.json", names)),
         )
     return _complete_lock(job)
 
@@ -181,12 +180,6 @@ def environment_yml(job: dict[str, Any], python: str | None) -> str:
 def _item(line: list[str]) -> str:
     text, selector = line
     return f"  - {json.dumps(text)}" + (f"  # [{selector}]" if selector else "")
-
-
-def _names() -> dict[str, Any]:
-    """Make the map of names that conda-lock would fetch."""
-    pairs = json.loads(Path(__file__).with_name("pypi_names.json").read_text(encoding="utf-8"))
-    return {pypi: {"pypi_name": pypi, "conda_name": conda, "conda_forge": conda} for pypi, conda in pairs.items()}
 
 
 def _written(path: Path, content: dict[str, Any]) -> Path:
@@ -255,22 +248,17 @@ def _complete_lock(job: dict[str, Any]) -> dict[str, str]:
 
 def _apply_workarounds(job: dict[str, Any], folder: Path) -> None:
     """Work around faults of conda-lock before it starts."""
+    from conda_lock import pypi_solver
+
     os.environ["POETRY_CACHE_DIR"] = str(folder / "wheels")  # else it caches the answers of an index for ever
     if not job["executable"]:
         found = condarc.settings()
         os.environ["CLUSTERFN_CHANNELS"] = json.dumps({name: condarc.urls(name, found) for name in job["channels"]})
         for name, value in condarc.proxies(found).items():
             os.environ.setdefault(name, value)
-    _add_manylinux_tags()
+    tags = pypi_solver.MANYLINUX_TAGS  # conda-lock 4.0 lacks some, and wheels of CUDA have one of them
+    tags += [f"_2_{minor}" for minor in range(17, 43) if f"_2_{minor}" not in tags]
+    tags.sort(key=lambda tag: int(tag.rpartition("_")[2]) if tag.startswith("_") else -1)
     places = [local_index.Index(url) for url in job["indexes"]]
     everything = local_index.LocalIndexes([*places, *(local_index.Links(place) for place in job["find_links"])])
     local_index.serve_local_indexes(everything, lambda file, server: _report_progress(job, f"{file} from {server}"))
-
-
-def _add_manylinux_tags() -> None:
-    """Add the manylinux tags that conda-lock 4.0 lacks; wheels of CUDA have one of them."""
-    from conda_lock import pypi_solver
-
-    known = pypi_solver.MANYLINUX_TAGS
-    known += [f"_2_{minor}" for minor in range(17, 43) if f"_2_{minor}" not in known]
-    known.sort(key=lambda tag: int(tag.rpartition("_")[2]) if tag.startswith("_") else -1)

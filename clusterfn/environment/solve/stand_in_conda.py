@@ -44,11 +44,8 @@ _EXACT = re.compile(r"(?P<name>(?:\S+::)?[\w.-]+) +(?P<version>\d[^\s*,|<>=!~]*)
 def _spec(text: str, names: Sequence[str]) -> str:
     """Write a spec for py-rattler: exact versions with their operator, channels with their address."""
     exact = _EXACT.fullmatch(text.strip())
-    return _addressed(f"{exact['name']} =={exact['version']}{exact['build']}" if exact else text, names)
-
-
-def _addressed(text: str, names: Sequence[str]) -> str:
-    """Give a spec its channel's address: conda-lock keeps only its last part, and py-rattler knows no mirrors."""
+    text = f"{exact['name']} =={exact['version']}{exact['build']}" if exact else text
+    # conda-lock keeps only the last part of a channel's address, and py-rattler knows no mirrors.
     channel, separator, rest = text.partition("::")
     if not separator or "://" in channel:
         return text
@@ -89,8 +86,7 @@ async def _solved(arguments: argparse.Namespace) -> list[Any]:
     return list(records)
 
 
-def _action(record: Any) -> dict[str, Any]:
-    """Make a line of conda's FETCH."""
+def _fetch_action(record: Any) -> dict[str, Any]:
     hashes = {"md5": record.md5.hex() if record.md5 else ""}
     if record.sha256:
         hashes["sha256"] = record.sha256.hex()
@@ -111,7 +107,7 @@ def _create(arguments: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         if isinstance(kind, type) and issubclass(kind, Exception) and kind.__name__.endswith("Error")
     )
     try:
-        actions = [_action(record) for record in asyncio.run(_solved(arguments))]
+        actions = [_fetch_action(record) for record in asyncio.run(_solved(arguments))]
     except expected as error:
         return 1, {"success": False, "error": type(error).__name__, "message": str(error)}
     links = [{key: each[key] for key in ("name", "version", "fn", "channel")} for each in actions]

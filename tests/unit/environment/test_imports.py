@@ -21,7 +21,7 @@ from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentRe
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Make a project known to importlib.metadata."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    imports._owners.cache_clear()
+    imports.projects_by_module.cache_clear()
 
     def install(project: str, module: str, version: str = "1.0", direct_url: object = None, installer: str = "pip"):
         folder = tmp_path / f"{project}-{version}.dist-info"
@@ -33,7 +33,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             (folder / "direct_url.json").write_text(json.dumps(direct_url))
 
     yield install
-    imports._owners.cache_clear()
+    imports.projects_by_module.cache_clear()
 
 
 def wanted(source: str) -> list[str]:

@@ -1,10 +1,12 @@
-"""Find an interpreter that has conda-lock, and a conda that solves; install the former on first need.
+"""Find what solving takes from this machine: an interpreter with conda-lock, a conda, and pip's settings.
 
-In this order: this interpreter; that of `conda-lock` in PATH; a virtual environment in the user's cache.
+conda-lock is looked for in this interpreter, then in that of `conda-lock` in PATH; else it is installed into a virtual
+environment in the user's cache.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
@@ -14,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn.config import places
@@ -26,6 +29,10 @@ _LEAST_CONDA = (4, 6)  # older ones give conda-lock other answers
 _CONDAS = ("mamba", "micromamba", "conda")
 _VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
 _HAS = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+
+PYPI = "https://pypi.org/simple"
+_FOR_REQUESTS = {"REQUESTS_CA_BUNDLE": "cert", "HTTPS_PROXY": "proxy", "HTTP_PROXY": "proxy"}
+_SECTIONS = ("global", "download", "install", ":env:")  # the later count
 
 
 def find_conda(say: Callable[[str], None]) -> str:
@@ -76,7 +83,13 @@ def find_interpreter(own_solver: bool, say: Callable[[str], None]) -> tuple[str,
 
 def _own(say: Callable[[str], None]) -> Path:
     """Return the interpreter of our virtual environment; make that if it is missing."""
-    base = _base_python()
+    base = sys.executable
+    if sys.version_info < _LEAST_PYTHON:
+        newer = (shutil.which(f"python3.{minor}") for minor in range(14, _LEAST_PYTHON[1] - 1, -1))
+        base = next((each for each in newer if each and _version(each)), "")
+    if not base:
+        hint = f"in a newer Python: {INSTALL}"
+        raise LockError("solving needs conda-lock, which needs Python 3.10 or newer", hint=hint)
     digest = hashlib.sha256("\n".join([*REQUIREMENTS, base]).encode()).hexdigest()[:16]
     place = places.cache_folder() / "solver" / digest
     if not _python_of(place).exists():
@@ -87,16 +100,6 @@ def _own(say: Callable[[str], None]) -> Path:
 
 def _python_of(place: Path) -> Path:
     return place / "Scripts" / "python.exe" if os.name == "nt" else place / "bin" / "python"
-
-
-def _base_python() -> str:
-    if sys.version_info >= _LEAST_PYTHON:
-        return sys.executable
-    for minor in range(14, _LEAST_PYTHON[1] - 1, -1):
-        found = shutil.which(f"python3.{minor}")
-        if found and _version(found):
-            return found
-    raise LockError("solving needs conda-lock, which needs Python 3.10 or newer", hint=f"in a newer Python: {INSTALL}")
 
 
 def _make(base: str, place: Path) -> None:
@@ -117,3 +120,60 @@ def _run(argv: list[str]) -> None:
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-5:]
         raise LockError("conda-lock could not be installed, which solving needs", evidence=said, hint=INSTALL)
+
+
+@dataclass(frozen=True)
+class PipConfig:
+    """pip's settings as far as they say where packages are.
+
+    Attributes:
+        indexes: The first is pip's own; none with no-index.
+        variables: For requests, which the solver uses: a certificate, a proxy.
+    """
+
+    indexes: tuple[str, ...] = (PYPI,)
+    find_links: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+def pip_config() -> PipConfig:
+    """Ask this interpreter's pip where it finds packages, so that its files, variables and defaults count.
+
+    Without pip only its variables count.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    if done.returncode == 0:
+        return parse_pip_config(done.stdout)
+    variables = [(name, value) for name, value in sorted(os.environ.items()) if name.startswith("PIP_")]
+    return parse_pip_config(
+        "\n".join(f":env:.{name[4:].lower().replace('_', '-')}={value!r}" for name, value in variables)
+    )
+
+
+def parse_pip_config(listing: str) -> PipConfig:
+    """Parse what `pip config list` prints.
+
+    Example:
+        >>> parse_pip_config("global.index-url='https://mirror.example/simple'").indexes
+        ('https://mirror.example/simple',)
+    """
+    found: dict[tuple[int, str], str] = {}
+    for line in listing.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        if section in _SECTIONS and value:
+            found[_SECTIONS.index(section), key] = str(ast.literal_eval(value))
+    values = {key: found[order, key] for order, key in sorted(found)}  # of several sections the strongest
+    first = [] if values.get("no-index", "").lower() in ("1", "true", "yes", "on") else [values.get("index-url", PYPI)]
+    indexes = [*first, *values.get("extra-index-url", "").split()] if first else []
+    return PipConfig(
+        tuple(dict.fromkeys(url.rstrip("/") for url in indexes)),
+        tuple(dict.fromkeys(values.get("find-links", "").split())),
+        tuple((name, values[key]) for name, key in _FOR_REQUESTS.items() if values.get(key)),
+    )

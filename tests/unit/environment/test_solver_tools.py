@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment.pip_config import PYPI, PipConfig, pip_config, read
 from clusterfn.environment.solve import condarc
+from clusterfn.environment.solver_tools import PYPI, PipConfig, parse_pip_config, pip_config
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from clusterfn.environment.solve import condarc
     ],
 )  # fmt: skip
 def test_pips_settings_mean(listing: str, expected: PipConfig):
-    assert read(listing) == expected
+    assert parse_pip_config(listing) == expected
 
 
 def test_pip_itself_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
