@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.supervisor import cuda
+from clusterfn.bridge.supervisor.verdict import Verdict
 from tests.bridge.cards import machine
 from tests.bridge.host import Bench
 
@@ -202,10 +203,15 @@ def test_a_torch_that_cannot_be_imported_is_not_blamed_on_the_gpus(tmp_path: Pat
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without site-packages
     python.chmod(0o755)
-    job: Any = SimpleNamespace(node="n1", spec={"python": str(python), "building": {"root": "/r", "cuda": "11.8"}})
+    building = {"root": str(tmp_path), "id": "7f3a", "cuda": "11.8"}
+    job: Any = SimpleNamespace(
+        node="n1", spec={"python": str(python), "building": building}, scheduler=SimpleNamespace(partition=lambda: "")
+    )
 
-    verdict = cuda._does_not_run(job, cuda._ask(job, os.environ), None)
+    with pytest.raises(Verdict) as caught:
+        cuda.check(job, os.environ)
 
+    verdict = caught.value
     problem = "ModuleNotFoundError: No module named 'torch'"
     assert verdict.facts["message"] == f"PyTorch cannot be imported on n1: {problem}"
     assert verdict.facts["stage"] == "environment"

@@ -276,7 +276,7 @@ def test_pages_that_processes_share_are_counted_once(bench: Bench):
 def test_processes_that_end_between_two_readings_leave_nothing_that_counts_twice(monkeypatch: pytest.MonkeyPatch):
     """Four share 100 MB, and one after another ends: the last one read has all of it."""
     shares = iter([25, 33, 50, 100, 0, 0, 0, 100])
-    monkeypatch.setattr(memory, "_resident", lambda pid: 100 << 20)
+    monkeypatch.setattr(memory, "resident_bytes", lambda pid: 100 << 20)
     monkeypatch.setattr(memory, "proportional", lambda pid: next(shares) << 20)
     sampler = memory.Sampler(200 << 20)
 

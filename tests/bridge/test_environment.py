@@ -105,7 +105,7 @@ def test_a_small_home_directory_on_another_disk_keeps_the_login(
     token.parent.mkdir(parents=True)
     token.write_text("hf_x")
     monkeypatch.setenv("HOME", str(other_disk))
-    monkeypatch.setattr(environ, "_ROOM", free)
+    monkeypatch.setattr(environ, "ROOM_BYTES", free)
     values: dict[str, str] = {}
 
     (note,) = environ.redirect_caches(JobFolder(str(bench.job(ENVIRON).folder)), values)

@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from clusterfn.bridge.layout import CLAIM
 from clusterfn.bridge.queue import machine, plan
-from clusterfn.bridge.queue.admission import _Admission
+from clusterfn.bridge.queue.admission import Admission
 from clusterfn.bridge.supervisor.items import ElementRun, GaveWay
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ, until
@@ -118,10 +119,10 @@ def test_each_turn_is_good_for_one_item():
     element.job = SimpleNamespace(element=1, held=SimpleNamespace(yield_to_other_users=lambda first: True))
 
     element.told = 0
-    element._give_way(0)
+    element.give_way(0)
     element.told = 1
     with pytest.raises(GaveWay):
-        element._give_way(0)
+        element.give_way(0)
 
 
 def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tmp_path, monkeypatch):
@@ -129,12 +130,12 @@ def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tm
     claim = tmp_path / CLAIM
     claim.touch()
     stood: list[bool] = []
-    admission = _Admission.__new__(_Admission)
-    admission.job = SimpleNamespace(folder=str(tmp_path))
-    admission.queue = SimpleNamespace(write=lambda told: stood.append(claim.exists()))
-    admission.marks = SimpleNamespace(hold=lambda name: SimpleNamespace(close=lambda: None))
-    for name in ("_own_ticket", "_seen", "_view", "_ticket_fields", "release", "_note_ticket"):
-        monkeypatch.setattr(admission, name, lambda *_: {})
+    spec = {"name": "f", "lease": "file", "scheduler": "bare", "bridge": "", "queue_timeout_s": None}
+    job: Any = SimpleNamespace(id="7f3a", folder=str(tmp_path), home=str(tmp_path), root=str(tmp_path), element=None)
+    job.spec = {**spec, "resources": {"gpus": 1, "cores": 1, "memory_bytes": None}}
+    admission: Any = Admission(job, SimpleNamespace(), waits=True)
+    admission.marks = SimpleNamespace(names=set, hold=lambda name: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(admission.queue, "write", lambda told: stood.append(claim.exists()))
     monkeypatch.setattr(plan, "must_yield", lambda ticket, view: True)
 
     assert admission.give_way({"a card": None}, lambda: None)

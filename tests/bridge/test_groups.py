@@ -56,16 +56,16 @@ class Group:
     def start(self, number: int, **env: str) -> subprocess.Popen[bytes]:
         """The supervisor of one element."""
         supervise = str(self.bench.bridge / "supervise.py")
-        return self._start([self.bench.host, "-I", "-S", supervise, "run", str(self._folder(number))], env)
+        return self._start([self.bench.host, "-I", "-S", supervise, "run", str(self.folder_of(number))], env)
 
     def script(self, number: int) -> subprocess.Popen[bytes]:
         """The script of one element, which starts its supervisor and concludes for it."""
-        text = JOB_SH.format(python=self.bench.host, bridge=self.bench.bridge, job=self._folder(number))
+        text = JOB_SH.format(python=self.bench.host, bridge=self.bench.bridge, job=self.folder_of(number))
         path = self.told / f"job-{number}.sh"
         path.write_text(text)
         return self._start(["/bin/sh", str(path)], {})
 
-    def _folder(self, number: int) -> Path:
+    def folder_of(self, number: int) -> Path:
         folder = self.folder / "elements" / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -341,7 +341,7 @@ class Counting(ItemRecorder):
     """An element that counts how often it would wait."""
 
     def __init__(self, group: Group, number: int) -> None:
-        job = JobFolder(str(group._folder(number)))
+        job = JobFolder(str(group.folder_of(number)))
         attempt = Attempt.new(job)
         attempt.prepare()
         super().__init__(job, attempt, sync=False)

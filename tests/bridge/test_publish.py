@@ -43,7 +43,7 @@ def test_who_watches_an_attempt_or_other_nodes_asks_the_folder_too(tmp_path: Pat
     publish.publish(str(tmp_path / "nodes" / "1"), "outcome.json", b'{"kind": "returned"}')
     publish.publish(str(tmp_path), "outcome.json", b"{}")
     others = Others(job, attempt, [])
-    others._ranks, others._launcher = [1], os.getpid()
+    others.ranks, others.launcher_pid = [1], os.getpid()
     monkeypatch.setattr(os.path, "exists", lambda path: False)
 
     with pytest.raises(Fenced):

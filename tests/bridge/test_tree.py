@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -61,14 +62,15 @@ def test_what_cannot_be_ended_is_named_within_the_limit():
     assert process_tree.end(lambda: [1 << 22], lambda: None, limit_s=0.1) == ["? (pid 4194304)"]
 
 
-def test_the_machines_out_of_memory_killer_is_believed_for_a_moment_only(proc: Path):
+def test_the_machines_out_of_memory_killer_is_believed_for_a_moment_only(proc: Path, monkeypatch: pytest.MonkeyPatch):
     (proc / "vmstat").write_text("oom_kill 7\n")
     killer = memory.Killer()
     (proc / "vmstat").write_text("oom_kill 8\n")
 
     assert "was at work in that second" in (killer.seen() or "")
-    for _ in range(2):
-        killer._next = 0.0
+    began = time.monotonic()
+    for seconds in (2.0, 4.0):
+        monkeypatch.setattr(time, "monotonic", lambda now=began + seconds: now)
         killer.look()
     assert killer.seen() is None
 
@@ -76,7 +78,7 @@ def test_the_machines_out_of_memory_killer_is_believed_for_a_moment_only(proc: P
 def test_pages_of_old_kernels_are_counted_as_they_can_be(proc: Path):
     folder = process(proc, 5, 1)
     (folder / "statm").write_text("100 10 0 0 0 0 0")
-    assert memory.proportional(5) == 10 * memory._PAGE
+    assert memory.proportional(5) == 10 * memory.PAGE_BYTES
     (folder / "smaps_rollup").write_text("5-6 ---p 0 00:00 0 [rollup]\nRss: 50 kB\nPss: 40 kB\n")
     assert memory.proportional(5) == 40 << 10
     (folder / "smaps_rollup").write_text("x\nPss: 40 kB\nPss_Anon: 20 kB\nPss_Shmem: 3 kB\n")

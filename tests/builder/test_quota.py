@@ -39,11 +39,11 @@ def test_the_file_system_is_the_innermost_one(tmp_path: Path, monkeypatch: pytes
     inner.mkdir()
     named = str(inner).replace(" ", "\\040")
     mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/home {tmp_path} nfs4 rw 0 0\nserver:/in {named} nfs4 rw 0 0\n")
-    monkeypatch.setattr(space, "_MOUNTS", str(mounts))
+    monkeypatch.setattr(space, "MOUNTS", str(mounts))
 
-    assert space._mounted(str(inner)) == ("server:/in", str(inner), "nfs4")
-    assert space._mounted(str(tmp_path / "other"))[0] == "server:/home"
-    assert space._mounted("/usr")[0] == "/dev/root"
+    assert space.mount_of(str(inner)) == ("server:/in", str(inner), "nfs4")
+    assert space.mount_of(str(tmp_path / "other"))[0] == "server:/home"
+    assert space.mount_of("/usr")[0] == "/dev/root"
 
 
 def test_both_numbers_of_a_quota_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ MUTATIONS: list[Mutation] = [
     _one("no word about generators", "bridge/serialization/unpicklable.py",
          'if hasattr(part, "__next__") and', "if False and", "generator-bare"),
     # bytes
-    _one("no check sum", CONTAINER, "if line != _sealed(", "if False and line != _sealed(",
+    _one("no check sum", CONTAINER, "if line != seal(", "if False and line != seal(",
          "payload: a bit flipped-bare", "payload: cut-bare", "value: a bit flipped-bare"),
     _one("blobs are believed", CONTAINER, "if hashlib.sha256(data).hexdigest() != digest:", "if False:",
          "blob: a bit flipped-bare"),

@@ -115,8 +115,8 @@ def test_a_bare_hosts_answers_are_read_whatever_they_are(data: bytes) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What nvidia-smi prints, once it is put there."""
     said: list[str] = [""]
-    monkeypatch.setattr(bridge_gpus, "_ask", lambda argv: said[0])
-    monkeypatch.setattr(bridge_gpus, "_AGAIN_S", 0)
+    monkeypatch.setattr(bridge_gpus, "run_nvidia_smi", lambda argv: said[0])
+    monkeypatch.setattr(bridge_gpus, "AGAIN_S", 0)
     return said
 
 
@@ -130,7 +130,7 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
     for read in readers:
         with contextlib.suppress(Verdict):
             read()
-    bridge_gpus.GpuUsageMonitor(["GPU-1"], [])._understand(text)
+    bridge_gpus.GpuUsageMonitor(["GPU-1"], []).read_answer(text)
     gpus.read(text)
     surveyed.cards(Section("cards", 0, text.splitlines()))
     for line in text.splitlines():

@@ -155,7 +155,7 @@ def test_a_value_whose_header_makes_no_sense_is_called_damaged_though_its_check_
     facts = json.dumps(header).encode()[:-1]
     if not isinstance(header, dict) or not header:
         return
-    sealed = container._sealed(facts, container._crc([BODY]))
+    sealed = container.seal(facts, container.checksum([BODY]))
 
     with contextlib.suppress(container.Damaged, container.OtherPython):
         assert container.loads(sealed + BODY) in ({"score": 0.5}, b"")

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .frames import Header
     from .handler import AgentServices
 
-_CGROUP, _SESSION = "/proc/self/cgroup", "/user.slice/"
+CGROUP_FILE, _SESSION = "/proc/self/cgroup", "/user.slice/"
 # Later files override earlier ones; a comment in the first ones states logind's built-in default.
-_LOGIND_FILES = (
+LOGIND_FILES = (
     "/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf.d/*.conf",
     "/run/systemd/logind.conf.d/*.conf", "/etc/systemd/logind.conf.d/*.conf",
 )  # fmt: skip
@@ -117,9 +117,9 @@ def machine_name() -> str:
 
 def logind_ends_jobs(user: str) -> bool:
     """Whether logind kills what this user runs at the logout, by its files; its bus may hang and is not asked."""
-    if _SESSION not in read_text(_CGROUP):
+    if _SESSION not in read_text(CGROUP_FILE):
         return False
-    paths = [path for pattern in _LOGIND_FILES for path in sorted(glob.glob(pattern))]
+    paths = [path for pattern in LOGIND_FILES for path in sorted(glob.glob(pattern))]
     return kills_user_processes(user, (line for path in paths for line in read_text(path).splitlines()))
 
 

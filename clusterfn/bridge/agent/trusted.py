@@ -28,7 +28,7 @@ class Trusted:
         for name in self.names:
             self._add(name)
         if not _maps_all_users():
-            self.uids.add(int(_read("/proc/sys/fs/overflowuid") or "65534"))
+            self.uids.add(int(read_line("/proc/sys/fs/overflowuid") or "65534"))
 
     def _add(self, name: str) -> None:
         import grp
@@ -51,7 +51,7 @@ class Trusted:
         """Return who else may write to it; "" if no other user may."""
         if found.st_mode & stat.S_IWOTH:
             return "everybody"
-        if found.st_mode & stat.S_IWGRP and found.st_gid not in self.named | _private(os.geteuid()):
+        if found.st_mode & stat.S_IWGRP and found.st_gid not in self.named | private_groups(os.geteuid()):
             return "the group %s" % group_name(found.st_gid)
         return ""
 
@@ -91,7 +91,7 @@ def _names(path: str) -> "list[str]":
     return [name for name in path.split("/") if name not in ("", ".")][::-1]
 
 
-def _private(uid: int) -> "set[int]":
+def private_groups(uid: int) -> "set[int]":
     """Return groups without other members: root's, and the one that many systems make for each user, by its name."""
     import grp
     import pwd
@@ -110,11 +110,11 @@ def _private(uid: int) -> "set[int]":
 
 def _maps_all_users() -> bool:
     """Whether every user has an id; in some containers all other users, root too, share one unmapped id."""
-    lines = _read("/proc/self/uid_map").split("\n")
+    lines = read_line("/proc/self/uid_map").split("\n")
     return not lines[0] or any(line.split()[2:] == ["4294967295"] for line in lines)
 
 
-def _read(path: str) -> str:
+def read_line(path: str) -> str:
     try:
         with open(path) as file:
             return file.read().strip()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _UNPACKED_WHEEL, _UNPACKED_CONDA = 1.6, 2.5
 _BYTES_A_FILE = 100000
 _PATIENCE_S = 10.0
-_MOUNTS = "/proc/mounts"
+MOUNTS = "/proc/mounts"
 
 
 def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[int, int]":
@@ -65,7 +65,7 @@ def _refuse(
 
 def quota_left(root: str) -> "Left":
     """Return how many bytes and files may still be written below `root`; None where no quota is known."""
-    device, mount, kind = _mounted(root)
+    device, mount, kind = mount_of(root)
     if kind == "lustre":
         return parse_quota(
             _run_quota(["lfs", "quota", "-q", "-u", pwd.getpwuid(os.geteuid()).pw_name, mount]), (device, mount)
@@ -93,11 +93,11 @@ def _rest(numbers: "list[str]", unit: int) -> "Optional[int]":
     return max(0, limit - used) * unit if limit else None
 
 
-def _mounted(path: str) -> "tuple[str, str, str]":
+def mount_of(path: str) -> "tuple[str, str, str]":
     """Return device, mount point and kind of the file system that holds a path."""
     path, found = os.path.realpath(path), ("", "/", "")
     try:
-        with open(_MOUNTS, errors="replace") as file:
+        with open(MOUNTS, errors="replace") as file:
             rows = [line.split()[:3] for line in file]
     except OSError:
         return found

@@ -54,7 +54,7 @@ class Admitted:
         uuids: Its GPUs, in PCI order.
     """
 
-    def __init__(self, admission: "_Admission", cards: "dict[str, Lease]", refusal: "Optional[Verdict]" = None) -> None:
+    def __init__(self, admission: "Admission", cards: "dict[str, Lease]", refusal: "Optional[Verdict]" = None) -> None:
         self.uuids = list(cards)
         self._admission = admission
         self._cards = cards
@@ -120,7 +120,7 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
         NotNow: It waits in the queue from now on, or another process has it, or this one is to wait no longer.
     """
     turn = os.environ.pop(launch.TURN, None)
-    admission = _Admission(job, signals, waits)
+    admission = Admission(job, signals, waits)
     try:
         # A spooler of an older version lets a job come whose environment is missing: no other process would build it.
         if turn == launch.ENVIRONMENT or turn is not None and admission.lacks_environment():
@@ -141,7 +141,7 @@ class _Again(Exception):
     """The job does not fit, and gets no ticket: try again."""
 
 
-class _Admission:
+class Admission:
     """One job that asks for admission.
 
     Attributes:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PREFIX = "clusterfn/"
 _LISTED = re.compile(rb" @clusterfn/([^\s@]+)\n")
 _TABLE = "/proc/net/unix"
-_FOLDER = "/tmp"  # root's, and sticky: a folder that a user has made lets that user remove everything in it
+FOLDER = "/tmp"  # root's, and sticky: a folder that a user has made lets that user remove everything in it
 _MARK = ".clusterfn-mark-"
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no marks
@@ -209,15 +209,15 @@ class _LeaseFolder:
     """The folder of the files, open."""
 
     def __enter__(self) -> "_LeaseFolder":
-        self._fd = os.open(_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         found, trusted = os.fstat(self._fd), Trusted()
         if not trusted.owns(found) or trusted.writes(found) and not found.st_mode & stat.S_ISVTX:
             os.close(self._fd)
             raise Verdict(
                 ENVIRONMENT,
                 "`lease: file` cannot keep GPUs apart: other users may remove files in %s, which belongs to %s"
-                % (_FOLDER, user_name(found.st_uid)),
-                stage="lease", hint="ask the administrator for `chown root %s; chmod 1777 %s`" % (_FOLDER, _FOLDER),
+                % (FOLDER, user_name(found.st_uid)),
+                stage="lease", hint="ask the administrator for `chown root %s; chmod 1777 %s`" % (FOLDER, FOLDER),
             )  # fmt: skip
         return self
 
@@ -236,7 +236,7 @@ class _LeaseFolder:
         held = False
         try:
             os.fchmod(fd, 0o444)  # whatever the umask is
-            held = _lock(fd, fcntl.LOCK_EX) and self._is_at(fd, own)
+            held = lock_file(fd, fcntl.LOCK_EX) and self._is_at(fd, own)
             held = held and not any(self.is_held(file) for other, file in self.files() if other == name and file != own)
         finally:
             if not held:
@@ -253,7 +253,7 @@ class _LeaseFolder:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return False
-            if not _lock(fd, fcntl.LOCK_SH):
+            if not lock_file(fd, fcntl.LOCK_SH):
                 return True
             self._remove(fd, file)
         finally:
@@ -276,7 +276,7 @@ class _LeaseFolder:
                 os.unlink(file, dir_fd=self._fd)
 
 
-def _lock(fd: int, how: int) -> bool:
+def lock_file(fd: int, how: int) -> bool:
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError as error:

@@ -82,10 +82,10 @@ class Packed:
             **({"logging": dict(self.logging)} if self.logging else {}),
             **({"code": "text"} if self.as_text else {}),
         }
-        return [_sealed(json.dumps(record).encode()[:-1], _crc(body)), *body]
+        return [seal(json.dumps(record).encode()[:-1], checksum(body)), *body]
 
 
-def _sealed(facts: bytes, crc: int) -> bytes:
+def seal(facts: bytes, crc: int) -> bytes:
     """Complete the JSON line: add to `facts`, which lacks its last brace, the checksum of the body and these facts."""
     return b'%s, "crc": %d}\n' % (facts, zlib.crc32(facts, crc))
 
@@ -128,7 +128,7 @@ def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[st
     pieces = pack(obj, target=target).pieces()
     for piece in pieces:
         file.write(piece)
-    return {"size": sum(len(piece) for piece in pieces), "crc": _crc(pieces[1:])}
+    return {"size": sum(len(piece) for piece in pieces), "crc": checksum(pieces[1:])}
 
 
 def load(
@@ -198,7 +198,7 @@ def _load_body(
         raise Damaged("the header is not readable")
     if header.get("format") != FORMAT:
         raise Damaged("format %r is not known to this version" % header.get("format"))
-    if line != _sealed(line.rpartition(b', "crc": ')[0], _crc([body])):
+    if line != seal(line.rpartition(b', "crc": ')[0], checksum([body])):
         raise Damaged("the check sum is wrong, the file was cut short or altered")
     if not _makes_sense(header):
         raise Damaged("the header lacks what belongs there, or has it of another type")
@@ -270,7 +270,7 @@ def register_sources(sources: Mapping[str, str]) -> None:
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
 
-def _crc(pieces: Sequence[bytes | memoryview]) -> int:
+def checksum(pieces: Sequence[bytes | memoryview]) -> int:
     crc = 0
     for piece in pieces:
         crc = zlib.crc32(piece, crc)

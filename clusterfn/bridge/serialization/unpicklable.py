@@ -15,7 +15,7 @@ from typing import Any
 from . import crossing, pickler
 from .exceptions import attempt
 
-_LIMIT_S = 1.5
+LIMIT_S = 1.5
 _SHOWN = 60
 
 
@@ -36,9 +36,9 @@ def where(value: object, name: str, target: pickler.Version = None) -> str:
 
 def find(value: object, name: str, target: pickler.Version = None) -> tuple[str, object]:
     """Return what `where` returns, and the part itself."""
-    failure = functools.partial(_failure, target)
+    failure = functools.partial(pickling_failure, target)
     path, reason = name, failure(value)
-    deadline = time.monotonic() + _LIMIT_S
+    deadline = time.monotonic() + LIMIT_S
     passed = [value]  # held, so that no id is used twice
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
@@ -103,7 +103,7 @@ class _Nowhere:
         return len(data)
 
 
-def _failure(target: pickler.Version, value: object) -> str | None:
+def pickling_failure(target: pickler.Version, value: object) -> str | None:
     file: Any = _Nowhere()
     _, reason = attempt(crossing.pickler_for(target)(file, lambda buffer: None).dump, value)
     return None if reason is None else _said(str, reason) or type(reason).__name__

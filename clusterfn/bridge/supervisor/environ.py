@@ -28,7 +28,7 @@ _CACHES = {  # variable -> its folder below root, where it is without the variab
     "TRITON_CACHE_DIR": ("triton", ".triton/cache", "TRITON_HOME"),
 }
 _TOKEN = ".cache/huggingface/token"
-_ROOM = 10 << 30  # bytes free in a home directory that can hold one more model
+ROOM_BYTES = 10 << 30  # bytes free in a home directory that can hold one more model
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -101,7 +101,7 @@ def _no_home(home: str) -> str:
 def _full(home: str) -> str:
     facts = os.statvfs(home)
     free = facts.f_bavail * facts.f_frsize
-    return "" if free >= _ROOM else "the home directory %s has only %s free" % (home, size(free))
+    return "" if free >= ROOM_BYTES else "the home directory %s has only %s free" % (home, size(free))
 
 
 def _without_leaks(host: "Mapping[str, str]") -> "dict[str, str]":

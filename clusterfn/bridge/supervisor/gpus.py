@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent"))
 GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
 _LIMIT_S = 10.0
-_TRIES, _AGAIN_S = 3, 0.5  # what is no table may be one a moment later
+_TRIES, AGAIN_S = 3, 0.5  # what is no table may be one a moment later
 _PROCESSES = "--query-compute-apps="
 _ROW = re.compile(r"(GPU|MIG)-[\w-]+,[^,]+,")
 QUIET_MIB = 300  # a driver's own use; more without a visible process is a container's
@@ -134,11 +134,11 @@ def query_nvidia_smi(question: str, columns: int) -> "list[list[str]]":
     """
     argv = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
     for left in reversed(range(_TRIES)):
-        text = _ask(argv)
+        text = run_nvidia_smi(argv)
         rows = [[cell.strip() for cell in line.split(",")] for line in _lines(question, text)]
         if all(len(row) >= columns and all(row[: columns - 1]) for row in rows) and not _unlike(question, rows):
             return [row[: columns - 1] + [", ".join(row[columns - 1 :])] for row in rows]
-        time.sleep(_AGAIN_S if left else 0)
+        time.sleep(AGAIN_S if left else 0)
     raise _failed("answered what is not a table", text.encode("utf-8", "replace"))
 
 
@@ -160,7 +160,7 @@ def _unlike(question: str, rows: "list[list[str]]") -> bool:
     return any(not row[column].startswith(_UUIDS) for row in rows for column in columns)
 
 
-def _ask(argv: "list[str]") -> str:
+def run_nvidia_smi(argv: "list[str]") -> str:
     import subprocess  # a job without cards need not wait for it
 
     try:
@@ -303,7 +303,7 @@ class GpuUsageMonitor:
             more = bool(data)
         self._leave(asking)
         text = self._answer.decode("utf-8", "replace")
-        if not self._understand(text):
+        if not self.read_answer(text):
             said = text.strip().split("\n")[0][:200]
             self._give_up("answered what is not a table of cards: %s" % (said or "nothing"))
 
@@ -320,7 +320,7 @@ class GpuUsageMonitor:
         self._notes.append("the use of the cards was not measured to the end: nvidia-smi %s" % why)
         self.close()
 
-    def _understand(self, answer: str) -> bool:
+    def read_answer(self, answer: str) -> bool:
         """Whether it spoke of at least one card."""
         rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
         good = [row for row in rows if len(row) == 4 and row[0].startswith(_UUIDS)]

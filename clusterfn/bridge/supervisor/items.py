@@ -127,7 +127,7 @@ class ElementRun(ItemRecorder):
                 return False
             try:
                 self.watch.look()
-                self._give_way(chunk)
+                self.give_way(chunk)
                 look_at_bridge(self.job)
                 self._run_item(index)
             except Verdict as verdict:
@@ -137,7 +137,7 @@ class ElementRun(ItemRecorder):
         self.chunks.finish(chunk)
         return True
 
-    def _give_way(self, chunk: int) -> None:
+    def give_way(self, chunk: int) -> None:
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
         held, number = self.job.held, self.job.element or NO_ELEMENT
         if self.told and held is not None and held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):

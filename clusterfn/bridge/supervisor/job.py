@@ -154,7 +154,7 @@ def _script_id() -> str:
     return "%s:%d:%s" % (boot_id(), parent, start_time(parent))
 
 
-_DRIVER = "/sys/module/nvidia/version"
+DRIVER_FILE = "/sys/module/nvidia/version"
 _LIBC_VERSION = "CS_GNU_LIBC_VERSION_VERSION"
 
 
@@ -181,7 +181,7 @@ def _platform() -> str:
 def _driver() -> "Optional[str]":
     """The version of the NVIDIA driver that is loaded."""
     try:
-        with open(_DRIVER, encoding="ascii", errors="replace") as file:
+        with open(DRIVER_FILE, encoding="ascii", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return None

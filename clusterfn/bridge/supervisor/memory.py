@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 0.1
 _EXACT_EVERY_S = 1.0
 _MOST_OF_A_CPU = 0.02
@@ -39,7 +39,7 @@ class Sampler:
 
     def over(self, pids: "list[int]", spent: float) -> bool:
         """Take a sample; True if the tree uses more than its limit. `spent`: CPU time before the pids were found."""
-        used = sum(_resident(pid) for pid in pids)
+        used = sum(resident_bytes(pid) for pid in pids)
         limit = self._limit
         if used > self.peak or (limit and used > limit):
             used = self._exactly(pids, used)
@@ -61,9 +61,9 @@ class Sampler:
         return exact
 
 
-def _resident(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     fields = read_proc(pid, "statm").split()
-    return int(fields[1]) * _PAGE if fields else 0
+    return int(fields[1]) * PAGE_BYTES if fields else 0
 
 
 def proportional(pid: int) -> int:
@@ -72,7 +72,7 @@ def proportional(pid: int) -> int:
     values = {line.split(":")[0]: line.split()[1] for line in text.split("\n") if line.endswith("kB")}
     if "Pss_Anon" in values:
         return (int(values["Pss_Anon"]) + int(values.get("Pss_Shmem", 0))) * 1024
-    return int(values["Pss"]) * 1024 if "Pss" in values else _resident(pid)
+    return int(values["Pss"]) * 1024 if "Pss" in values else resident_bytes(pid)
 
 
 def peak_of(pid: int) -> int:

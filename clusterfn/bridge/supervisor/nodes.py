@@ -125,9 +125,9 @@ class Others:
         self._attempt = attempt
         self._secrets = secrets
         self._log = attempt.path(LAUNCH_LOG)
-        self._launcher = 0
+        self.launcher_pid = 0
         self._ended: "dict[int, dict[str, Any]]" = {}
-        self._ranks: "list[int]" = []
+        self.ranks: "list[int]" = []
         self._next = 0.0
         self._gone: "Optional[float]" = None
         self._late = float("inf")
@@ -138,7 +138,7 @@ class Others:
         Raises:
             Verdict: There is no launcher.
         """
-        self._ranks = list(range(1, nodes))
+        self.ranks = list(range(1, nodes))
         os.makedirs(self._attempt.path(NODES), mode=0o700, exist_ok=True)
         folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
         argv = [*self._job.scheduler.launch_command(nodes - 1, cores, folder), sys.executable, "-I", "-S",
@@ -146,27 +146,27 @@ class Others:
                 str(self._attempt.number)]  # fmt: skip
         parent = os.getpid()
         self._late = time.monotonic() + _START_S
-        self._launcher = os.fork()
-        if self._launcher == 0:
+        self.launcher_pid = os.fork()
+        if self.launcher_pid == 0:
             _become(argv, self._log, parent)
 
     def processes(self) -> "set[int]":
         """The launcher, and what it forked."""
-        if not self._launcher or not process_tree.is_alive(self._launcher):
+        if not self.launcher_pid or not process_tree.is_alive(self.launcher_pid):
             return set()
-        return {self._launcher, *process_tree.descendants(self._launcher)}
+        return {self.launcher_pid, *process_tree.descendants(self.launcher_pid)}
 
     def look_now(self) -> None:
         """Let the next question be answered by the files as they are."""
         self._next = 0.0
 
     def _look(self) -> None:
-        if self._gone is None and not process_tree.is_alive(self._launcher):
+        if self._gone is None and not process_tree.is_alive(self.launcher_pid):
             self._gone = self._next = time.monotonic()
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOK_EVERY_S
-        for rank in self._ranks:
+        for rank in self.ranks:
             folder = self._folder(rank)
             if rank in self._ended or not publish.stands(folder, OUTCOME):
                 continue
@@ -180,7 +180,7 @@ class Others:
     def have_returned(self) -> bool:
         """Whether all of them have."""
         self._look()
-        return len(self._ended) == len(self._ranks) and self.failure() is None
+        return len(self._ended) == len(self.ranks) and self.failure() is None
 
     def failure(self, before: "Optional[float]" = None) -> "Optional[Verdict]":
         """What the node that failed first said, if it was before that time of the wall clock; None if none did."""
@@ -193,20 +193,20 @@ class Others:
         if before is not None and end["t"] > before:
             return None
         facts = {name: end[name] for name in _TOLD}
-        message = "on node %s, one of %d: %s" % (end["node"], len(self._ranks) + 1, end["message"])
+        message = "on node %s, one of %d: %s" % (end["node"], len(self.ranks) + 1, end["message"])
         return Verdict(end["kind"], message, kept=os.path.join(self._folder(first), VALUE), **facts)
 
     def are_silent(self) -> bool:
         """Whether the launcher ended some time ago, and not all nodes left a word; or it has started none so far."""
         self._look()
-        if len(self._ended) == len(self._ranks):
+        if len(self._ended) == len(self.ranks):
             return False
         if self._gone is None:
             return time.monotonic() >= self._late and not self._begun()
         return time.monotonic() >= self._gone + _SETTLE_S
 
     def _begun(self) -> "list[int]":
-        return [rank for rank in self._ranks if os.path.exists(self._folder(rank))]
+        return [rank for rank in self.ranks if os.path.exists(self._folder(rank))]
 
     def silence(self) -> Verdict:
         """What that means: a supervisor was ended, or none was ever started."""

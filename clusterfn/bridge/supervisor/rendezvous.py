@@ -47,7 +47,7 @@ def free_port() -> int:
     Any of thousands, so that two jobs of one moment choose different ones.
     """
     last = OSError("no port between %d and %d is free" % (_LEAST, _MOST))
-    for port in _some(_outside(*_given_out())):
+    for port in _some(ports_outside(*ephemeral_ports())):
         try:
             _bind(port)
             return port
@@ -61,7 +61,7 @@ def _bind(port: int) -> None:
         found.bind(("", port))
 
 
-def _given_out() -> "Tuple[int, int]":
+def ephemeral_ports() -> "Tuple[int, int]":
     """The ports that the kernel chooses from."""
     try:
         with open(_RANGE) as file:
@@ -71,7 +71,7 @@ def _given_out() -> "Tuple[int, int]":
         return _USUAL
 
 
-def _outside(first: int, last: int) -> "list[int]":
+def ports_outside(first: int, last: int) -> "list[int]":
     below, above = range(_LEAST, first), range(last + 1, _MOST + 1)
     return [*below, *above] or list(range(_LEAST, _MOST + 1))
 

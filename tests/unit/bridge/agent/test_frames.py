@@ -150,8 +150,8 @@ def test_whether_logind_ends_jobs_is_what_its_last_file_says_of_the_user(lines: 
 def test_only_what_a_login_has_started_is_ended_by_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cgroup, setting = tmp_path / "cgroup", tmp_path / "50-site.conf"
     setting.write_text("[Login]\nKillUserProcesses=yes\n")
-    monkeypatch.setattr(facts, "_CGROUP", str(cgroup))
-    monkeypatch.setattr(facts, "_LOGIND_FILES", (str(tmp_path / "none.conf"), str(tmp_path / "*.conf")))
+    monkeypatch.setattr(facts, "CGROUP_FILE", str(cgroup))
+    monkeypatch.setattr(facts, "LOGIND_FILES", (str(tmp_path / "none.conf"), str(tmp_path / "*.conf")))
 
     found = []
     for where in ("user.slice/user-1000.slice/session-3.scope", "system.slice/cron.service"):

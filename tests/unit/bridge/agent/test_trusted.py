@@ -72,7 +72,7 @@ def test_a_folder_that_a_group_may_write_to_is_named_unless_nobody_else_is_in_it
 
     assert objection(shared / "root") == f"{shared} the group {LAB} may write to it"
     assert objection(own / "root") == ""
-    monkeypatch.setattr(Trusted, "_add", lambda self, name: self.named.add(LAB))
+    monkeypatch.setattr(grp, "getgrnam", lambda name: SimpleNamespace(gr_gid=LAB, gr_mem=["eve"]))
     assert objection(shared / "root", "lab") == ""
     assert Trusted(["lab"]).owns(os.stat(folder("shared/colleague", 0o770, BOB, LAB)))
 
@@ -99,9 +99,9 @@ def test_a_group_of_the_users_own_name_is_private_only_without_other_members(mon
     monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_gid=gid, gr_mem=[]))
     monkeypatch.setattr(grp, "getgrnam", lambda name: SimpleNamespace(gr_gid=LAB, gr_mem=members))
 
-    assert trusted._private(BOB) == {0, LAB}
+    assert trusted.private_groups(BOB) == {0, LAB}
     members.append("eve")
-    assert trusted._private(BOB) == {0}
+    assert trusted.private_groups(BOB) == {0}
 
 
 def test_links_without_end_and_files_on_the_way_are_named(folder):
@@ -115,6 +115,6 @@ def test_links_without_end_and_files_on_the_way_are_named(folder):
 
 def test_in_a_container_that_maps_one_user_the_files_of_root_are_nobodys(folder, monkeypatch):
     theirs = folder("theirs", 0o755, 65_534)
-    monkeypatch.setattr(trusted, "_read", lambda path: "1000 0 1" if path.endswith("uid_map") else "65534")
+    monkeypatch.setattr(trusted, "read_line", lambda path: "1000 0 1" if path.endswith("uid_map") else "65534")
 
     assert objection(theirs / "root") == ""

@@ -25,7 +25,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder as /tmp is one, below nobody's own."""
     path = Path(tempfile.mkdtemp(prefix="clusterfn-marks-"))
     path.chmod(0o1777)
-    monkeypatch.setattr(lease, "_FOLDER", str(path))
+    monkeypatch.setattr(lease, "FOLDER", str(path))
     yield path
     shutil.rmtree(path)
 
@@ -76,7 +76,7 @@ def test_who_inherits_a_name_holds_it_too(folder: Path):
 
 def test_of_many_that_come_together_one_holds_the_name(folder: Path):
     code = (
-        "import sys; from clusterfn.bridge.queue import lease; lease._FOLDER = sys.argv[1]\n"
+        "import sys; from clusterfn.bridge.queue import lease; lease.FOLDER = sys.argv[1]\n"
         "sys.stdin.read(1); mark = lease.FileLeases().hold('gpu/one'); print(mark is not None, flush=True)\n"
         "sys.stdin.read()"
     )
@@ -95,14 +95,14 @@ def test_of_many_that_come_together_one_holds_the_name(folder: Path):
 
 
 def test_a_name_whose_file_is_removed_before_it_is_locked_is_claimed_again(folder: Path, monkeypatch):
-    lock, looks = lease._lock, [lease.FileLeases().names]
+    lock, looks = lease.lock_file, [lease.FileLeases().names]
 
     def late(fd: int, how: int) -> bool:
         if looks:
             assert looks.pop()() == set()  # another process lists the names, and removes the file
         return lock(fd, how)
 
-    monkeypatch.setattr(lease, "_lock", late)
+    monkeypatch.setattr(lease, "lock_file", late)
     mark = lease.FileLeases().hold("gpu/one")
 
     assert mark is not None

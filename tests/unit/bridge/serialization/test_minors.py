@@ -92,7 +92,7 @@ def test_byte_code_under_that_header_is_refused():
     pieces = packed(closed_over(1), target=None).pieces()
     container = serialization.part("container")
     head = re.sub(rb', "crc": \d+}\n', b', "code": "text"', pieces[0])
-    data = container._sealed(head, container._crc(pieces[1:])) + b"".join(pieces[1:])
+    data = container.seal(head, container.checksum(pieces[1:])) + b"".join(pieces[1:])
 
     with pytest.raises(Exception, match="byte code of another version"):
         container.loads(data)

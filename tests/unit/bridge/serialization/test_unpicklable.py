@@ -121,9 +121,9 @@ def test_a_cycle_ends():
 
 
 def test_the_last_of_a_million_is_found_without_pickling_each_by_itself(monkeypatch):
-    monkeypatch.setattr(unpicklable, "_LIMIT_S", 60.0)
-    pickled, failure = [], unpicklable._failure
-    monkeypatch.setattr(unpicklable, "_failure", lambda *told: pickled.append(told) or failure(*told))
+    monkeypatch.setattr(unpicklable, "LIMIT_S", 60.0)
+    pickled, failure = [], unpicklable.pickling_failure
+    monkeypatch.setattr(unpicklable, "pickling_failure", lambda *told: pickled.append(told) or failure(*told))
 
     assert where([*range(1_000_000), LOCK], "result") == "result[1000000]" + WHY
     assert len(pickled) < 40

@@ -16,7 +16,7 @@ BUILDING = {"id": "7f3a", "root": "/scratch/me/.clusterfn", "purged": False, "cu
 @pytest.mark.parametrize("building", [None, BUILDING])
 def test_machine_driver_and_environment_are_named(monkeypatch, tmp_path, building):
     job = SimpleNamespace(node="n01", spec={"python": "/opt/bin/python", "building": building})
-    monkeypatch.setattr(bridge_job, "_DRIVER", str(tmp_path / "version"))
+    monkeypatch.setattr(bridge_job, "DRIVER_FILE", str(tmp_path / "version"))
     assert bridge_job.describe_place(job)["driver"] is None  # type: ignore[arg-type]
 
     (tmp_path / "version").write_text("575.57.08\n")

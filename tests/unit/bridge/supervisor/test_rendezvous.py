@@ -14,7 +14,7 @@ from clusterfn.bridge.supervisor import rendezvous
 
 @pytest.mark.parametrize("given_out", [(32768, 60999), (20000, 65535), (10000, 40000)])
 def test_the_port_is_outside_those_of_outgoing_connections(monkeypatch, given_out):
-    monkeypatch.setattr(rendezvous, "_given_out", lambda: given_out)
+    monkeypatch.setattr(rendezvous, "ephemeral_ports", lambda: given_out)
 
     assert not any(given_out[0] <= rendezvous.free_port() <= given_out[1] for _ in range(20))
 
@@ -23,7 +23,7 @@ def test_a_port_in_use_is_passed_over(monkeypatch):
     free = rendezvous.free_port()
     with socket.socket() as taken:
         taken.bind(("", 0))
-        monkeypatch.setattr(rendezvous, "_outside", lambda *_: [free, taken.getsockname()[1]])
+        monkeypatch.setattr(rendezvous, "ports_outside", lambda *_: [free, taken.getsockname()[1]])
 
         assert {rendezvous.free_port() for _ in range(20)} == {free}
 
