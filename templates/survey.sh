@@ -74,12 +74,7 @@ grid_engine() {
 
 accounts() {
     is_there sacctmgr || return 127
-    sacctmgr -nP show assoc "user=$user" format=account,partition,qos,maxjobs,maxsubmitjobs,maxwall,maxtres
-}
-
-limits() {
-    is_there scontrol || return 127
-    scontrol show config
+    sacctmgr -nP show assoc "user=$user" format=account,partition,qos
 }
 
 cards() {
@@ -196,7 +191,6 @@ ask login login
 ask partitions partitions
 ask grid_engine grid_engine
 ask accounts accounts
-ask limits limits
 ask cards cards
 ask logind logind
 ask library library

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from clusterfn import __version__
 from clusterfn.config.options import ALIASES, did_you_mean
+from clusterfn.config.schedulers import SCHEDULER_KEYS
 
 Command = Callable[[argparse.Namespace], int]
 # What others call a command, and what it is called here.
@@ -147,7 +148,9 @@ def _add_init(commands: Any) -> None:
     answers.add_argument("--replace", action="store_true", help=about)
     answers.add_argument("--no-key", action="store_true", help="make no key, and put none there")
     answers.add_argument(
-        "--scheduler", choices=("bare", "slurm", "grid_engine"), help="a machine without a queue, SLURM, or Grid Engine"
+        "--scheduler",
+        choices=[word for word in SCHEDULER_KEYS if word != "local"],
+        help="a machine without a queue, SLURM, or Grid Engine",
     )
     answers.add_argument("--root", metavar="FOLDER", help="where jobs, results and your code lie there")
     answers.add_argument("--environment", metavar="WHICH", help="the Python that runs your functions")

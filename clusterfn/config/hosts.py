@@ -23,7 +23,7 @@ from clusterfn.config.options import (
     names_a_file,
     nearly_an_environment,
 )
-from clusterfn.config.schedulers import OPTIONS, SCHEDULERS, Key, read_gpu_type
+from clusterfn.config.schedulers import OPTIONS, SCHEDULER_KEYS, Key, read_gpu_type
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
@@ -46,7 +46,7 @@ _INSTEAD_OF_HOST_KEY = {
     **dict.fromkeys(("host", "hostname"), "the key is `address:`"),
     **{
         word: f"write it below `{name}:`, as `{name}: {{{word}: …}}`"
-        for name, each in SCHEDULERS.items()
+        for name, each in SCHEDULER_KEYS.items()
         for word in each.written_beside
     },
     **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS},
@@ -68,7 +68,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
     keys = value.mapping(_KEYS, _INSTEAD_OF_HOST_KEY)
     if "scheduler" not in keys:
-        raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULERS)}`")
+        raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULER_KEYS)}`")
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
     for word, given in keys.items():
         field, read = _KEYS[word]
@@ -180,9 +180,9 @@ def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
 def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     """Reject what the host's scheduler does not obey, and have it asked for memory."""
     word = facts["scheduler"]
-    scheduler = SCHEDULERS[word]
+    scheduler = SCHEDULER_KEYS[word]
     for key, value in keys.items():
-        wanted = [name for name, each in SCHEDULERS.items() if key in each.keys]
+        wanted = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
         if wanted and word not in wanted:
             raise value.error(f"this key needs `scheduler: {wanted[0]}`, not {word}", "remove it")
     if scheduler.limits and "limits" in keys:
@@ -292,7 +292,7 @@ _LIMITS: dict[str, Key] = {
 # key in the file -> attribute of Host, and how it is read
 _KEYS: dict[str, Key] = {
     "address": ("address", _address),
-    "scheduler": ("scheduler", _choice(*SCHEDULERS)),
+    "scheduler": ("scheduler", _choice(*SCHEDULER_KEYS)),
     "transport": ("transport", _choice("auto", "paramiko", "openssh", "local")),
     "ssh_config": ("ssh_config", Value.as_path),
     "root": ("root", _root),
@@ -318,7 +318,7 @@ _KEYS: dict[str, Key] = {
     "purge_days": ("making.purge_days", _days),
     "installer": ("making.installer", _installer),
     "cuda": ("making.cuda", _cuda),
-    **{word: key for each in SCHEDULERS.values() for word, key in each.keys.items()},
+    **{word: key for each in SCHEDULER_KEYS.values() for word, key in each.keys.items()},
 }
 HOST_KEYS = frozenset(_KEYS)
 DEFAULT_KEYS = frozenset(_DEFAULTS)

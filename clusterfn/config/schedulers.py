@@ -1,6 +1,6 @@
 """What each word of `scheduler:` means for the other keys of its host in clusterfn.yml.
 
-A scheduler that is added here needs an entry in `SCHEDULERS`; `hosts` takes its keys and their checks from there.
+A scheduler that is added here needs an entry in `SCHEDULER_KEYS`; `hosts` takes its keys and their checks from there.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ _GRID_ENGINE = SchedulerKeys(
 
 
 # word of `scheduler:` -> what it means for the host's other keys
-SCHEDULERS: Mapping[str, SchedulerKeys] = {
+SCHEDULER_KEYS: Mapping[str, SchedulerKeys] = {
     "bare": SchedulerKeys(),
     "slurm": _SLURM,
     "grid_engine": _GRID_ENGINE,

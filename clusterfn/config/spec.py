@@ -87,7 +87,7 @@ class Host:
     Attributes:
         name: Its name in clusterfn.yml.
         address: Name or alias for ssh, `user@name:port` allowed; "" for this machine.
-        scheduler: A word of `SCHEDULERS` in `schedulers`.
+        scheduler: A word of `SCHEDULER_KEYS` in `schedulers`.
         transport: "auto", "paramiko", "openssh" or "local".
         source: Where it was defined, "file:line", for messages.
         scheduler_options: What is below the key with the scheduler's own name.

@@ -28,6 +28,7 @@ class Bare(Scheduler):
     """
 
     title = "clusterfn's own queue"
+    overview = "no SLURM: jobs wait their turn for cores, memory and cards in clusterfn's own queue"
     has_nodes = False
     knows_all = False
     looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: it costs no other user anything

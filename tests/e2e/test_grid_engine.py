@@ -16,6 +16,8 @@ from clusterfn.cli import main
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
+from clusterfn.scheduler.grid_engine import GridEngineSite
+from clusterfn.scheduler.site import Given
 from tests.e2e.conftest import MINOR, wait_until
 
 pytestmark = pytest.mark.lab
@@ -206,5 +208,6 @@ def test_check_finds_grid_engine_and_what_is_misspelt(root: Path, tmp_path: Path
 def test_a_survey_finds_the_site_and_needs_no_line_for_its_usual_names(root: Path) -> None:
     site = survey(open_session(config_file.load().hosts["campus"]).connection)
     assert site.scheduler == "grid_engine"
-    assert site.grid_engine is not None
-    assert (site.grid_engine.environments, site.grid_engine.settings()) == (("smp",), {})
+    found = site.schedulers["grid_engine"]
+    assert isinstance(found, GridEngineSite)
+    assert (found.environments, found.choose_options(Given(), lambda *_: "")) == (("smp",), {})

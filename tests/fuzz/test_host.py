@@ -34,7 +34,6 @@ from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
 from clusterfn.scheduler.slurm import Slurm
 from clusterfn.scheduler.slurm import gres as slurm_gres
-from clusterfn.scheduler.slurm import limits as slurm_limits
 from clusterfn.scheduler.slurm import site as slurm_site
 from tests.fuzz import damaged, fuzzed, twisted
 from tests.golden.golden import recorded
@@ -92,13 +91,12 @@ def test_slurms_programs_are_read_whatever_they_print(data: bytes) -> None:
         slurm.in_words(state)
     slurm.trouble(Answer(rc=0, out=text, err=text))
     slurm.explain(Evidence(text, text, "17"))
-    slurm_limits.read([text, text, text], None)
+    slurm_site.read_limits([text, text, text], None)
     slurm_gres.types(text)
     slurm_gres.nodes(text)
     slurm_gres.waiting(text)
-    slurm_site.partitions(text.splitlines())
-    slurm_site.accounts(text.splitlines())
-    slurm_site.limits(text.splitlines(), [])
+    slurm_site.read_partitions(text.splitlines())
+    slurm_site.read_accounts(text.splitlines())
 
 
 @fuzzed(data=damaged(BARE_TEXTS))

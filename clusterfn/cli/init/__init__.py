@@ -18,7 +18,6 @@ from clusterfn.cli.check.step import CheckState
 from clusterfn.cli.init import address, choices, login, pythons
 from clusterfn.cli.init.address import Begun
 from clusterfn.cli.init.answers import Answers, say
-from clusterfn.cli.init.choices import Given
 from clusterfn.config import writing
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
@@ -26,6 +25,7 @@ from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
 from clusterfn.scheduler.job_script import read_template
+from clusterfn.scheduler.site import Given
 
 SCRIPT = "first.py"
 _TIMEOUT_S = 60.0
@@ -90,8 +90,11 @@ def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) 
     site = survey(connection)
     choices.say_site(site)
     root = given.root or (connection.host.root if connection.host.root != draft.root else None)
-    wanted = Given(given.scheduler, root, given.partition, given.gpu_partition, given.account)
-    keys = choices.keys(site, connection.facts.user, wanted, answers, lambda root: _make_root(connection, root))
+    keys = choices.keys(
+        site, connection.facts.user, given.scheduler, root,
+        Given(given.partition, given.gpu_partition, given.account), answers,
+        lambda root: _make_root(connection, root),
+    )  # fmt: skip
     _make_root(connection, keys["root"])
     environment = pythons.environment(open_session(connection.host), given.environment, answers)
     if keys["root"] != connection.host.root:  # made for the agent that has looked around

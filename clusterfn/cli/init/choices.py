@@ -5,61 +5,48 @@ Asks the person, never the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from clusterfn.cli import screen
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.survey import Partition, Site, Volume
-from clusterfn.scheduler.grid_engine import GridEngineSite
+from clusterfn.hosts.survey import Site, Volume
+from clusterfn.scheduler import SITES
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.site import Given
 
 FOLDER = ".clusterfn"
 _HOME = "$HOME"
 
 
-@dataclass(frozen=True)
-class Given:
-    """What was answered on the command line; None where it was not."""
-
-    scheduler: str | None = None
-    root: str | None = None
-    partition: str | None = None
-    gpu_partition: str | None = None
-    account: str | None = None
-
-
 def keys(
-    site: Site, user: str, given: Given, answers: Answers, try_root: Callable[[str], object] = len
+    site: Site,
+    user: str,
+    scheduler: str | None,
+    root: str | None,
+    given: Given,
+    answers: Answers,
+    try_root: Callable[[str], object] = len,
 ) -> dict[str, Any]:
     """Return the host's lines, without its address and its environment.
 
     Args:
         user: The name of the account on the host.
+        scheduler, root: As given on the command line.
         try_root: Raises ConfigError where a folder cannot be made on the host.
 
     Raises:
         ConfigError: An answer does not fit the host.
     """
-    scheduler = given.scheduler or site.scheduler
-    if scheduler == "slurm" and site.partitions is None:
-        raise ConfigError("there is no SLURM on that host: sinfo is not there", hint="leave --scheduler out")
-    if scheduler == "grid_engine" and site.grid_engine is None:
-        raise ConfigError("there is no Grid Engine on that host: qconf is not there", hint="leave --scheduler out")
-    lines = {"scheduler": scheduler, "root": given.root or _root(site, user, answers, try_root)}
-    if scheduler == "grid_engine" and site.grid_engine is not None:
-        options = {**_queue(given), **site.grid_engine.settings()}
-    else:
-        options = _options(site, given, answers) if scheduler == "slurm" else {}
-    return {**lines, scheduler: options} if options else lines
-
-
-def _queue(given: Given) -> dict[str, Any]:
-    """Grid Engine itself takes one that has room."""
-    if given.gpu_partition:
-        return {"queue": {**({"cpu": given.partition} if given.partition else {}), "gpu": given.gpu_partition}}
-    return {"queue": given.partition} if given.partition else {}
+    word = scheduler or site.scheduler
+    there, kind = site.schedulers.get(word), SITES.get(word)
+    if kind is not None and there is None:
+        problem = f"there is no {kind.title} on that host: {kind.program} is not there"
+        raise ConfigError(problem, hint="leave --scheduler out")
+    lines = {"scheduler": word, "root": root or _root(site, user, answers, try_root)}
+    options = there.choose_options(given, answers.one_of) if there else {}
+    return {**lines, word: options} if options else lines
 
 
 def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
@@ -89,46 +76,6 @@ def folder(volume: Volume, user: str) -> str:
     return "/".join([base.rstrip("/"), *([] if own else [user]), FOLDER])
 
 
-def _options(site: Site, given: Given, answers: Answers) -> dict[str, Any]:
-    """Options of sbatch, where SLURM itself would not choose as wanted."""
-    options: dict[str, Any] = {}
-    accounts = sorted({each.name for each in site.accounts})
-    if given.account:
-        options["account"] = given.account
-    elif len(accounts) > 1:  # SLURM takes the only one by itself
-        options["account"] = answers.one_of("Which account pays", "--account", accounts, accounts[0])
-    usable = [each for each in site.partitions or () if each.state == "up"]
-    cpu, default = _cpu_partition(usable, given, answers)
-    gpu = given.gpu_partition or _gpu_partition(usable, cpu, answers)
-    if gpu and gpu != cpu:
-        options["partition"] = {"cpu": cpu, "gpu": gpu} if cpu else {"gpu": gpu}
-    elif cpu and not default:
-        options["partition"] = cpu
-    return options
-
-
-def _cpu_partition(usable: Sequence[Partition], given: Given, answers: Answers) -> tuple[str | None, bool]:
-    """Return the partition's name, and whether SLURM would take it by itself."""
-    default = next((each.name for each in usable if each.default), None)
-    if given.partition:
-        return given.partition, given.partition == default
-    if default or not usable:
-        return default, True
-    names = [each.name for each in usable]
-    if len(names) == 1:
-        return names[0], False
-    return answers.one_of("Which partition, as none is SLURM's default", "--partition", names, names[0]), False
-
-
-def _gpu_partition(usable: Sequence[Partition], cpu: str | None, answers: Answers) -> str | None:
-    names = [each.name for each in usable if "gpu" in each.gres]
-    if not names or cpu in names:
-        return None
-    if len(names) == 1:
-        return names[0]
-    return answers.one_of("Which partition for jobs with cards", "--gpu-partition", names, names[0])
-
-
 def suggestion(site: Site) -> str:
     """Return a line for a server with GPUs: most people who call a function there want to use one."""
     has_gpus = site.cards is not None and bool(site.cards.names)
@@ -137,7 +84,7 @@ def suggestion(site: Site) -> str:
 
 def say_site(site: Site) -> None:
     """Print what was found, a line for each thing."""
-    lines = _scheduler_lines(site)
+    lines = site.schedulers[site.scheduler].overview() if site.schedulers else [Bare.overview]
     lines += [f"{each.name} ({each.path}, {each.kind}): {_room(each)}" for each in site.volumes]
     if site.cards is not None and site.cards.trouble:
         lines.append(f"nvidia-smi fails: {site.cards.trouble}")
@@ -146,28 +93,6 @@ def say_site(site: Site) -> None:
         lines.append(f"{len(names)} x {', '.join(sorted(set(names)))}, {memory}; driver {site.cards.driver}")
     for line in lines:
         say(f"  {line}")
-
-
-def _scheduler_lines(site: Site) -> list[str]:
-    if site.partitions is None and site.grid_engine is not None:
-        return [_grid_engine_line(site.grid_engine)]
-    if site.partitions is None:
-        return ["no SLURM: jobs wait their turn for cores, memory and cards in clusterfn's own queue"]
-    if site.trouble:
-        return [f"SLURM, and sinfo fails: {site.trouble}"]
-    lines = [f"SLURM with {len(site.partitions)} partitions (* is the default):"]
-    for each in site.partitions:
-        name, gres = f"{each.name}{'*' if each.default else ''}", f", {each.gres}" if "gpu" in each.gres else ""
-        lines.append(f"  {name}  {each.state}, limit {each.time_limit}, {each.nodes} nodes{gres}")
-    accounts = sorted({each.name for each in site.accounts})
-    return [*lines, f"accounts of yours: {', '.join(accounts)}"] if accounts else lines
-
-
-def _grid_engine_line(found: GridEngineSite) -> str:
-    if found.trouble:
-        return f"Grid Engine, and qconf fails: {found.trouble}"
-    environments = f"; parallel environments: {', '.join(found.environments)}" if found.environments else ""
-    return f"Grid Engine with {len(found.queues)} queues: {', '.join(found.queues)}{environments}"
 
 
 def _room(volume: Volume) -> str:

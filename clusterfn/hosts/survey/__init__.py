@@ -12,17 +12,11 @@ from collections.abc import Mapping
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.survey import parse
 from clusterfn.hosts.survey.site import Site, SurveyedGpus, Volume
-from clusterfn.scheduler import (
-    NOT_THERE,
-    SURVEY_UNSET,
-    Account,
-    Partition,
-    Section,
-    read_schedulers,
-)
+from clusterfn.scheduler import SURVEY_UNSET, read_sites
 from clusterfn.scheduler.job_script import fill
+from clusterfn.scheduler.site import MISSING, Section
 
-__all__ = ["Account", "Partition", "Site", "SurveyedGpus", "Volume", "read_site", "survey"]
+__all__ = ["Site", "SurveyedGpus", "Volume", "read_site", "survey"]
 
 # The usual names of users' folders; %u is the user. Not TMPDIR, which is emptied.
 CANDIDATES = (
@@ -57,7 +51,7 @@ def read_site(found: Mapping[str, Section]) -> Site:
     """Turn the sections of one answer into a Site."""
 
     def section(name: str) -> Section:
-        return found.get(name, Section("", NOT_THERE))
+        return found.get(name, MISSING)
 
     left = parse.quotas(section("quotas").lines)
     volumes: dict[tuple[str, str], Volume] = {}  # in the order of the candidates; with several names by its first
@@ -69,7 +63,7 @@ def read_site(found: Mapping[str, Section]) -> Site:
     slow = [each for each in found.values() if each.rc is None]
     return Site(
         volumes=tuple(volumes.values()),
-        **vars(read_schedulers(found)),
+        schedulers=read_sites(found),
         cards=parse.cards(section("cards")),
         modules=parse.has_modules(section("login")),
         lingering=parse.lingering(section("logind")),

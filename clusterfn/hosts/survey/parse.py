@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clusterfn.hosts import gpus
 from clusterfn.hosts.survey.site import SurveyedGpus, Volume
-from clusterfn.scheduler import NOT_THERE, SILENT, Section
+from clusterfn.scheduler.site import NOT_THERE, SILENT, Section
 
 _COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
 

@@ -1,15 +1,15 @@
 """What a survey found, as dataclasses, and the best volume for `root:`. Sizes in bytes; None where unknown.
 
 That is the home if it has plenty of room, because it is kept and backed up; else the volume with the most room. With
-SLURM the compute nodes must see it too.
+a scheduler the compute nodes must see it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from clusterfn.scheduler import Account, GridEngineSite, Partition, surveyed_scheduler
+from clusterfn.scheduler.site import SchedulerSite
 
 PLENTY_BYTES = 20 * 2**30
 PLENTY_FILES = 200_000
@@ -122,10 +122,7 @@ class Site:
     """All that a survey found.
 
     Attributes:
-        partitions: None where there is no sinfo; empty with `trouble` set where it failed.
-        trouble: What sinfo said instead of partitions.
-        grid_engine: None where there is no qconf.
-        limits: What SLURM bounds or demands: "MaxArraySize=1001", "account physics: MaxJobs=10".
+        schedulers: By the word of `scheduler:`.
         cards: None where there is no nvidia-smi.
         modules: Whether `module` is a command of a login shell.
         lingering: Whether processes of the user outlive his logout; None where logind is not in charge.
@@ -136,10 +133,7 @@ class Site:
     """
 
     volumes: tuple[Volume, ...]
-    partitions: tuple[Partition, ...] | None = None
-    accounts: tuple[Account, ...] = ()
-    limits: tuple[str, ...] = ()
-    trouble: str = ""
+    schedulers: Mapping[str, SchedulerSite] = field(default_factory=dict)
     cards: SurveyedGpus | None = None
     modules: bool = False
     lingering: bool | None = None
@@ -147,13 +141,12 @@ class Site:
     conda: str = ""
     root: Volume | None = None
     silent: tuple[str, ...] = ()
-    grid_engine: GridEngineSite | None = None
 
     @property
     def scheduler(self) -> str:
         """As clusterfn.yml writes it."""
-        return surveyed_scheduler(self.partitions, self.grid_engine)
+        return next(iter(self.schedulers), "bare")
 
     def proposed_root(self) -> tuple[Volume, str] | None:
         """Return the best volume for `root:`, and why; None if none can be written to."""
-        return proposed_root(self.volumes, self.partitions is not None or self.grid_engine is not None)
+        return proposed_root(self.volumes, bool(self.schedulers))

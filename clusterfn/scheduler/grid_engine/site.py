@@ -1,19 +1,26 @@
-"""What `qconf` says of a site, and the lines of clusterfn.yml that suit it. Pure."""
+"""What Grid Engine says of a site: its queues and resources, its GPUs, and the jobs that wait for some. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from xml.etree import ElementTree
 
-from clusterfn.scheduler.grid_engine.submit import USUAL_NAMES
+from clusterfn.config.options import did_you_mean
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError
+from clusterfn.scheduler.base import NodeGpus, Waiting
+from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section
 
+# What most sites call these.
+USUAL_NAMES = {"parallel_environment": "smp", "memory": "h_vmem", "gpus": "gpu"}
 _GPU_NAME = re.compile(r"(?:n|num_?)?gpus?|gpu_?cards?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class GridEngineSite:
+class GridEngineSite(SchedulerSite):
     """One site.
 
     Attributes:
@@ -25,31 +32,136 @@ class GridEngineSite:
 
     queues: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
-    resources: dict[str, bool] | None = None
+    resources: Mapping[str, bool] = field(default_factory=dict)
     trouble: str = ""
 
-    def settings(self) -> dict[str, Any]:
-        """What to write below `grid_engine:` where the site's names are not the usual ones."""
+    title = "Grid Engine"
+    program = "qconf"
+    wanted_address = "a host from which qsub works without loading a module"
+    no_accounts = "Grid Engine charges the project that clusterfn.yml names, or your default one"
+
+    @classmethod
+    def read(cls, found: Mapping[str, Section]) -> GridEngineSite | None:
+        """Read `qconf -sql`, a line "NAME ALLOCATION_RULE" for each parallel environment, and `qconf -sc`."""
+        section = found.get("grid_engine", MISSING)
+        if section.rc == NOT_THERE:
+            return None
+        if section.rc != 0:
+            return cls(trouble=section.trouble)
+        rules = [line.split() for line in section.part("environments")]
+        columns = [line.split() for line in section.part("resources") if not line.startswith("#")]
+        return cls(
+            tuple(line.strip() for line in section.lines if line.strip()),
+            tuple(rule[0] for rule in rules if rule[1:] == ["$pe_slots"]),
+            {row[0]: row[5] == "JOB" for row in columns if len(row) >= 7 and row[4] != "NO"},
+        )
+
+    def overview(self) -> list[str]:
+        """Return one line: its queues and parallel environments."""
+        if self.trouble:
+            return [f"Grid Engine, and qconf fails: {self.trouble}"]
+        environments = f"; parallel environments: {', '.join(self.environments)}" if self.environments else ""
+        return [f"Grid Engine with {len(self.queues)} queues: {', '.join(self.queues)}{environments}"]
+
+    def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
+        """Return the queues that were given, and the site's names where they are not the usual ones."""
         found: dict[str, Any] = {}
-        resources = self.resources or {}
+        if given.gpu_partition:  # else Grid Engine itself takes a queue that has room
+            found["queue"] = {**({"cpu": given.partition} if given.partition else {}), "gpu": given.gpu_partition}
+        elif given.partition:
+            found["queue"] = given.partition
         usual, memory, gpus = (USUAL_NAMES[key] for key in ("parallel_environment", "memory", "gpus"))
         if self.environments and usual not in self.environments:
             found["parallel_environment"] = self.environments[0]
-        if resources and memory not in resources:
+        if self.resources and memory not in self.resources:
             found["memory"] = None
-        other = next((name for name in resources if _GPU_NAME.fullmatch(name)), None)
-        if other and gpus not in resources:
+        other = next((name for name in self.resources if _GPU_NAME.fullmatch(name)), None)
+        if other and gpus not in self.resources:
             found["gpus"] = gpus = other
-        per_job = [name for name in (memory, gpus) if resources.get(name)]
+        per_job = [name for name in (memory, gpus) if self.resources.get(name)]
         return {**found, "per_job": per_job} if per_job else found
 
+    def check(self, host: Host, place: str) -> str:
+        """Find the queues, the parallel environment and the resources that are named."""
+        if self.trouble:
+            hint = "log in and see what `qconf -sql` prints"
+            raise ConfigError("qconf does not answer", evidence=self.trouble.splitlines(), hint=hint)
+        given = host.scheduler_options
+        queue = given.get("queue")
+        queues = list(queue.values()) if isinstance(queue, dict) else [queue] if queue else []
+        for what, wanted, known in (
+            ("queue", [name.partition("@")[0] for name in queues], self.queues),
+            ("parallel_environment", [given.get("parallel_environment")], self.environments),
+            ("resource", [given.get("memory"), given.get("gpus"), *given.get("resources", {})], [*self.resources]),
+        ):
+            for name in wanted:
+                if name is not None and name not in known:
+                    problem = f"there is no {what} {name}{did_you_mean(name, known)}"
+                    raise ConfigError(problem, evidence=sorted(known), hint=f"correct grid_engine: of {place}")
+        return f"Grid Engine with {len(self.queues)} queues: {', '.join(self.queues)}"
 
-def read(queues: Sequence[str], environments: Sequence[str], resources: Sequence[str]) -> GridEngineSite:
-    """Read `qconf -sql`, a line "NAME ALLOCATION_RULE" for each parallel environment, and `qconf -sc`."""
-    rules = [line.split() for line in environments]
-    columns = [line.split() for line in resources if not line.startswith("#")]
-    return GridEngineSite(
-        tuple(line.strip() for line in queues if line.strip()),
-        tuple(rule[0] for rule in rules if rule[1:] == ["$pe_slots"]),
-        {row[0]: row[5] == "JOB" for row in columns if len(row) >= 7 and row[4] != "NO"},
-    )
+
+# $1 the resource. qhost knows what is left of it, and the configuration of a host what there is.
+_GPUS_OF_NODES = """\
+qhost -F "$1" -xml || exit
+for host in $(qconf -sel); do
+    qconf -se "$host"
+done
+"""
+WAITING_COMMAND = ("qstat", "-s", "p", "-r", "-u", "*")
+_JOB = re.compile(r"\s*([0-9]+)\s+[0-9.]+\s+\S+\s+(\S+)\s+(\S+)\s+([0-9]+)/([0-9]+)/([0-9]+)\s+([0-9:]+)\s")
+_LABEL = re.compile(r"\s+([A-Z][\w ]+):\s+(.*)")
+
+
+def gpu_nodes_command(resource: str) -> tuple[str, ...]:
+    """Show what each host has of this resource, and what of it is left."""
+    return ("/bin/sh", "-c", _GPUS_OF_NODES, "sh", resource)
+
+
+def read_gpu_nodes(text: str, resource: str) -> list[NodeGpus]:
+    """Read the GPUs of each host that has some."""
+    document, _, settings = text.partition("</qhost>")
+    totals = dict(_totals(settings, resource))
+    found = []
+    for host in ElementTree.fromstring(f"{document}</qhost>").iter("host"):
+        name = host.get("name", "")
+        if name in totals:
+            free = [float(each.text or 0) for each in host.iter("resourcevalue") if each.get("name") == resource]
+            load = next((each.text for each in host.iter("hostvalue") if each.get("name") == "load_avg"), "-")
+            used = totals[name] - int(free[0]) if free else None
+            found.append(NodeGpus(name, "no answer" if load == "-" else "up", "", totals[name], used))
+    return found
+
+
+def _totals(settings: str, resource: str) -> Iterator[tuple[str, int]]:
+    """Host and amount, of the texts that `qconf -se` prints; a line that continues ends with a backslash."""
+    host = ""
+    for line in settings.replace("\\\n", "").splitlines():
+        key, _, value = line.partition(" ")
+        host = value.strip() if key == "hostname" else host
+        amount = _amount(re.sub(r"\s", "", value), resource)
+        if key == "complex_values" and amount:
+            yield host, int(amount)
+
+
+def _amount(text: str, resource: str) -> str:
+    found = re.search(rf"(?:^|,){re.escape(resource)}=([0-9]+)", text)
+    return found[1] if found else ""
+
+
+def read_waiting(text: str, resource: str) -> list[Waiting]:
+    """Read the jobs that wait for GPUs, in the order of the text, with what one slot of them asks for."""
+    found: list[Waiting] = []
+    job, name, label = None, "", ""
+    for line in text.splitlines():
+        first, labelled = _JOB.match(line), _LABEL.match(line)
+        if first:
+            job = first
+            continue
+        label, value = (labelled[1], labelled[2]) if labelled else (label, line.strip())
+        name = value if label == "Full jobname" else name
+        amount = _amount(value, resource) if label == "Hard Resources" else ""
+        if job and amount:
+            submitted = f"{job[6]}-{job[4]}-{job[5]}T{job[7]}"
+            found.append(Waiting(job[1], job[2], f"{resource}:{amount}", submitted, job[3], name))
+    return found

@@ -29,8 +29,8 @@ from clusterfn.scheduler.base import (
     Submission,
     Waiting,
 )
-from clusterfn.scheduler.grid_engine import gpus as grid_engine_gpus
-from clusterfn.scheduler.grid_engine import states as grid_engine_states
+from clusterfn.scheduler.grid_engine import site, states
+from clusterfn.scheduler.grid_engine.site import USUAL_NAMES
 
 # Variables of the login host that a job gets, without which no download would work at some sites.
 _PASSED = (
@@ -86,8 +86,6 @@ until record=$(qacct -j "$1" ${2:+-t "$2"} 2>&1); do
 done
 printf '%s\n' "$record"
 """
-# What most sites call these.
-USUAL_NAMES = {"parallel_environment": "smp", "memory": "h_vmem", "gpus": "gpu"}
 _ID = re.compile(r"^([0-9]+)(?:\.[0-9]+-[0-9]+:[0-9]+)?\s*$", re.MULTILINE)
 _LIMIT = re.compile(r"^(max_aj_tasks|max_aj_instances|max_u_jobs)\s+([0-9]{1,18})\s*$", re.MULTILINE)
 _MAYBE_SUBMITTED = re.compile(r"commlib error|unable to send message|send error|got no response|timeout", re.IGNORECASE)
@@ -240,7 +238,7 @@ class GridEngine(Scheduler):
             host=self.host.name,
             stage="submit",
             evidence=[line for line in dict.fromkeys(said.splitlines()) if not _SAYS_NOTHING.match(line)],
-            hint=grid_engine_states.submit_hint(said, self.host),
+            hint=states.submit_hint(said, self.host),
             retryable=self.ambiguous(answer),
         )
 
@@ -269,7 +267,7 @@ class GridEngine(Scheduler):
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
         """By name."""
-        return grid_engine_states.states(text)
+        return states.states(text)
 
     def trouble(self, answer: Answer) -> str:
         """The first line of what qstat said, if it failed."""
@@ -280,11 +278,11 @@ class GridEngine(Scheduler):
 
     def in_words(self, state: JobState) -> str:
         """The reason in `states`."""
-        return grid_engine_states.in_words(state)
+        return states.in_words(state)
 
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         """For a job in the error state."""
-        return grid_engine_states.hopeless(state, self.host)
+        return states.hopeless(state, self.host)
 
     def element_log(self, number: int, scheduler_id: str) -> str:
         """By Grid Engine's number of the task."""
@@ -305,7 +303,7 @@ class GridEngine(Scheduler):
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """What qacct says, once qstat lists the job no more; or that its host is lost."""
-        return grid_engine_states.explain(evidence)
+        return states.explain(evidence)
 
     # queues and GPUs
 
@@ -319,9 +317,9 @@ class GridEngine(Scheduler):
     def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
         """qhost for what is free, qconf for what there is."""
         name = self._option("gpus") or ""
-        return Question(grid_engine_gpus.nodes_command(name), lambda text: grid_engine_gpus.nodes(text, name))
+        return Question(site.gpu_nodes_command(name), lambda text: site.read_gpu_nodes(text, name))
 
     def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
         """qstat of all users."""
         name = self._option("gpus") or ""
-        return [Question(grid_engine_gpus.WAITING_COMMAND, lambda text: grid_engine_gpus.waiting(text, name))]
+        return [Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))]

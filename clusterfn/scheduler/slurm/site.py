@@ -1,20 +1,28 @@
-"""What SLURM says of a site in a survey: its partitions, the user's accounts, and what bounds both. Pure."""
+"""What SLURM says of a site: its partitions, the user's accounts, and what it allows one user. Pure.
+
+A tool that a site does not have limits nothing.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-_COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
-_TOLD = ("MaxArraySize", "AccountingStorageEnforce", "DefMemPerCPU", "DefMemPerNode", "MaxMemPerNode")
+from clusterfn.config.options import did_you_mean
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError
+from clusterfn.scheduler.base import SchedulerLimits
+from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section
+
+_NODES = re.compile(r"\d{1,18}", re.ASCII)
 _NOTHING = ("", "UNLIMITED", "(null)", "none")
-_BOUNDS = ("MaxJobs", "MaxSubmitJobs", "MaxWall", "MaxTRES")
 
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition of SLURM, as sinfo has it. `state` is "up" where jobs start."""
+    """One partition, as sinfo has it. `state` is "up" where jobs start."""
 
     name: str
     default: bool
@@ -33,44 +41,183 @@ class Account:
     qos: tuple[str, ...]
 
 
-def partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
+@dataclass(frozen=True)
+class SlurmSite(SchedulerSite):
+    """One site.
+
+    Attributes:
+        accounts: None of them where a site has no accounting.
+        trouble: What sinfo said instead of partitions; "" if it answered.
+    """
+
+    partitions: tuple[Partition, ...] = ()
+    accounts: tuple[Account, ...] = ()
+    trouble: str = ""
+
+    title = "SLURM"
+    program = "sinfo"
+    wanted_address = (
+        "the login node of the cluster, where sinfo works without loading a module; for a machine without a queue: "
+        "scheduler: bare"
+    )
+    no_accounts = "SLURM does not say which accounts you may use"
+
+    @classmethod
+    def read(cls, found: Mapping[str, Section]) -> SlurmSite | None:
+        queues, accounts = found.get("partitions", MISSING), found.get("accounts", MISSING)
+        if queues.rc == NOT_THERE:
+            return None
+        return cls(
+            read_partitions(queues.lines) if queues.rc == 0 else (),
+            read_accounts(accounts.lines) if accounts.rc == 0 else (),
+            queues.trouble,
+        )
+
+    def overview(self) -> list[str]:
+        """Return a line for each partition, and the accounts."""
+        if self.trouble:
+            return [f"SLURM, and sinfo fails: {self.trouble}"]
+        lines = [f"SLURM with {len(self.partitions)} partitions (* is the default):"]
+        for each in self.partitions:
+            name, gres = f"{each.name}{'*' if each.default else ''}", f", {each.gres}" if "gpu" in each.gres else ""
+            lines.append(f"  {name}  {each.state}, limit {each.time_limit}, {each.nodes} nodes{gres}")
+        accounts = sorted({each.name for each in self.accounts})
+        return [*lines, f"accounts of yours: {', '.join(accounts)}"] if accounts else lines
+
+    def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
+        """Return the account and the partitions."""
+        options: dict[str, Any] = {}
+        accounts = sorted({each.name for each in self.accounts})
+        if given.account:
+            options["account"] = given.account
+        elif len(accounts) > 1:  # SLURM takes the only one by itself
+            options["account"] = ask("Which account pays", "--account", accounts, accounts[0])
+        usable = [each for each in self.partitions if each.state == "up"]
+        default = next((each.name for each in usable if each.default), None)
+        names = [each.name for each in usable]
+        cpu = given.partition or default
+        if cpu is None and names:
+            question = "Which partition, as none is SLURM's default"
+            cpu = names[0] if len(names) == 1 else ask(question, "--partition", names, names[0])
+        gpu = given.gpu_partition
+        with_gpus = [each.name for each in usable if "gpu" in each.gres]
+        if not gpu and with_gpus and cpu not in with_gpus:
+            question = "Which partition for jobs with cards"
+            gpu = with_gpus[0] if len(with_gpus) == 1 else ask(question, "--gpu-partition", with_gpus, with_gpus[0])
+        if gpu and gpu != cpu:
+            options["partition"] = {"cpu": cpu, "gpu": gpu} if cpu else {"gpu": gpu}
+        elif cpu and cpu != default:
+            options["partition"] = cpu
+        return options
+
+    def check(self, host: Host, place: str) -> str:
+        """Find the partitions that are named, or the default ones; of "a,b" SLURM takes one that is up."""
+        if self.trouble:
+            hint = f"log in and see what sinfo prints; is {place} the login node?"
+            raise ConfigError("sinfo does not answer", evidence=self.trouble.splitlines(), hint=hint)
+        known = {each.name: each for each in self.partitions}
+        wanted = host.scheduler_options.get("partition")
+        chosen = list(wanted.values()) if isinstance(wanted, dict) else [wanted] if wanted else []
+        for group in chosen or [each.name for each in known.values() if each.default]:
+            names = [name for name in str(group or "").split(",") if name]
+            hint = f"correct slurm: partition: of {place}"
+            for name in names:
+                if name not in known:
+                    problem = f"there is no partition {name}{did_you_mean(name, list(known))}"
+                    raise ConfigError(problem, evidence=sorted(known), hint=hint)
+            if names and all(known[name].state != "up" for name in names):
+                usable = ", ".join(each.name for each in known.values() if each.state == "up") or "none"
+                problem = "; ".join(f"the partition {name} is {known[name].state}" for name in names)
+                raise ConfigError(problem, hint=f"ask the administrator, or {hint}; those that are up: {usable}")
+        rows = [
+            f"{each.name}{'*' if each.default else ''}  {each.state}, limit {each.time_limit}, nodes {each.nodes}, "
+            f"{each.gres}"
+            for each in known.values()
+        ]
+        return "\n".join([f"SLURM with {len(self.partitions)} partitions (* is the default):", *rows])
+
+    def check_account(self, host: Host, place: str) -> str | None:
+        """Find the account and the QOS that are named."""
+        if not self.accounts:
+            return None
+        wanted, qos = host.scheduler_options.get("account"), host.scheduler_options.get("qos")
+        mine = [each for each in self.accounts if wanted in (None, each.name)]
+        for option, value, known in (
+            ("account", wanted, [each.name for each in self.accounts]),
+            ("qos", qos, [name for each in mine for name in each.qos]),
+        ):
+            if value is not None and known and str(value) not in known:
+                names = list(dict.fromkeys(known))
+                raise ConfigError(
+                    f"SLURM lets you use no {option} {value}{did_you_mean(str(value), names)}",
+                    hint=f"set `slurm: {option}:` of {place} to one of {', '.join(names)}",
+                )
+        rows = [f"{each.name}  {each.partition or 'any'}  {', '.join(each.qos) or 'default'}" for each in self.accounts]
+        return "\n".join(["you may be charged to (account, partition, QOS):", *rows])
+
+
+def read_partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
     """Parse `sinfo --format=%P|%a|%l|%D|%G`: a row for each kind of node, so one partition may have several."""
     found: dict[str, Partition] = {}
     for line in lines:
         words = line.strip().split("|")
         if len(words) != 5:
             continue
-        starred, state, limit, nodes, gres = words
-        name = starred.rstrip("*")
-        row = Partition(name, starred.endswith("*"), state, limit, int(nodes) if _COUNT.fullmatch(nodes) else 0, gres)
-        found[name] = _joined(found[name], row) if name in found else row
+        starred, state, limit, count, gres = words
+        name, nodes = starred.rstrip("*"), int(count) if _NODES.fullmatch(count) else 0
+        row = found[name] = found.get(name) or Partition(name, starred.endswith("*"), state, limit, 0, gres)
+        kinds = dict.fromkeys(each for each in (row.gres, gres) if each not in _NOTHING)
+        found[name] = replace(row, nodes=row.nodes + nodes, gres=", ".join(kinds) or row.gres)
     return tuple(found.values())
 
 
-def _joined(one: Partition, other: Partition) -> Partition:
-    gres = ", ".join(dict.fromkeys(each for each in (one.gres, other.gres) if each not in _NOTHING)) or one.gres
-    return Partition(one.name, one.default, one.state, one.time_limit, one.nodes + other.nodes, gres)
-
-
-def accounts(lines: Iterable[str]) -> tuple[Account, ...]:
-    """Parse the first three columns of `sacctmgr -nP show assoc format=account,partition,qos,...`."""
-    found = []
-    for name, partition, qos, *_ in _associations(lines):
-        found.append(Account(name, partition, tuple(each for each in qos.split(",") if each)))
+def read_accounts(lines: Iterable[str]) -> tuple[Account, ...]:
+    """Parse `sacctmgr -nP show assoc format=account,partition,qos`."""
+    rows = (line.strip().split("|") for line in lines)
+    rows = (row for row in rows if len(row) >= 3 and row[0] and " " not in row[0])
+    found = (Account(row[0], row[1], tuple(each for each in row[2].split(",") if each)) for row in rows)
     return tuple(dict.fromkeys(found))
 
 
-def limits(lines: Iterable[str], associations: Iterable[str]) -> tuple[str, ...]:
-    """Return the limits and demands in `scontrol show config` and in the other columns of the associations."""
-    config = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
-    told = [f"{name}={config[name]}" for name in _TOLD if config.get(name, "") not in _NOTHING]
-    for name, partition, _, *bounds in _associations(associations):
-        set_ = ", ".join(f"{bound}={value}" for bound, value in zip(_BOUNDS, bounds) if value)
-        where = f"account {name}" + (f", partition {partition}" if partition else "")
-        told += [f"{where}: {set_}"] if set_ else []
-    return tuple(told)
+# What one user may have: array sizes, jobs at a time, the time of a partition
+
+_CONFIG = re.compile(r"^(MaxArraySize|MaxJobCount)\s*=\s*([0-9]{1,18})(?![0-9])", re.MULTILINE)
+_PARTITION = re.compile(r"^PartitionName=(\S+)(.*)$", re.MULTILINE)
+_COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")  # what is longer is no count
+_TIME = re.compile(r" MaxTime=(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-9]{1,9}):([0-9]{1,9})(?!\S)")
 
 
-def _associations(lines: Iterable[str]) -> Iterable[list[str]]:
-    rows = (line.strip().split("|") for line in lines)
-    return [row for row in rows if len(row) >= 3 and row[0] and " " not in row[0]]
+def limits_commands(clusters: tuple[str, ...], user: str) -> Sequence[tuple[str, ...]]:
+    """Show the configuration, the partitions, and what the user's associations allow."""
+    return (
+        ("scontrol", *clusters, "show", "config"),
+        ("scontrol", *clusters, "--oneliner", "show", "partition"),
+        ("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=MaxSubmit,GrpSubmit"),
+    )
+
+
+def read_limits(told: Sequence[str], partition: str | None) -> SchedulerLimits:
+    """Read what these commands printed; "" of one that failed.
+
+    Example:
+        >>> read_limits(["MaxArraySize = 1001", "PartitionName=short Default=YES MaxTime=01:00:00", "40|"], None)
+        SchedulerLimits(array=1000, jobs=40, time_s=3600.0)
+    """
+    config, partitions, associations = told
+    known = {name: int(value) for name, value in _CONFIG.findall(config)}
+    array = known.get("MaxArraySize")
+    jobs = [int(word) for word in _COUNT.findall(associations)]
+    jobs += [known["MaxJobCount"]] if "MaxJobCount" in known else []
+    return SchedulerLimits(array - 1 if array else None, min(jobs, default=None), _shortest_time(partitions, partition))
+
+
+def _shortest_time(text: str, wanted: str | None) -> float | None:
+    """The shortest MaxTime of the partitions that are asked for, or of the default one."""
+    names = wanted.split(",") if wanted else []
+    times = []
+    for name, facts in _PARTITION.findall(text):
+        found = _TIME.search(facts)
+        if found and (name in names if names else " Default=YES" in facts):
+            days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+            times.append(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return min(times, default=None)

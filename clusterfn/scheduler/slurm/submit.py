@@ -34,8 +34,7 @@ from clusterfn.scheduler.base import (
     Submission,
     Waiting,
 )
-from clusterfn.scheduler.slurm import gres
-from clusterfn.scheduler.slurm import limits as slurm_limits
+from clusterfn.scheduler.slurm import gres, site
 from clusterfn.scheduler.slurm import states as slurm_states
 
 
@@ -118,11 +117,11 @@ class Slurm(Scheduler):
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
         """scontrol, and sacctmgr where a site has accounting."""
-        return slurm_limits.commands(self._clusters(), self.user)
+        return site.limits_commands(self._clusters(), self.user)
 
     def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
         """Of the partition that a job with so many cards goes to."""
-        return slurm_limits.read(told, self._with_the_hosts({}, gpus).get("partition"))
+        return site.read_limits(told, self._with_the_hosts({}, gpus).get("partition"))
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
         """sbatch with the line itself, and with what the host's other jobs need, such as the account."""

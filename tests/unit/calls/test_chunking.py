@@ -10,7 +10,7 @@ from clusterfn.calls import chunking
 from clusterfn.calls.chunking import MachineCapacity, MapOptions
 from clusterfn.config.spec import Group
 from clusterfn.scheduler.base import SchedulerLimits
-from clusterfn.scheduler.slurm import limits as slurm_limits
+from clusterfn.scheduler.slurm.site import read_limits
 
 # scontrol of SLURM 22.05, shortened.
 CONFIG = "MaxArraySize            = 1001\nMaxBatchRequeue         = 5\nMaxJobCount             = 10000\n"
@@ -132,5 +132,5 @@ def test_how_many_take_turns_can_be_said_with_and_without_cards(count, up_to, ca
     ("partition", "time_s"), [(None, 3600.0), ("long", 216_000.0), ("long,short", 3600.0), ("free", None), ("x", None)]
 )
 def test_limits_are_what_the_tools_print(partition, time_s):
-    assert slurm_limits.read([CONFIG, PARTITIONS, "500|\n|40\n"], partition) == SchedulerLimits(1000, 40, time_s)
-    assert slurm_limits.read(["", "", ""], partition) == SchedulerLimits()
+    assert read_limits([CONFIG, PARTITIONS, "500|\n|40\n"], partition) == SchedulerLimits(1000, 40, time_s)
+    assert read_limits(["", "", ""], partition) == SchedulerLimits()

@@ -15,8 +15,10 @@ import pytest
 from clusterfn.cli.check import connection, function, probe_job, scheduler, storage
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import Completed
-from clusterfn.hosts.survey import Account, Partition, Site, SurveyedGpus, Volume
+from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
+from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 
 GB = 2**30
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="a host's shell")
@@ -52,8 +54,15 @@ def fails(step: Any, where: CheckState, kind: type[StepFailed] = StepFailed) -> 
     return caught.value
 
 
+def rejects(step: Any, where: CheckState) -> ConfigError:
+    """What the scheduler's own comparison of clusterfn.yml with the site says."""
+    with pytest.raises(ConfigError) as caught:
+        step(where)
+    return caught.value
+
+
 def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options: Any) -> CheckState:
-    site = Site((), partitions or (SHORT, DOWN, DRAINED), accounts)
+    site = Site((), {"slurm": SlurmSite(partitions or (SHORT, DOWN, DRAINED), accounts)})
     return found(site, "slurm", scheduler_options=options)
 
 
@@ -69,10 +78,10 @@ def test_a_partition_that_is_up_passes(partition):
      ("mian", "there is no partition mian; did you mean main?")],
 )  # fmt: skip
 def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
-    failed = fails(scheduler.scheduler, slurm(partition=partition))
+    failed = rejects(scheduler.scheduler, slurm(partition=partition))
 
-    assert str(failed) == said
-    assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in failed.hint
+    assert failed.message == said
+    assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in str(failed.hint)
 
 
 @needs_sh
@@ -125,7 +134,7 @@ def done(value):
 def test_a_default_partition_that_is_down_fails():
     only = Partition("main", True, "down", "1:00:00", 9, "(null)")
 
-    assert str(fails(scheduler.scheduler, slurm(only))) == "the partition main is down"
+    assert rejects(scheduler.scheduler, slurm(only)).message == "the partition main is down"
 
 
 def test_no_sinfo_has_a_next_step():
@@ -137,16 +146,15 @@ def test_no_sinfo_has_a_next_step():
 
 
 def test_a_sinfo_that_fails_is_shown_with_its_words():
-    failed = fails(
-        scheduler.scheduler, found(Site((), (), trouble="slurm_load_partitions: Unable to contact"), "slurm")
-    )
+    silent = SlurmSite(trouble="slurm_load_partitions: Unable to contact")
+    failed = rejects(scheduler.scheduler, found(Site((), {"slurm": silent}), "slurm"))
 
     assert failed.evidence == ("slurm_load_partitions: Unable to contact",)
-    assert "see what sinfo prints" in failed.hint
+    assert "see what sinfo prints" in str(failed.hint)
 
 
 def test_slurm_on_a_bare_host_is_a_warning():
-    warned = fails(scheduler.scheduler, found(Site((), (SHORT,))), StepWarning)
+    warned = fails(scheduler.scheduler, found(Site((), {"slurm": SlurmSite((SHORT,))})), StepWarning)
 
     assert "write scheduler: slurm for host cluster (clusterfn.yml:2)" in warned.hint
 
@@ -166,9 +174,9 @@ def test_an_account_and_a_qos_that_slurm_knows_pass():
       "set `slurm: qos:` of host cluster (clusterfn.yml:2) to one of normal, long")],
 )  # fmt: skip
 def test_an_account_or_qos_that_slurm_does_not_give_fails(options, said, mends):
-    failed = fails(scheduler.account, slurm(accounts=(PHYSICS,), **options))
+    failed = rejects(scheduler.account, slurm(accounts=(PHYSICS,), **options))
 
-    assert (str(failed), failed.hint) == (said, mends)
+    assert (failed.message, failed.hint) == (said, mends)
 
 
 def test_without_accounting_nothing_is_said_of_accounts():
@@ -227,7 +235,11 @@ def test_a_root_that_is_mounted_noexec_fails_where_something_must_be_started_fro
     ("site", "scheduler", "said"),
     [
         (Site((SCRATCH,), root=volume(writable=False)), "bare", "cannot be written to"),
-        (Site((SCRATCH,), (SHORT,), root=volume(kind="tmpfs")), "slurm", "where no compute node sees it"),
+        (
+            Site((SCRATCH,), {"slurm": SlurmSite((SHORT,))}, root=volume(kind="tmpfs")),
+            "slurm",
+            "where no compute node sees it",
+        ),
         (Site((SCRATCH,), silent=("root",)), "bare", "the file system of /home/ann/.clusterfn does not answer"),
     ],
 )

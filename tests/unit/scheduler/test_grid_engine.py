@@ -10,8 +10,8 @@ from clusterfn.bridge import layout
 from clusterfn.config.spec import Group, Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, JobState, NodeGpus, SchedulerLimits
-from clusterfn.scheduler.grid_engine import GridEngine
-from clusterfn.scheduler.grid_engine.site import read as read_site
+from clusterfn.scheduler.grid_engine import GridEngine, GridEngineSite
+from clusterfn.scheduler.site import Given, Section
 from tests.golden.samples import BARE, job
 
 RECORDED = Path(__file__).parents[2] / "golden" / "grid-engine-8.1.9"
@@ -311,16 +311,27 @@ def test_jobs_that_wait_for_gpus_are_found():
 # the site
 
 
+def surveyed(queues: list[str], environments: list[str], resources: str) -> GridEngineSite:
+    parts = {"environments": environments, "resources": resources.splitlines()}
+    site = GridEngineSite.read({"grid_engine": Section("grid_engine", 0, queues, parts)})
+    assert site is not None
+    return site
+
+
+def chosen(site: GridEngineSite) -> dict[str, object]:
+    return site.choose_options(Given(), lambda *_: pytest.fail("nothing is asked"))
+
+
 def test_the_usual_names_need_no_line_in_the_configuration():
-    site = read_site(["all.q"], ["make $round_robin", "smp $pe_slots"], recorded("qconf-sc").splitlines())
+    site = surveyed(["all.q"], ["make $round_robin", "smp $pe_slots"], recorded("qconf-sc"))
     assert (site.queues, site.environments) == (("all.q",), ("smp",))
-    assert site.settings() == {}
+    assert chosen(site) == {}
 
 
 def test_other_names_are_written_down():
     text = recorded("qconf-sc")
     text = re.sub(r"^gpu .*$", "ngpus ngpus INT <= YES JOB 0 0", text, flags=re.MULTILINE)
     text = re.sub(r"^h_vmem .*$", "h_vmem h_vmem MEMORY <= NO NO 0 0", text, flags=re.MULTILINE)
-    assert read_site(["a.q"], ["shm $pe_slots"], text.splitlines()).settings() == {
+    assert chosen(surveyed(["a.q"], ["shm $pe_slots"], text)) == {
         "parallel_environment": "shm", "memory": None, "gpus": "ngpus", "per_job": ["ngpus"],
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 import pytest
 
-from clusterfn.scheduler.base import SchedulerLimits
 from clusterfn.scheduler.slurm.gres import (
     NodeGpus,
     Waiting,
@@ -13,7 +12,6 @@ from clusterfn.scheduler.slurm.gres import (
     waiting,
     waiting_command,
 )
-from clusterfn.scheduler.slurm.limits import read
 
 # SLURM 22.05.8, shortened in the middle
 N1 = (
@@ -86,4 +84,3 @@ def test_the_questions_go_to_the_right_cluster():
 
 def test_a_count_that_is_too_long_to_be_one_is_left_out():
     assert nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == []
-    assert read([f"MaxArraySize = {'9' * 5000}", "", f"{'9' * 5000}|40"], None) == SchedulerLimits(jobs=40)

@@ -8,10 +8,11 @@ import pytest
 
 from clusterfn.cli.init import choices
 from clusterfn.cli.init.answers import Answers
-from clusterfn.cli.init.choices import Given
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.survey import Account, Partition, Site, SurveyedGpus, Volume
+from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
 from clusterfn.scheduler.grid_engine import GridEngineSite
+from clusterfn.scheduler.site import Given
+from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 
 GB = 2**30
 HOME = Volume("$HOME", "/home/ada", "nfs4", 900 * GB, 10**7, shared=True)
@@ -25,7 +26,7 @@ def partition(name: str, default: bool = False, state: str = "up", gres: str = "
 
 
 def slurm(*partitions: Partition, accounts: tuple[str, ...] = (), volumes: tuple[Volume, ...] = (HOME,)) -> Site:
-    return Site(volumes, partitions, tuple(Account(name, "", ()) for name in accounts))
+    return Site(volumes, {"slurm": SlurmSite(partitions, tuple(Account(name, "", ()) for name in accounts))})
 
 
 @pytest.fixture
@@ -41,8 +42,8 @@ def typed(monkeypatch, capsys):
     return make
 
 
-def proposed(site: Site, **given: str) -> dict:
-    return choices.keys(site, "ada", Given(**given), Answers(yes=True))
+def proposed(site: Site, scheduler: str | None = None, root: str | None = None, **given: str) -> dict:
+    return choices.keys(site, "ada", scheduler, root, Given(**given), Answers(yes=True))
 
 
 def test_a_machine_without_slurm_has_no_more_than_a_root():
@@ -103,7 +104,7 @@ def test_a_choice_is_asked_about_until_it_is_one(typed):
     site = slurm(partition("main", default=True), partition("a", gres="gpu:1"), partition("b", gres="gpu:1"),
                  accounts=("mine", "yours"))  # fmt: skip
 
-    keys = choices.keys(site, "ada", Given(account="mine"), Answers(yes=False))
+    keys = choices.keys(site, "ada", None, None, Given(account="mine"), Answers(yes=False))
 
     assert keys["slurm"]["partition"] == {"cpu": "main", "gpu": "b"}
     assert "'nonsense' is none of a, b" in asked()
@@ -125,7 +126,7 @@ def test_a_root_that_cannot_be_made_is_asked_for_again(typed):
 
     asked = typed("/scratch/me", "/scratch/ada")
 
-    lines = choices.keys(Site((HOME,)), "ada", Given(), Answers(yes=False), try_root)
+    lines = choices.keys(Site((HOME,)), "ada", None, None, Given(), Answers(yes=False), try_root)
     assert lines["root"] == "/scratch/ada"
     assert "Permission denied" in asked()
 
@@ -133,7 +134,7 @@ def test_a_root_that_cannot_be_made_is_asked_for_again(typed):
 def test_a_root_that_is_none_is_asked_for_again(typed):
     asked = typed("scratch", "/scratch/ada")
 
-    assert choices.keys(Site((HOME,)), "ada", Given(), Answers(yes=False))["root"] == "/scratch/ada"
+    assert choices.keys(Site((HOME,)), "ada", None, None, Given(), Answers(yes=False))["root"] == "/scratch/ada"
     assert "'scratch' is not an absolute path" in asked()
 
 
@@ -141,14 +142,14 @@ def test_without_room_anywhere_the_root_must_be_said(typed):
     typed("/somewhere")
     full = Volume("$HOME", "/home/ada", "nfs4", 0, 0, writable=False)
 
-    assert choices.keys(Site((full,)), "ada", Given(), Answers(yes=True))["root"] == "/somewhere"
+    assert choices.keys(Site((full,)), "ada", None, None, Given(), Answers(yes=True))["root"] == "/somewhere"
 
 
 def test_without_a_terminal_the_error_names_the_option(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("/r\n"))
 
     with pytest.raises(ConfigError) as caught:
-        choices.keys(Site((HOME,)), "ada", Given(), Answers(yes=False))
+        choices.keys(Site((HOME,)), "ada", None, None, Given(), Answers(yes=False))
     assert "--root" in (caught.value.hint or "") and "~/.clusterfn" in (caught.value.hint or "")
 
 
@@ -173,8 +174,8 @@ def test_grid_engine_is_written_with_the_names_of_the_site_and_the_queues_that_w
     usual = GridEngineSite(("all.q",), ("smp",), {"h_vmem": False, "gpu": False})
     other = GridEngineSite(("a.q", "b.q"), ("shm",), {"h_vmem": True, "ngpus": False})
 
-    assert proposed(Site((HOME,), grid_engine=usual)) == {"scheduler": "grid_engine", "root": "~/.clusterfn"}
-    assert proposed(Site((HOME,), grid_engine=other), gpu_partition="b.q")["grid_engine"] == {
+    assert proposed(Site((HOME,), {"grid_engine": usual})) == {"scheduler": "grid_engine", "root": "~/.clusterfn"}
+    assert proposed(Site((HOME,), {"grid_engine": other}), gpu_partition="b.q")["grid_engine"] == {
         "queue": {"gpu": "b.q"}, "parallel_environment": "shm", "gpus": "ngpus", "per_job": ["h_vmem"],
     }  # fmt: skip
     with pytest.raises(ConfigError, match="no Grid Engine on that host"):

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from clusterfn.hosts.connection import Completed
-from clusterfn.hosts.survey import Account, Site, SurveyedGpus, Volume, parse, read_site, survey
-from clusterfn.scheduler import Section
-from clusterfn.scheduler.slurm import site as slurm_site
+from clusterfn.hosts.survey import Site, SurveyedGpus, Volume, parse, read_site, survey
+from clusterfn.scheduler.site import Section
+from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 
 KB, GB = 1024, 2**30
 
@@ -197,46 +197,6 @@ def test_a_script_that_cannot_be_started_shows_noexec():
     assert found.noexec
 
 
-SINFO = """
-    main*|up|7-00:00:00|90|(null)
-    gpu|up|2-00:00:00|4|gpu:a100:4(S:0-1)
-    gpu|up|2-00:00:00|8|gpu:h100:8
-    old|inact|infinite|1|(null)
-    sinfo: warning: something of the site
-"""
-
-
-def test_a_partition_of_several_kinds_of_nodes_is_one():
-    found = {each.name: each for each in slurm_site.partitions(text(SINFO))}
-
-    assert list(found) == ["main", "gpu", "old"]
-    assert (found["gpu"].nodes, found["gpu"].gres) == (12, "gpu:a100:4(S:0-1), gpu:h100:8")
-    assert (found["main"].default, found["main"].time_limit, found["old"].state) == (True, "7-00:00:00", "inact")
-
-
-SACCTMGR = """
-    physics||normal,long|10||1-00:00:00|
-    physics||normal,long|||||
-    bio|gpu|||||cpu=100
-"""
-
-
-def test_associations_are_accounts_and_their_bounds_are_limits():
-    assert slurm_site.accounts(text(SACCTMGR)) == (
-        Account("physics", "", ("normal", "long")),
-        Account("bio", "gpu", ()),
-    )
-    assert slurm_site.limits(text("MaxArraySize            = 1001\nDefMemPerNode = UNLIMITED"), text(SACCTMGR)) == (
-        "MaxArraySize=1001",
-        "account physics: MaxJobs=10, MaxWall=1-00:00:00",
-        "account bio, partition gpu: MaxTRES=cpu=100",
-    )
-
-
-def test_complaints_of_sacctmgr_are_no_accounts():
-    assert slurm_site.accounts(["sacctmgr: error: You are not running a supported accounting_storage plugin"]) == ()
-
-
 CARDS = text("NVIDIA A100-SXM4-40GB, 40960, 570.86.15, 8.0\nNVIDIA A100-SXM4-80GB, 81920, 570.86.15, 8.0")
 OLD = text('Field "compute_cap" is not a valid field to query.')
 
@@ -335,12 +295,13 @@ def test_what_looks_like_a_number_and_is_none_breaks_nothing(odd):
     )
     found = read_site(parse.sections(text, "M"))
 
-    assert found.partitions is not None and found.partitions[0].nodes == 0
+    assert found.schedulers == {"slurm": SlurmSite((Partition("main", True, "up", "1:00", 0, "gpu"),))}
     assert found.cards is not None and found.cards.names == ("B100",)
 
 
 HOME = Volume("$HOME", "/home/ann", "nfs4", 100 * GB, 10**6, shared=True, device="filer:/home")
 SCRATCH = Volume("$SCRATCH", "/scratch/ann", "lustre", 900 * GB, 10**9, shared=True, device="mds:/scratch")
+NODES = {"slurm": SlurmSite()}
 LOCAL = Volume("/data/ann", "/data/ann", "xfs", 5000 * GB, 10**9, device="/dev/sdb1")
 
 
@@ -349,21 +310,21 @@ def changed(volume: Volume, **values: Any) -> Volume:
 
 
 @pytest.mark.parametrize(
-    ("volumes", "partitions", "name", "reason"),
+    ("volumes", "schedulers", "name", "reason"),
     [
-        ([HOME, SCRATCH, LOCAL], (), "$HOME", "the home has plenty: 100.0 GB and 1000000 files"),
-        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], (), "$SCRATCH", "the home has 5.0 GB"),
-        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], None, "/data/ann", "it has most room: 4.9 TB"),
-        ([changed(HOME, quota_files=1000), SCRATCH], (), "$SCRATCH", "the home has 100.0 GB and 1000 files"),
-        ([changed(HOME, noexec=True), SCRATCH], (), "$SCRATCH", "it has most room: 900.0 GB"),
-        ([changed(HOME, writable=False), SCRATCH], None, "$SCRATCH", "it has most room"),
-        ([changed(HOME, free_bytes=GB), changed(LOCAL, kind="tmpfs")], None, "$HOME", "it has most room: 1.0 GB"),
-        ([changed(HOME, free_bytes=GB), changed(SCRATCH, free_files=100)], (), "$HOME", "it has most room: 1.0 GB"),
-        ([changed(HOME, shared=False), LOCAL], (), "$HOME", "none here is a network file system"),
+        ([HOME, SCRATCH, LOCAL], NODES, "$HOME", "the home has plenty: 100.0 GB and 1000000 files"),
+        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], NODES, "$SCRATCH", "the home has 5.0 GB"),
+        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], {}, "/data/ann", "it has most room: 4.9 TB"),
+        ([changed(HOME, quota_files=1000), SCRATCH], NODES, "$SCRATCH", "the home has 100.0 GB and 1000 files"),
+        ([changed(HOME, noexec=True), SCRATCH], NODES, "$SCRATCH", "it has most room: 900.0 GB"),
+        ([changed(HOME, writable=False), SCRATCH], {}, "$SCRATCH", "it has most room"),
+        ([changed(HOME, free_bytes=GB), changed(LOCAL, kind="tmpfs")], {}, "$HOME", "it has most room: 1.0 GB"),
+        ([changed(HOME, free_bytes=GB), changed(SCRATCH, free_files=100)], NODES, "$HOME", "it has most room: 1.0 GB"),
+        ([changed(HOME, shared=False), LOCAL], NODES, "$HOME", "none here is a network file system"),
     ],
 )
-def test_the_home_is_proposed_if_it_has_plenty_else_what_has_most_room(volumes, partitions, name, reason):
-    proposed = Site(tuple(volumes), partitions).proposed_root()
+def test_the_home_is_proposed_if_it_has_plenty_else_what_has_most_room(volumes, schedulers, name, reason):
+    proposed = Site(tuple(volumes), schedulers).proposed_root()
 
     assert proposed is not None
     assert proposed[0].name == name
@@ -495,14 +456,12 @@ def test_programs_of_the_host_are_asked(ask, tmp_path):
     site = ask(
         sinfo="echo 'main*|up|1:00:00|2|gpu:4'",
         sacctmgr="echo 'physics||normal||||'",
-        scontrol="echo 'MaxArraySize            = 1001'",
         nvidia_smi="case $* in *compute_cap*) echo 'no such field'; exit 2;; esac; echo 'Tesla K80, 11441, 418.87'",
         conda=":",
     )
 
-    assert [each.name for each in site.partitions or ()] == ["main"]
-    assert site.accounts == (Account("physics", "", ("normal",)),)
-    assert site.limits == ("MaxArraySize=1001",)
+    partition, physics = Partition("main", True, "up", "1:00:00", 2, "gpu:4"), Account("physics", "", ("normal",))
+    assert site.schedulers == {"slurm": SlurmSite((partition,), (physics,))}
     assert site.cards == SurveyedGpus(("Tesla K80",), 11441 * 2**20, "418.87")
     assert site.conda == str(tmp_path / "bin" / "conda")
     assert site.scheduler == "slurm"
@@ -515,7 +474,7 @@ def test_what_hangs_is_named_and_ended_and_hides_nothing_else(ask, tmp_path):
     site = ask(timeout_s=1, sinfo=hangs, nvidia_smi=hangs, quota=hangs)
 
     assert set(site.silent) == {"partitions", "cards", "quotas"}
-    assert (site.partitions, site.trouble) == ((), "it did not answer in time")
+    assert site.schedulers == {"slurm": SlurmSite(trouble="it did not answer in time")}
     assert site.cards == SurveyedGpus(trouble="it did not answer in time")
     assert site.root is not None
     started = (tmp_path / "pids").read_text().split()

@@ -1,0 +1,48 @@
+"""What sinfo, sacctmgr and scontrol say of a site, as recorded or as their manuals show it."""
+
+from __future__ import annotations
+
+import textwrap
+
+from clusterfn.scheduler.base import SchedulerLimits
+from clusterfn.scheduler.slurm.site import Account, read_accounts, read_limits, read_partitions
+
+
+def lines(block: str) -> list[str]:
+    return textwrap.dedent(block).strip("\n").splitlines()
+
+
+SINFO = """
+    main*|up|7-00:00:00|90|(null)
+    gpu|up|2-00:00:00|4|gpu:a100:4(S:0-1)
+    gpu|up|2-00:00:00|8|gpu:h100:8
+    old|inact|infinite|1|(null)
+    sinfo: warning: something of the site
+"""
+
+
+def test_a_partition_of_several_kinds_of_nodes_is_one():
+    found = {each.name: each for each in read_partitions(lines(SINFO))}
+
+    assert list(found) == ["main", "gpu", "old"]
+    assert (found["gpu"].nodes, found["gpu"].gres) == (12, "gpu:a100:4(S:0-1), gpu:h100:8")
+    assert (found["main"].default, found["main"].time_limit, found["old"].state) == (True, "7-00:00:00", "inact")
+
+
+SACCTMGR = """
+    physics||normal,long
+    physics||normal,long
+    bio|gpu|
+"""
+
+
+def test_associations_are_accounts():
+    assert read_accounts(lines(SACCTMGR)) == (Account("physics", "", ("normal", "long")), Account("bio", "gpu", ()))
+
+
+def test_complaints_of_sacctmgr_are_no_accounts():
+    assert read_accounts(["sacctmgr: error: You are not running a supported accounting_storage plugin"]) == ()
+
+
+def test_a_limit_that_is_too_long_to_be_one_is_left_out():
+    assert read_limits([f"MaxArraySize = {'9' * 5000}", "", f"{'9' * 5000}|40"], None) == SchedulerLimits(jobs=40)
