@@ -28,12 +28,12 @@ from clusterfn.config.spec import Host, JobSpec, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
-from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
     from clusterfn.config.options import Options
     from clusterfn.hosts.connection import Reply
+    from clusterfn.scheduler.base import Scheduler
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None"], payloads.Payload]
@@ -127,10 +127,10 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
     with job_display.nothing_runs():
         known = config_file.load()
         host, because = known.resolve(options.host)
-        resources = resources_of(options, host)
+        session = open_session(host)
+        resources = resources_of(options, host, session.scheduler_rules)
         name = job_name(options.name or str(getattr(function, "__name__", "function")))
         secret = secret_values(options)
-        session = open_session(host)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
         if warning := session.warning():
@@ -191,7 +191,7 @@ def _pack_for_environment(
     return payload, ready
 
 
-def resources_of(options: Options, host: Host) -> Resources:
+def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resources:
     """Return what the decorator asked for, completed by the host's defaults.
 
     Raises:
@@ -219,7 +219,7 @@ def resources_of(options: Options, host: Host) -> Resources:
         if given is not None and not gpus:
             message = f"{word}= says which cards, and the call asks for none"
             raise ConfigError(message, hint=f"add gpus=1, or remove {word}=")
-    return scheduler_for(host).resolve_resources(asked)
+    return scheduler.resolve_resources(asked)
 
 
 def tell_left_out(payload: payloads.Payload) -> None:

@@ -27,7 +27,6 @@ from clusterfn.config.spec import Group, JobSpec, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
-from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _machine(session: HostState, asked: Resources) -> chunking.MachineCapacity:
 
 def _tell(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
     job_display.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
-    gpus, scheduler = one.job.resources.gpus, scheduler_for(one.job.host)
+    gpus, scheduler = one.job.resources.gpus, one.session.scheduler
     if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
         mode = f"PARALLEL processing, each item {place}"

@@ -147,6 +147,11 @@ class HostState:
         return [self.connection.facts.python, "-I", "-S", posixpath.join(self.bridge, layout.BUILD)]
 
     @functools.cached_property
+    def scheduler_rules(self) -> Scheduler:
+        """The scheduler as far as the configuration alone describes it; needs no connection."""
+        return scheduler_for(self.host)
+
+    @functools.cached_property
     def scheduler(self) -> Scheduler:
         """Builds the host's commands and reads their answers."""
         facts = self.connection.facts

@@ -6,6 +6,7 @@ A pickle names the modules of the functions that rebuild it, so both sides must 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -18,6 +19,7 @@ _lock = threading.Lock()
 _FOLDER = Path(__file__).parents[1] / "bridge" / "serialization"
 
 
+@functools.cache
 def part(name: str) -> ModuleType:
     """One module of the package: `container`, `exceptions`, `pickler`, `stand_ins` or `unpicklable`."""
     _ensure()

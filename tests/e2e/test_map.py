@@ -29,10 +29,10 @@ from clusterfn import (
     TimeLimit,
     WorkerLost,
     cluster,
-    config,
 )
 from clusterfn.calls import history
 from clusterfn.calls.group import state_of_group
+from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm import Slurm
 from tests.e2e.conftest import give_to, wait_until
@@ -294,7 +294,7 @@ def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeyp
             raise ValueError(os.environ["SLURM_ARRAY_TASK_COUNT"])
         return int(os.environ["SLURM_ARRAY_TASK_COUNT"])
 
-    monkeypatch.setattr(open_session(config.load().hosts["slurm"]), "limits", ["MaxArraySize = 3", "", ""])
+    monkeypatch.setattr(open_session(config_file.load().hosts["slurm"]), "limits", ["MaxArraySize = 3", "", ""])
     group = cluster(host="slurm")(array_of).map(range(4), chunksize=1)
     assert group.wait(90) and {str(error) for error in group.failed.values()} == {"2"}
 

@@ -9,10 +9,12 @@ import pytest
 
 from clusterfn import cluster
 from clusterfn.calls import call, payload
+from clusterfn.config.config_file import LOCAL
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Interpreter
 from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
+from clusterfn.scheduler import scheduler_for
 
 OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
 
@@ -30,7 +32,8 @@ def host(monkeypatch, tmp_path):
     facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
     known.session = SimpleNamespace(
         root="/root", bridge="/root/bridge/x", connection=SimpleNamespace(facts=facts), warning=str,
-        enough=lambda resources: None, expected_python=lambda request: known.expected,
+        scheduler_rules=scheduler_for(LOCAL), enough=lambda resources: None,
+        expected_python=lambda request: known.expected,
         environment=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
     )  # fmt: skip
     monkeypatch.setattr("clusterfn.calls.call.open_session", lambda host: known.session)

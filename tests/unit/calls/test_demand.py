@@ -9,6 +9,7 @@ from clusterfn.calls.call import resources_of
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, Unsatisfiable
+from clusterfn.scheduler import scheduler_for
 
 BARE = Host(name="tensor01", address="tensor01", scheduler="bare", source="clusterfn.yml:2")
 SIZES = {"a6000": 48 << 30, "A100": 80 << 30, "t4": 16 << 30}
@@ -16,7 +17,7 @@ SLURM = replace(BARE, name="hpc", scheduler="slurm", cards=SIZES)
 
 
 def asked(host, **words):
-    return resources_of(parse_options(words), host)
+    return resources_of(parse_options(words), host, scheduler_for(host))
 
 
 def test_the_words_of_a_call_reach_a_bare_host_as_they_are():
@@ -44,8 +45,8 @@ def test_a_kind_of_card_without_cards_is_refused(words):
 def test_no_cards_take_their_type_and_size_back():
     trained = cluster(gpus=2, gpu_type="a6000", gpu_memory="24GB")(lambda: None)
 
-    assert resources_of(trained.with_options(gpus=0).options, BARE) == Resources()
-    assert resources_of(trained.with_options(gpus=1).options, BARE).gpu_type == "a6000"
+    assert resources_of(trained.with_options(gpus=0).options, BARE, scheduler_for(BARE)) == Resources()
+    assert resources_of(trained.with_options(gpus=1).options, BARE, scheduler_for(BARE)).gpu_type == "a6000"
 
 
 @pytest.mark.parametrize(

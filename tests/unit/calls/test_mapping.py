@@ -15,6 +15,7 @@ from clusterfn.calls import chunking, mapping
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.config import units
 from clusterfn.config.spec import EnvironmentRef, Group, Host, Interpreter, JobSpec, Limits, Resources
+from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.slurm import Slurm
 from tests.golden.samples import BARE, SLURM, job
 
@@ -91,7 +92,9 @@ def test_free_memory_is_what_linux_says_is_available(monkeypatch: pytest.MonkeyP
 def test_which_way_is_chosen_is_said(
     capfd: pytest.CaptureFixture[str], gpus: int, how: MapOptions, group: Group, said: str
 ):
-    one: Any = SimpleNamespace(job=job(resources=Resources(gpus=gpus)), where="train on tensor01 (host='tensor01')")
+    sent = job(resources=Resources(gpus=gpus))
+    session = SimpleNamespace(scheduler=scheduler_for(sent.host))
+    one: Any = SimpleNamespace(job=sent, session=session, where="train on tensor01 (host='tensor01')")
 
     mapping._tell(one, group, how, mapping.SchedulerLimits())
 
