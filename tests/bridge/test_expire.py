@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.supervisor import expire
-from clusterfn.bridge.supervisor.expire import once_a_day, tidy
+from clusterfn.bridge.supervisor.expire import tidy
 from clusterfn.bridge.supervisor.job import JobFolder
+from clusterfn.bridge.supervisor.main import remove_expired
 from tests.bridge.host import Bench, layout_bridge
 from tests.bridge.host import Job as Laid
 
@@ -66,7 +67,7 @@ def test_a_clock_that_was_ahead_while_one_job_ended_removes_nothing(
     for days in (ahead_days, 0, 1.1):
         monkeypatch.setattr(time, "time", lambda now=right + days * DAY_S: now)
         monkeypatch.setattr(os, "utime", lambda path, times=None, utime=os.utime: utime(path, (time.time(),) * 2))
-        once_a_day(JobFolder(str(last.folder)))
+        remove_expired(JobFolder(str(last.folder)))
 
     assert young.folder.exists()
 
@@ -375,6 +376,6 @@ def test_copies_of_environments_on_a_node_go_when_no_job_has_used_them_there_for
     age(node / "expired", 2)
     last = bench.job(ONE, building={"node_root": str(node), "root": str(tmp_path), "id": "x"})
 
-    once_a_day(JobFolder(str(last.folder)))
+    remove_expired(JobFolder(str(last.folder)))
 
     assert sorted(path.name for path in (node / "envs").iterdir()) == ["used0", "young0"]

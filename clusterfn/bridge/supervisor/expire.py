@@ -50,49 +50,14 @@ STORED = (BLOBS, FILES, SOURCES, SHIMS, BRIDGE)
 _HOUR_S, _DAY_S = 3600.0, 86400.0
 _RELIED_S = 2 * _HOUR_S  # a client asks the host again after an hour
 _STARTS_S = _DAY_S  # a client starts what it has sent, unless it was ended in between
-_SOON_S = 60.0
-_STAMP, _STAMP_SOON = "expired", "expired-soon"
 _ASIDE = ".unused-"
 
 
-def once_a_day(job: JobFolder) -> None:
-    """Remove what was due at the look before this one: once a day, and more often for jobs that are kept for less.
-
-    A clock that jumps ahead for a moment makes everything look old. So something goes only once two looks, in order and
-    a day apart, agree on it; for jobs that are kept for less than a day, looks as far apart as they are kept.
-    """
-    keep_s = job.spec["keep_days"] * _DAY_S
-    looked = _look(os.path.join(job.root, _STAMP), _DAY_S)
-    if looked is not None:
-        tidy(job.root, looked, keep_s)
-    if keep_s < _DAY_S:
-        looked = _look(os.path.join(job.root, _STAMP_SOON), max(keep_s, _SOON_S))
-        if looked is not None:
-            tidy(job.root, looked, keep_s, longest_s=_DAY_S)
-    _on_this_node(job)
-
-
-def _on_this_node(job: JobFolder) -> None:
-    """Remove copies of environments that no job has used here for as long as this one is kept."""
-    node_root = (job.spec.get("building") or {}).get("node_root")
-    if node_root and os.path.isdir(node_root) and _look(os.path.join(node_root, _STAMP), _DAY_S) is not None:
-        builder = os.path.join(job.spec["bridge"], BUILD)
-        argv = [sys.executable, "-I", "-S", builder, "gc", node_root, str(job.spec["keep_days"]), "0"]
-        subprocess.call(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-
-def _look(stamp: str, apart_s: float) -> "Optional[float]":
-    """Note a look; when the one before was, None if that is too recent to remove anything."""
-    try:
-        looked: "Optional[float]" = os.stat(stamp).st_mtime
-    except FileNotFoundError:
-        looked = None
-    ahead = 0.0 if looked is None else looked - time.time()
-    if looked is not None and abs(ahead) < apart_s:
-        return None
-    with open(stamp, "w"):
-        os.utime(stamp)
-    return looked if looked is not None and ahead < 0 else None
+def clean_node(job: JobFolder, node_root: str) -> None:
+    """Remove copies of environments that no job has used on this node for as long as this one is kept."""
+    builder = os.path.join(job.spec["bridge"], BUILD)
+    argv = [sys.executable, "-I", "-S", builder, "gc", node_root, str(job.spec["keep_days"]), "0"]
+    subprocess.call(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
