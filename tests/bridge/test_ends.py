@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import memory
+from clusterfn.bridge.supervisor import limits
 from tests.bridge.host import Bench, is_running, until
 
 SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(60)\n"
@@ -276,9 +276,9 @@ def test_pages_that_processes_share_are_counted_once(bench: Bench):
 def test_processes_that_end_between_two_readings_leave_nothing_that_counts_twice(monkeypatch: pytest.MonkeyPatch):
     """Four share 100 MB, and one after another ends: the last one read has all of it."""
     shares = iter([25, 33, 50, 100, 0, 0, 0, 100])
-    monkeypatch.setattr(memory, "resident_bytes", lambda pid: 100 << 20)
-    monkeypatch.setattr(memory, "proportional", lambda pid: next(shares) << 20)
-    sampler = memory.Sampler(200 << 20)
+    monkeypatch.setattr(limits, "resident_bytes", lambda pid: 100 << 20)
+    monkeypatch.setattr(limits, "proportional", lambda pid: next(shares) << 20)
+    sampler = limits.MemorySampler(200 << 20)
 
     assert not sampler.over([1, 2, 3, 4], 0.0)
     assert sampler.peak == 100 << 20

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import memory, process_tree
+from clusterfn.bridge.supervisor import limits, process_tree
 
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(process_tree, "PROC", str(tmp_path))
-    monkeypatch.setattr(memory, "PROC", str(tmp_path))
+    monkeypatch.setattr(limits, "PROC", str(tmp_path))
     return tmp_path
 
 
@@ -48,7 +48,7 @@ def test_descendants_by_parents_where_there_are_no_lists(proc: Path):
 def test_without_proc_nothing_is_found(proc: Path):
     proc.rmdir()
 
-    assert (process_tree.descendants(1), process_tree.tagged("job", 1), memory.peak_of(1)) == ([], [], 0)
+    assert (process_tree.descendants(1), process_tree.tagged("job", 1), limits.peak_of(1)) == ([], [], 0)
 
 
 def test_zombies_are_dead(proc: Path):
@@ -64,7 +64,7 @@ def test_what_cannot_be_ended_is_named_within_the_limit():
 
 def test_the_machines_out_of_memory_killer_is_believed_for_a_moment_only(proc: Path, monkeypatch: pytest.MonkeyPatch):
     (proc / "vmstat").write_text("oom_kill 7\n")
-    killer = memory.Killer()
+    killer = limits.OomDetector()
     (proc / "vmstat").write_text("oom_kill 8\n")
 
     assert "was at work in that second" in (killer.seen() or "")
@@ -78,8 +78,8 @@ def test_the_machines_out_of_memory_killer_is_believed_for_a_moment_only(proc: P
 def test_pages_of_old_kernels_are_counted_as_they_can_be(proc: Path):
     folder = process(proc, 5, 1)
     (folder / "statm").write_text("100 10 0 0 0 0 0")
-    assert memory.proportional(5) == 10 * memory.PAGE_BYTES
+    assert limits.proportional(5) == 10 * limits.PAGE_BYTES
     (folder / "smaps_rollup").write_text("5-6 ---p 0 00:00 0 [rollup]\nRss: 50 kB\nPss: 40 kB\n")
-    assert memory.proportional(5) == 40 << 10
+    assert limits.proportional(5) == 40 << 10
     (folder / "smaps_rollup").write_text("x\nPss: 40 kB\nPss_Anon: 20 kB\nPss_Shmem: 3 kB\n")
-    assert memory.proportional(5) == 23 << 10
+    assert limits.proportional(5) == 23 << 10

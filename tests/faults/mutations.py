@@ -126,7 +126,7 @@ MUTATIONS: list[Mutation] = [
          "leaves children-bare"),
     _one("a thread may go on for ever", RUN, "and time.monotonic() < until and not self._asked", "and not self._asked",
          "leaves a thread-bare"),
-    _one("the kernel's killer is not seen", f"{_S}memory.py", "            if _oom_kills(path) > before:\n",
+    _one("the kernel's killer is not seen", f"{_S}limits.py", "            if _oom_kills(path) > before:\n",
          "            return None\n            if _oom_kills(path) > before:\n", "kernel OOM-cgroup"),
     _one("memory is not limited", RUN,
          "raise classify_exit.too_much_memory(self._sampler.peak, self._limit or 0)", "pass",

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 from ..supervisor import process_tree
-from ..supervisor.stall import Stall
+from ..supervisor.limits import Stall
 from ..supervisor.text import duration, last_lines, native
 from .errors import BuildFailed
 

@@ -11,7 +11,7 @@ import threading
 from typing import Any, NoReturn
 
 from ..layout import FAILED_RANK, WORK
-from ..supervisor import memory
+from ..supervisor.limits import peak_of
 from ..supervisor.worker_process import WorkerProcess
 from ..worker import children, execute, payload
 from ..worker.report import Report
@@ -63,7 +63,7 @@ def _live(folder: str, attempt: str, spec: dict[str, Any], pipes: list[tuple[int
             facts = execute.run_call(folder, spec, [], report, value)
         except execute.CallRejected as rejected:
             facts = rejected.facts
-        report.say(loaded=preload.imported_since(known), peak=memory.peak_of(os.getpid()))
+        report.say(loaded=preload.imported_since(known), peak=peak_of(os.getpid()))
         execute.report_outcome(report, facts)
         status = 0
         # What an interpreter does at its end, which a forked process must not reach by unwinding its parent's frames.

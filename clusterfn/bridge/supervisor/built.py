@@ -34,9 +34,6 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
     Raises:
         Verdict: It cannot be made, or the job was ended while it waited.
     """
-    wanted = job.spec.get("building")
-    if not wanted:
-        return
 
     def tell(now: str, begins: bool) -> None:
         if begins:

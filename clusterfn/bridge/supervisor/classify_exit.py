@@ -4,7 +4,7 @@ import json
 import os
 import signal
 
-from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, MEMORY, RAISED, RETURNED, SIGNAL
+from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL
 from .text import size
 from .verdict import Verdict
 
@@ -116,6 +116,17 @@ def classify_silence(
         "the process that ran the function was ended by %s" % describe_signal(number),
         signal=describe_signal(number), stage=stage, hint=_signal_hint(number),
     )  # fmt: skip
+
+
+def lost_supervisor(status: str) -> Verdict:
+    """The supervisor died, with that exit status as the shell says it."""
+    code = int(status)
+    how = "was ended by %s" % describe_signal(code - 128) if code > 128 else "ended by itself with exit code %d" % code
+    return Verdict(
+        LOST,
+        "the supervisor of the job %s; what the function had done by then is not known" % how,
+        hint="call again; if it happens again, ask who or what ends processes on that machine",
+    )
 
 
 def _ended_itself(number: int, sender: str, stage: str) -> Verdict:

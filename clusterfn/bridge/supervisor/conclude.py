@@ -30,7 +30,6 @@ from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, process_tree, publish, retries
 from .attempt import Attempt, claim, let_in, read_usage
-from .classify_exit import describe_signal
 from .job import JobFolder
 from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state
@@ -121,16 +120,7 @@ def _why(job: JobFolder, status: str) -> Verdict:
         return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint="ask for more memory")
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
         return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
-    return lost(status)
-
-
-def lost(status: str) -> Verdict:
-    """The supervisor died, with that exit status as the shell says it."""
-    return Verdict(
-        LOST,
-        "the supervisor of the job %s; what the function had done by then is not known" % _how(status),
-        hint="call again; if it happens again, ask who or what ends processes on that machine",
-    )
+    return classify_exit.lost_supervisor(status)
 
 
 def _not_set_up(what: str, which: str) -> Verdict:
@@ -149,13 +139,6 @@ def _not_set_up(what: str, which: str) -> Verdict:
 def _quoted(line: str) -> str:
     lines = line.strip().splitlines()
     return " at the line `%s%s`" % (shortened(lines[0], _SHOWN), " …" if len(lines) > 1 else "") if lines else ""
-
-
-def _how(text: str) -> str:
-    status = int(text)
-    if status > 128:
-        return "was ended by %s" % describe_signal(status - 128)
-    return "ended by itself with exit code %d" % status
 
 
 def _evidence(job: JobFolder, attempt: Attempt) -> "list[str]":

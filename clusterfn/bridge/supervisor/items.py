@@ -30,7 +30,7 @@ from .attempt import remove_usage
 from .chunks import NO_ELEMENT
 from .group import SETTLE_S, ItemRecorder
 from .job import describe_place
-from .run import AttemptRun, look_at_bridge, run_through
+from .run import AttemptRun, ensure_environment, look_at_bridge, run_through
 from .verdict import Fenced, Verdict, print_state, say
 
 TYPE_CHECKING = False
@@ -96,7 +96,7 @@ class ElementRun(ItemRecorder):
         Raises:
             Verdict: The element must end, and why.
         """
-        self._have_environment()
+        ensure_environment(self.job, self.attempt, self.watch)
         for chunk in self.pulled(self.job.spec["group"]["per_element"]):
             if not self._run(chunk):
                 return Verdict(RETURNED, "its time is over, after %d items" % self.told)
@@ -163,14 +163,6 @@ class ElementRun(ItemRecorder):
         self.job.spec["building"] = None  # it has been looked at
         if verdict.kind == CANCELLED:
             raise verdict
-
-    def _have_environment(self) -> None:
-        if self.job.spec.get("building"):
-            from . import built
-
-            if self.job.held is not None:
-                self.job.held.refuse()
-            built.ready(self.job, self.attempt, self.watch)
 
     def _is_late(self) -> bool:
         """Whether the scheduler would end another item with the element; without `time` by what the longest took."""

@@ -14,6 +14,7 @@ import time
 from ..layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
 from .attempt import Attempt
+from .group import in_words, kinds
 from .job import DAMAGED, JobFolder, job_folders
 from .text import portable, shortened
 
@@ -80,8 +81,6 @@ def _state(job: JobFolder) -> "tuple[str, str]":
 
 
 def _of_items(job: JobFolder) -> "tuple[str, str]":
-    from .group import in_words, kinds
-
     group = job.spec["group"]
     counts = in_words(kinds(job.home), group["count"])
     folder = job.path(ELEMENTS)

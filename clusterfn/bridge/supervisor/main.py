@@ -1,19 +1,19 @@
-"""The supervisor's commands: run a job or an element of a group, conclude after a dead supervisor or on request, end
-what is left of a group, list the jobs.
+"""Run a job, or an element of a group, to its published end.
 
-Runs in the host's old Python, started by job.sh (`run`, `after`) or through the agent (`conclude`, `list`). It must
-never unpickle anything or import the user's code.
+job.sh starts it in the host's old Python as `supervise.py run JOB`; `commands` has the supervisor's other commands.
+It must never unpickle anything or import the user's code. Imports within functions are of what a plain job does without
+and would wait for: they double the time to the start of its worker.
 """
 
 import errno
 import os
 import signal
-import sys
 import time
 
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
 from . import retries, worker_process
 from .attempt import Attempt, claim
+from .classify_exit import lost_supervisor
 from .job import JobFolder
 from .run import AttemptRun, run_through
 from .verdict import Fenced, Verdict, print_disk_full, print_state, say
@@ -36,59 +36,20 @@ def main(argv: "list[str]") -> int:
     """Run one command; the exit code is the process's, `EXIT_NO_ROOM` if the disk takes not even an outcome."""
     os.umask(0o077)
     try:
-        return _command(argv)
+        if argv[:1] == ["run"] and len(argv) in (2, 3):
+            return run(*argv[1:])
+        if argv[:1] == ["node"] and len(argv) == 3:
+            from .nodes import run_on_node
+
+            return run_on_node(argv[1], argv[2])
+        from .commands import run_command
+
+        return run_command(argv)
     except OSError as error:
         if error.errno not in _FULL:
             raise
         print_disk_full(error, argv[1])
         return EXIT_NO_ROOM
-
-
-def _command(argv: "list[str]") -> int:
-    if len(argv) in (2, 3) and argv[0] == "run":
-        return run(*argv[1:])
-    if len(argv) in (2, 3) and argv[0] in ("after", "conclude"):
-        from . import conclude
-
-        if argv[0] == "after":
-            return conclude.conclude_for_dead(argv[1], argv[2])
-        return conclude.conclude_on_request(argv[1])
-    if len(argv) == 2 and argv[0] == "bury":
-        from .group import fail_unfinished_items
-
-        return fail_unfinished_items(argv[1])
-    if len(argv) == 3 and argv[0] == "node":
-        from .node import run as run_node
-
-        return run_node(argv[1], argv[2])
-    if len(argv) in (2, 3) and argv[0] == "list":
-        from .listing import listing
-
-        return listing(argv[1], argv[2] if argv[2:] else "")
-    if len(argv) == 3 and argv[0] == "gpus":
-        from ..queue.report import print_gpus
-
-        return print_gpus(argv[1], argv[2])
-    if len(argv) == 5 and argv[0] == "clean":
-        from .expire import clean
-
-        return clean(*argv[1:])
-    if argv[:1] in (["queue"], ["spool"]):
-        return _about_queue(argv)
-    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
-        " | list ROOT | gpus ROOT LEASE | clean ROOT KEEP OLDER dry | queue ROOT"
-        " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
-    return 2
-
-
-def _about_queue(argv: "list[str]") -> int:
-    if len(argv) == 2:
-        from ..queue import report
-
-        return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
-    from ..queue import spooler
-
-    return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
 
 
 def run(folder: str, status: "Optional[str]" = None) -> int:
@@ -179,12 +140,11 @@ def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) ->
 
 
 def _lost(job: JobFolder, attempt: Attempt, status: str) -> "dict[str, Any]":
-    from .conclude import lost
-
+    verdict = lost_supervisor(status)
     if job.element is not None:  # items count their own tries
-        return {"message": lost(status).facts["message"], "by": "after"}
+        return {"message": verdict.facts["message"], "by": "after"}
     used = 1 + len(attempt.earlier())
-    return retries.lost(attempt.number - 1, lost(status), used, retries.allowed(job))
+    return retries.lost(attempt.number - 1, verdict, used, retries.allowed(job))
 
 
 def _see_through(job: JobFolder, attempt: Attempt, watch: EndWatch) -> int:

@@ -1,7 +1,8 @@
-"""A job on several nodes: the attempt on the first one, which has the others started, and ends when one fails.
+"""A job on several nodes: its attempt on the first one, which starts the others, and what runs on each of those.
 
 One job keeps one outcome: the value is the first node's, the error that of the node that failed first. What ends the
-attempt ends its launcher, and what runs on the others sees within a second that it has ended.
+attempt ends its launcher, and the other nodes see within a second that it has ended. They never conclude the job:
+each puts its outcome into the attempt's folder, where the first one reads it.
 """
 
 import json
@@ -10,19 +11,33 @@ import signal
 import sys
 import time
 
-from ..layout import LAUNCH_LOG, LOST, NODE, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SUPERVISE, VALUE
+from ..layout import (
+    EXIT_PUBLISHED,
+    EXIT_RETURNED,
+    LAUNCH_LOG,
+    LOST,
+    NODE,
+    NODES,
+    OUTCOME,
+    RETURNED,
+    SCHEDULER_LOG,
+    STACK,
+    SUPERVISE,
+    VALUE,
+    WORK,
+)
 from . import process_tree, publish, rendezvous, worker_process
-from .run import AttemptRun
-from .text import last_lines, masked
-from .verdict import Verdict
+from .attempt import Attempt
+from .classify_exit import describe_signal
+from .job import JobFolder
+from .run import AttemptRun, run_through
+from .text import last_lines, masked, portable
+from .verdict import Verdict, document, say
+from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
-
-    from .attempt import Attempt
-    from .job import JobFolder
-    from .watch import EndWatch
 
 _LOOK_EVERY_S = 1.0  # at a shared file system
 _TICK_S = 0.2
@@ -30,12 +45,13 @@ _SETTLE_S = 5.0  # the launcher may be gone before what a node wrote is seen her
 _START_S = 300.0  # the launcher waits for nodes that are busy as long as it takes: these are the job's own
 _CAUSE_S = 1.0  # an error here may follow from one on another node, whose word is on its way
 _TOLD = ("stage", "code", "signal", "evidence", "hint", "exception", "value", "notes", "node", "transient")
+_EXIT_NO_WORD = 143
 
 
 class Head(AttemptRun):
     """The attempt on the first node, and through it the others."""
 
-    def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
+    def __init__(self, job: JobFolder, attempt: Attempt, watch: EndWatch) -> None:
         super().__init__(job, attempt, watch)
         self._whole = attempt
         self._others = Others(job, attempt, self._secrets)
@@ -120,7 +136,7 @@ class Head(AttemptRun):
 class Others:
     """The job on its other nodes."""
 
-    def __init__(self, job: "JobFolder", attempt: "Attempt", secrets: "list[str]") -> None:
+    def __init__(self, job: JobFolder, attempt: Attempt, secrets: "list[str]") -> None:
         self._job = job
         self._attempt = attempt
         self._secrets = secrets
@@ -211,7 +227,12 @@ class Others:
     def silence(self) -> Verdict:
         """What that means: a supervisor was ended, or none was ever started."""
         begun = [rank for rank in self._begun() if rank not in self._ended]
-        said = masked(last_lines(self._read_log()), self._secrets)
+        try:
+            with open(self._log, "rb") as file:
+                log = file.read()[-16384:]
+        except OSError:
+            log = b""
+        said = masked(last_lines(log), self._secrets)
         if begun:
             message = "the supervisor on another node of the job (rank %d) ended without a word" % begun[0]
             return Verdict(LOST, message, stage="supervisor", evidence=said, hint="call again")
@@ -220,13 +241,6 @@ class Others:
             "%s could not start the function on the other nodes of the job" % self._job.scheduler.launcher,
             stage="start", evidence=said, hint=self._job.scheduler.launcher_hint,
         )  # fmt: skip
-
-    def _read_log(self) -> bytes:
-        try:
-            with open(self._log, "rb") as file:
-                return file.read()[-16384:]
-        except OSError:
-            return b""
 
 
 def _become(argv: "list[str]", log: str, parent: int) -> None:
@@ -245,3 +259,114 @@ def _become(argv: "list[str]", log: str, parent: int) -> None:
         os.write(2, ("%s: %s\n" % (argv[0], error)).encode())
     finally:
         os._exit(127)
+
+
+class NodeJob(JobFolder):
+    """The job, but for what is asked of the first node alone, and the log of what started this one."""
+
+    def __init__(self, folder: str, attempt: int) -> None:
+        super().__init__(folder)
+        self.shared = Attempt(self, attempt)
+        self.rank = self.scheduler.rank()
+
+    def path(self, *names: str) -> str:
+        """As the job's."""
+        if names[0] == STACK:
+            return os.path.join(self.shared.path(NODES), str(self.rank), STACK)
+        return self.shared.path(LAUNCH_LOG) if names[0] == SCHEDULER_LOG else super().path(*names)
+
+
+class NodeAttempt:
+    """The attempt on one node, as `AttemptRun` needs it.
+
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: NodeJob) -> None:
+        self.number = job.shared.number
+        self.folder = os.path.join(job.shared.path(NODES), str(job.rank))
+        self._job = job
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+
+    def path(self, name: str) -> str:
+        """A path in the node's folder; all nodes work in one."""
+        return self._job.shared.path(WORK) if name == WORK else os.path.join(self.folder, name)
+
+    def call(self) -> "list[str]":
+        """What the worker is told: where it writes, and that its value is not wanted."""
+        return [self.folder, self._job.folder]
+
+    def wait(self, reason: str) -> None:
+        """Told by the first node."""
+
+    def begin(self) -> bool:
+        """Return True: the first node has begun the attempt."""
+        return True
+
+    def event(self, name: str, **facts: "Any") -> None:
+        """Told by the first node."""
+
+    def beat(self) -> None:
+        """The first node's heart beats."""
+
+    def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+        """Tell the supervisor on the first node, and when it was by the clock of this one."""
+        outcome = document(self._job.id, self.number, kind, portable(facts))
+        outcome.update(t=time.time(), transient=facts.get("transient"))
+        return publish.publish(self.folder, OUTCOME, (json.dumps(outcome) + "\n").encode())
+
+
+def run_on_node(folder: str, attempt: str) -> int:
+    """Run the function on this node; the exit status tells the launcher whether to end the other nodes.
+
+    The scheduler starts it as `supervise.py node JOB ATTEMPT`. The process that waits here ends what a killed
+    supervisor leaves behind.
+    """
+    worker_process.become_subreaper()
+    guard = os.getpid()
+    pid = os.fork()
+    if pid:
+        return _guard(pid)
+    worker_process.die_with_parent(signal.SIGTERM, guard)
+    worker_process.become_subreaper()
+    return _supervise(folder, attempt, Signals())
+
+
+def _guard(pid: int) -> int:
+    def forward(*_: object) -> None:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:  # it has just ended
+            return
+
+    signal.signal(signal.SIGTERM, forward)
+    worker_process.die_with_parent(signal.SIGTERM, os.getppid())
+    _, status = os.waitpid(pid, 0)
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status)
+    say("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
+    process_tree.end(lambda: process_tree.descendants(os.getpid()), _reap)
+    return 128 + os.WTERMSIG(status)
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:  # none is left
+        return
+
+
+def _supervise(folder: str, attempt: str, signals: Signals) -> int:
+    job = NodeJob(folder, int(attempt))
+    os.environ.update(rendezvous.variables(job.scheduler, job.rank, job.spec["resources"]["nodes"]))
+    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.shared, signals))
+    verdict, alive = run_through(work)
+    if verdict.kind is None:
+        say("on %s: %s" % (job.node, verdict.facts["message"]))
+        return _EXIT_NO_WORD
+    work.publish(verdict)
+    if alive:
+        work.finish()
+    return EXIT_RETURNED if verdict.kind == RETURNED else EXIT_PUBLISHED

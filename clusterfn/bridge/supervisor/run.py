@@ -17,6 +17,7 @@ from ..layout import (
     RETURNED,
     SCHEDULER_LOG,
     SIGNAL,
+    STACK,
     STDERR,
     STDOUT,
     USAGE,
@@ -25,12 +26,12 @@ from ..layout import (
     WORKER,
 )  # fmt: skip
 from ..schedulers import given_gpus
-from . import classify_exit, environ, gpus, memory, process_tree, stacks, stall, worker_process
+from . import classify_exit, environ, gpus, limits, process_tree, worker_process
 from .attempt import UsageFile, let_in
 from .job import describe_place
 from .output import Pump, copy, list_files_left
 from .text import last_lines, masked
-from .verdict import Verdict
+from .verdict import Verdict, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
+    from .stacks import Stacks
     from .watch import EndWatch
 
 _TICK_MS = 100
+_STACKS_EVERY_S = 0.5
 _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
@@ -71,11 +74,11 @@ class AttemptRun:
         self._cpu_s = 0.0
         self._partial_line = b""
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
-        self._sampler = memory.Sampler(self._limit)
-        self._killer = memory.Killer()
-        self._stall = stall.Stall(job.spec.get("stall_s"))
-        self._quiet, self._is_quiet = stall.Stall(job.spec.get("quiet_s")), False
-        self._stacks = stacks.Stacks(job, attempt)
+        self._sampler = limits.MemorySampler(self._limit)
+        self._oom = limits.OomDetector()
+        self._stall = limits.Stall(job.spec.get("stall_s"))
+        self._quiet, self._is_quiet = limits.Stall(job.spec.get("quiet_s")), False
+        self._next_stacks = 0.0
         self._secrets = list(job.secrets().values())
         self._gpus = gpus.GpuUsageMonitor([], self.notes)
         self._cores: "Optional[worker_process.Cores]" = None
@@ -88,7 +91,9 @@ class AttemptRun:
 
     def start(self) -> None:
         """Take what it needs and start the worker."""
-        self._have_environment()
+        self.stage = "environment"
+        ensure_environment(self.job, self.attempt, self.watch)
+        self.stage = "start"
         if self.job.spec.get("resume"):
             from . import checkpoint  # few jobs need it, and it imports shutil
 
@@ -122,16 +127,6 @@ class AttemptRun:
             Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"])
             for fd, name in ((child.out, STDOUT), (child.err, STDERR))
         ]
-
-    def _have_environment(self) -> None:
-        if self.job.spec.get("building"):
-            from . import built
-
-            self.stage = "environment"
-            if self.job.held is not None:
-                self.job.held.refuse()
-            built.ready(self.job, self.attempt, self.watch)
-            self.stage = "start"
 
     def _see_kernel_run(self, env: "dict[str, str]") -> None:
         building = self.job.spec.get("building")
@@ -246,18 +241,32 @@ class AttemptRun:
     def _sample(self) -> None:
         if self._child is None or not self._sampler.due():
             return
-        self._killer.look()
+        self._oom.look()
         began = time.process_time()
         pids = self._tree()
         if self._sampler.over(pids, began) and self._done is None:
             raise classify_exit.too_much_memory(self._sampler.peak, self._limit or 0)
-        self._stacks.answer(pids)
+        if time.monotonic() >= self._next_stacks:
+            self._next_stacks = time.monotonic() + _STACKS_EVERY_S
+            if os.path.exists(self.job.path(STACK)):
+                self._answer_stack_request(pids)
         printed = sum(pump.seen for pump in self._pumps)
         if self._done is None and self._stall.over(pids, self._cpu_s, printed):
-            raise self._stall.verdict(self._stacks.lines(pids))
+            raise self._stall.verdict(self._stacks().lines(pids))
         self._note_quiet(pids, printed)
         if self._done is None and self._usage_file.due():
             self._usage_file.keep(self._usage(pids))
+
+    def _answer_stack_request(self, pids: "list[int]") -> None:
+        try:
+            self._stacks().answer(pids)
+        except ImportError as error:  # the host's Python was replaced since the start: no reason to end the job
+            say("no stacks: %s" % error)
+
+    def _stacks(self) -> "Stacks":
+        from .stacks import Stacks  # few jobs are asked for them, and linecache takes as long as the worker's fork
+
+        return Stacks(self.job, self.attempt, self._secrets)
 
     def _note_quiet(self, pids: "list[int]", printed: int) -> None:
         """Add an event when it has done nothing for long, and when it does something again."""
@@ -277,8 +286,9 @@ class AttemptRun:
             self._await_own_sigterm()
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
+        oom = self._oom.seen() or self.job.scheduler.find_oom(self._scheduler_log())
         verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self._limit, self._oom(), self._own_signals
+            status, self.stage, self._sampler.peak, self._limit, oom, self._own_signals
         )
         if verdict.kind in (EXITED, SIGNAL) and self._disk_is_full():
             verdict.facts["message"] += ", and the disk is full"
@@ -293,10 +303,6 @@ class AttemptRun:
             self.watch.look()
         if self.watch.is_ending():
             raise self.watch.terminated()
-
-    def _oom(self) -> "Optional[str]":
-        seen = self._killer.seen()
-        return seen or self.job.scheduler.find_oom(self._scheduler_log())
 
     def _scheduler_log(self) -> bytes:
         try:
@@ -365,7 +371,7 @@ class AttemptRun:
         return {
             "wall_s": round(time.monotonic() - self._started, 3),
             "cpu_s": round(said.get("cpu_s", cpu_s), 3),
-            "peak_memory_bytes": max(self._sampler.peak, memory.peak_of(worker) if self._status is None else 0),
+            "peak_memory_bytes": max(self._sampler.peak, limits.peak_of(worker) if self._status is None else 0),
             "gpus": self._gpus.usage(),
         }
 
@@ -424,6 +430,16 @@ class AttemptRun:
         self._gpus.close()
         if self._cores is not None:
             self._cores.release()
+
+
+def ensure_environment(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
+    """Have the job's environment made if it is one that the builder makes and is not there yet."""
+    if job.spec.get("building"):
+        from . import built
+
+        if job.held is not None:
+            job.held.refuse()
+        built.ready(job, attempt, watch)
 
 
 def look_at_bridge(job: "JobFolder") -> None:

@@ -18,13 +18,10 @@ from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
-
     from .attempt import RunnableAttempt
     from .job import JobFolder
 
 _SIGNAL = getattr(signal, STACK_SIGNAL)
-_ASKED_EVERY_S = 0.5
 _ANSWER_S = 2.0
 _IN_ALL_S = 10.0  # the supervisor does nothing else meanwhile
 _QUIET_S = 0.1
@@ -37,19 +34,21 @@ _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a disk or a device
 class Stacks:
     """The stacks of one attempt's processes."""
 
-    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt") -> None:
+    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", secrets: "list[str]") -> None:
         self._job = job
         self._file = attempt.path(STACKS)
-        self._secrets = list(job.secrets().values())
-        self._next = 0.0
+        self._secrets = secrets
 
     def answer(self, pids: "list[int]") -> None:
         """Answer a request by a file in the job's folder."""
-        if time.monotonic() < self._next:
+        request = self._job.path(STACK)
+        try:
+            with open(request, "rb") as file:
+                token = file.read(64).decode("ascii", "replace")
+            os.unlink(request)
+        except OSError:  # it was taken back
             return
-        self._next = time.monotonic() + _ASKED_EVERY_S
-        token = self._asked()
-        if token is None:
+        if not _TOKEN.match(token):
             return
         path = self._job.path(stack_answer(token))
         try:
@@ -58,16 +57,6 @@ class Stacks:
             os.rename(path + ".part", path)
         except OSError as error:  # the request gets no answer, and the job must not end because of that
             say("no stacks: %s" % error)
-
-    def _asked(self) -> "Optional[str]":
-        path = self._job.path(STACK)
-        try:
-            with open(path, "rb") as file:
-                token = file.read(64).decode("ascii", "replace")
-            os.unlink(path)
-        except OSError:  # no request
-            return None
-        return token if _TOKEN.match(token) else None
 
     def lines(self, pids: "list[int]") -> "list[str]":
         """What each of these processes is doing, as lines without secrets."""

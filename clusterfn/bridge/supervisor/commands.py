@@ -1,0 +1,36 @@
+"""The supervisor's commands besides `run` and `node`: conclude a job, fail items of a group, and ask about a root.
+
+job.sh calls `after`, the spooler and the agent the others; docs/reference/protocol.md says what each takes and prints.
+"""
+
+import os
+import sys
+
+from ..queue import report, spooler
+from . import conclude, expire, group, listing
+from .verdict import say
+
+
+def run_command(argv: "list[str]") -> int:
+    """Run one command; return the exit code of the process."""
+    command, count = "".join(argv[:1]), len(argv)
+    if command == "after" and count == 3:
+        return conclude.conclude_for_dead(argv[1], argv[2])
+    if command == "conclude" and count in (2, 3):
+        return conclude.conclude_on_request(argv[1])
+    if command == "bury" and count == 2:
+        return group.fail_unfinished_items(argv[1])
+    if command == "list" and count in (2, 3):
+        return listing.listing(*argv[1:])
+    if command == "gpus" and count == 3:
+        return report.print_gpus(argv[1], argv[2])
+    if command == "clean" and count == 5:
+        return expire.clean(*argv[1:])
+    if command == "queue" and count == 2:
+        return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
+    if command == "spool" and count >= 4:
+        return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
+    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
+        " | list ROOT | gpus ROOT LEASE | clean ROOT KEEP OLDER dry | queue ROOT"
+        " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
+    return 2
