@@ -88,7 +88,7 @@ def remove_expired(job: JobFolder) -> None:
     a day apart, agree on it; for jobs that are kept for less than a day, looks as far apart as they are kept.
     """
     keep_s = job.spec["keep_days"] * _DAY_S
-    node_root = (job.spec.get("building") or {}).get("node_root")
+    node_root: "str" = (job.spec.get("building") or {}).get("node_root") or ""
     due = _note_look(os.path.join(job.root, "expired"), _DAY_S)
     due_soon = _note_look(os.path.join(job.root, "expired-soon"), max(keep_s, _SOON_S)) if keep_s < _DAY_S else None
     due_on_node = None
