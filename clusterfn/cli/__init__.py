@@ -1,6 +1,6 @@
 """The command `clusterfn`: what a person, or a script in another language, does with jobs and hosts.
 
-`parser` says which commands there are, a module named like a command does it, and `error_text` says how an error reads.
+`parser` says which commands there are, a module named like a command does it.
 Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (job or host failed), 2 (usage,
 configuration), 130 (Ctrl-C).
 """
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from clusterfn.cli.parser import make_parser
+from clusterfn.errors import ClusterfnError, ConfigError
 
-__all__ = ["main"]
+__all__ = ["Complaint", "describe_error", "main"]
 
-_INTERRUPTED = 130
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError as error:  # a job may also have raised it
         failed = _print_error(error, loud)
         if failed is not None:
@@ -53,12 +56,58 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_error(error: BaseException, loud: bool) -> int | None:
-    """Say what went wrong, on stderr; the exit code, or None for an error that nothing foresaw."""
-    from clusterfn.calls import job_display  # imported here, as both take time and `clusterfn --help` needs neither
-    from clusterfn.cli import error_text
+    """Print what went wrong to stderr; return the exit code, or None for an error that nothing foresaw."""
+    from clusterfn.calls import job_display  # late, as are those below: they take time, and `clusterfn --help` is fast
 
-    told = error_text.of(error, loud)
-    if told is None:
+    complaint = describe_error(error, loud)
+    if complaint is None:
         return None
-    job_display.say(f"{told.text}\n")
-    return told.code
+    job_display.say(f"{complaint.text}\n")
+    return complaint.code
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What to print to stderr, and the exit code."""
+
+    text: str
+    code: int
+
+
+def describe_error(error: BaseException, loud: bool = False) -> Complaint | None:
+    """Return how an error reads on the command line; None for an unforeseen one.
+
+    Args:
+        loud: Whether our own traceback is wanted before it.
+    """
+    from clusterfn.cli.target import FileFailed
+
+    if isinstance(error, FileFailed):
+        text, code = str(error), USAGE
+    elif isinstance(error, ClusterfnError):
+        text, code = f"{type(error).__name__}: {error}", USAGE if isinstance(error, ConfigError) else FAILED
+    elif remote := _remote_traceback(error):
+        # The traceback as the host wrote it, and the exception as it arrived where that says more.
+        text, code = remote.strip('"').strip("\n"), FAILED
+        arrived = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+        text = text if text.endswith(arrived) else f"{text}\n{arrived}"
+    else:
+        return None
+    if loud:
+        ours = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        text = f"{ours}\n{text}"
+    return Complaint(text, code)
+
+
+def _remote_traceback(error: BaseException) -> str | None:
+    """Return what the host told of an exception that the function itself raised; None if it came from no job."""
+    from clusterfn.calls.outcome import RemoteTraceback
+
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        if isinstance(following, RemoteTraceback):
+            return following.text
+        seen.add(id(following))
+        following = following.__cause__ or following.__context__
+    return None

@@ -1,14 +1,24 @@
-"""`clusterfn login [HOST]` and `clusterfn logout HOST`: one login for all programs, and the list of held ones."""
+"""`clusterfn trust`, `login` and `logout`: the host's key, and one login for all programs.
+
+`trust` asks only on a terminal; without one, a fingerprint given as an option must match. It writes where ssh looks.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from clusterfn.api import login as api_login
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli import screen, target
-from clusterfn.hosts.transports import shared_login
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError, HostKeyError
+from clusterfn.hosts.transports import host_keys, shared_login
+from clusterfn.hosts.transports import trust as keys
+from clusterfn.hosts.transports.trust import HostKeys, ShownKey
 
 _HEAD = ("HOST", "ACCOUNT", "SINCE", "KEPT UNUSED FOR")
 
@@ -46,3 +56,100 @@ def _list() -> int:
     else:
         print("clusterfn: no connection is held", file=sys.stderr)
     return 0
+
+
+def trust(given: argparse.Namespace) -> int:
+    """Trust each host on the way; return 1 if one was not to be trusted."""
+    _, host, _ = target.host(given.host, "trust")
+    if not host.address:
+        raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
+    written = trust_hosts(host, given.fingerprint, f"clusterfn trust {host.name}", replace=given.replace)
+    return 1 if written is None else 0
+
+
+def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replace: bool = False) -> list[Path] | None:
+    """Ask about each host on the way whose key is unknown.
+
+    Args:
+        fingerprints: Of keys that are taken without asking.
+        command: What was typed, for the hint to give it a fingerprint.
+        replace: Whether another key that is remembered may be forgotten.
+
+    Returns:
+        The files that were written; None if a host is not trusted.
+
+    Raises:
+        HostKeyError: A key is not the one that is remembered or was named.
+        ConfigError: No person can be asked.
+    """
+    written: list[Path] = []
+    for settings in keys.hosts_on_the_way(host):
+        met = keys.fetch_keys(host, settings)
+        if met.trusted is not None:
+            known = met.trusted
+            print(f"{settings.place} is known: {known.kind} {host_keys.fingerprint(known.blob)} at {known.place}")
+            continue
+        if met.known and not replace:
+            shown = ", ".join(str(key) for key in met.shown)
+            error = host_keys.changed(settings, host.name, f"{shown} by {settings.place}", met.known)
+            error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
+            raise error
+        _show(met)
+        chosen = _chosen(host, met, fingerprints, command)
+        if not chosen:
+            again = f"Once you know the fingerprint: {command} --fingerprint SHA256:…"
+            print(f"Nothing was written. {again}", file=sys.stderr)
+            return None
+        written.append(keys.write_known_hosts(host, met, chosen))
+        print(f"Written to {written[-1]}")
+    return written
+
+
+def _show(met: HostKeys) -> None:
+    lines = [f"{met.settings.place} shows", *(f"  {key}" for key in met.shown)]
+    if met.known:
+        remembered = [f"  {each.kind} {host_keys.fingerprint(each.blob)} at {each.place}" for each in met.known]
+        lines += ["in place of", *remembered]
+    print("\n".join(in_one_line(line) for line in lines))
+    sys.stdout.flush()
+
+
+def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str) -> Sequence[ShownKey]:
+    """Return the keys to write: those of the given fingerprints, or all of them once the person said yes."""
+    if fingerprints:
+        return _named(host, met, fingerprints)
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "There is no terminal to ask on whether these are the right keys",
+            host=host.name,
+            evidence=[str(key) for key in met.shown],
+            hint=f"{command} --fingerprint SHA256:… with the fingerprint that the administrator says",
+        )
+    question = "Are these the fingerprints that its administrator says? (or paste his) [y/N] "
+    while True:
+        print(question, end="", file=sys.stderr, flush=True)
+        typed = sys.stdin.readline().strip()
+        if typed.startswith("SHA256:"):
+            return _named(host, met, [typed])
+        if typed.lower() in ("y", "yes"):
+            return met.shown
+        if typed.lower() in ("", "n", "no"):
+            return ()
+
+
+def _named(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequence[ShownKey]:
+    """Return the keys of these fingerprints.
+
+    Raises:
+        HostKeyError: None of them is shown.
+    """
+    wanted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
+    chosen = [key for key in met.shown if key.fingerprint in wanted]
+    if not chosen:
+        raise HostKeyError(
+            f"{met.settings.place} shows no key with that fingerprint",
+            host=host.name,
+            evidence=[*(f"wanted: {each}" for each in sorted(wanted)), *(f"shown:  {key}" for key in met.shown)],
+            hint="ask its administrator again; somebody may be listening in between",
+        )
+    return chosen

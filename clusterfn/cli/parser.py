@@ -163,7 +163,7 @@ def _add_init(commands: Any) -> None:
 
 
 def _add_hosts(commands: Any) -> None:
-    _add(commands, "demo", "demo.demo", "eight short calls on this machine; needs no server and leaves nothing behind")
+    _add(commands, "demo", "run.demo", "eight short calls on this machine; needs no server and leaves nothing behind")
     command = _add(
         commands, "check", "check.check", "what works on a host, step by step, and how to mend what does not"
     )
@@ -198,7 +198,7 @@ def _add_hosts(commands: Any) -> None:
         "--watch", action="store_true", help="look again every 2 seconds (10 with SLURM), until Ctrl-C"
     )
     command.add_argument("--json", action="store_true", help="one JSON object a look")
-    command = _add(commands, "trust", "trust.trust", "show a host's key, ask whether it is right, and remember it")
+    command = _add(commands, "trust", "login.trust", "show a host's key, ask whether it is right, and remember it")
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
     about = "take the key that has this one, and do not ask"
     command.add_argument("--fingerprint", metavar="SHA256:...", action="append", default=[], help=about)

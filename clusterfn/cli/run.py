@@ -1,16 +1,22 @@
-"""`clusterfn run` and `clusterfn script`: a call of a function in a file."""
+"""`clusterfn run` and `script`: a call of a function in a file; and `demo`: calls on this machine alone."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.cli import target
 from clusterfn.errors import ClusterfnError
+from clusterfn.scheduler.job_script import read_template
 
 _OPTIONS = ("host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "resume")
 
@@ -54,3 +60,30 @@ def written(value: Any, as_json: bool) -> str:
         raise ClusterfnError(
             f"the value cannot be written as JSON: {error}", hint="leave out --json, or return plain lists and dicts"
         ) from error
+
+
+_DEMO_CONFIG = """\
+# Written by `clusterfn demo`: one host, which is this machine.
+hosts:
+  local:
+    scheduler: local
+    root: {root}
+"""
+_DEMO_PATIENCE_S = 115.0
+
+
+def demo(given: argparse.Namespace) -> int:
+    """Run templates/demo.py in a temporary folder, as a user's own script; 0 if everything was as expected."""
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-demo-"))
+    try:
+        (folder / "demo.py").write_text(read_template("demo.py"), encoding="utf-8")
+        config = folder / "clusterfn.yml"
+        config.write_text(_DEMO_CONFIG.format(root=folder / "root"), encoding="utf-8")
+        env = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERFN_")}
+        env.update(CLUSTERFN_CONFIG=str(config), XDG_STATE_HOME=str(folder / "state"), PYTHONUNBUFFERED="1")
+        return subprocess.run([sys.executable, "demo.py"], cwd=folder, env=env, timeout=_DEMO_PATIENCE_S).returncode
+    except subprocess.TimeoutExpired:
+        print(f"clusterfn: the demo was ended after {_DEMO_PATIENCE_S:.0f} s", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

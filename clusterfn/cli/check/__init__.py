@@ -2,7 +2,7 @@
 
 This module runs the steps in order and prints them. Each step takes what earlier ones found, and returns a sentence or
 raises what is wrong; it prints nothing. A step is skipped if one that it needs has failed. `step` says what a step is;
-`connection`, `storage`, `scheduler` and `function` hold them; `probe_job` runs the function.
+`connection`, `storage`, `scheduler` and `function` hold them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.cli.check import probe_job
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts import survey
@@ -20,6 +19,7 @@ from clusterfn.hosts.survey import Site
 from clusterfn.scheduler import scheduler_for
 
 TIMEOUT_S = 60.0
+Progress = Callable[[str, str, float], None]  # the state of the function's job, the reason, seconds since it was sent
 # The spec of each recent job, followed by NUL; then how many jobs wait in the machine's own queue.
 _JOBS = r"""
 cd -- "$1" 2>/dev/null && ls -t | head -n 20 | while read -r job; do cat -- "$job/$2"; printf '\0'; done 2>/dev/null
@@ -60,7 +60,7 @@ class CheckState:
     environment: str | None = None
     no_job: bool = False
     timeout_s: float | None = None
-    progress: probe_job.Progress = probe_job.silent
+    progress: Progress = lambda state, reason, seconds: None
     _host: Host | None = None
     _session: HostState | None = field(default=None, repr=False)
     broken: HostError | None = None

@@ -1,5 +1,4 @@
 """`clusterfn env`: environments locked here, and built, shown, mended and removed on hosts.
 
-`selection` reads what their words mean; `build` locks and builds, `manage` shows, verifies and removes. Data goes to
-stdout, sentences and progress to stderr.
+`build` locks and builds, `manage` shows, verifies and removes. Data goes to stdout, sentences and progress to stderr.
 """

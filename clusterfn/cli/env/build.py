@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from clusterfn.calls import environment_upload
 from clusterfn.cli import screen
-from clusterfn.cli.env import manage, selection
-from clusterfn.config.spec import Resources
+from clusterfn.cli.env.manage import host_state, read_ready, say, seconds
+from clusterfn.config import config_file
+from clusterfn.config.options import names_a_file
+from clusterfn.config.spec import Host, Resources
 from clusterfn.environment import cuda, resolve, solver, torch_build
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.resolve import LockedEnvironment
@@ -21,16 +25,67 @@ from clusterfn.hosts.environment_builder import BuildProgress
 from clusterfn.hosts.host_state import CALLER, HostState
 
 _HEAD = ("LOCK", "HOST", "PLATFORM", "ENVIRONMENT", "PACKAGES", "PYTHON", "CUDA")
+USUAL_FILE = "environment.yml"
 _PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le")
+
+
+@dataclass(frozen=True)
+class FileAndHosts:
+    """The arguments, which may come in any order."""
+
+    file: str | None
+    hosts: tuple[str, ...]
+
+
+def split_file_and_hosts(words: Sequence[str]) -> FileAndHosts:
+    """Split arguments into the file of packages, by its suffix, and hosts.
+
+    Raises:
+        ConfigError: There are two files.
+
+    Example:
+        >>> split_file_and_hosts(["tensor01", "environment.yml"])
+        FileAndHosts(file='environment.yml', hosts=('tensor01',))
+    """
+    files = [word for word in words if names_a_file(word)]
+    if len(files) > 1:
+        raise ConfigError(f"two files are named: {files[0]} and {files[1]}", hint="name one of them")
+    return FileAndHosts(files[0] if files else None, tuple(word for word in words if word not in files))
+
+
+def specification(file: str | None, packages: Sequence[str], where: Host | None) -> Specification:
+    """Read the specification: from the file, from the packages, else from the host's own file, else environment.yml.
+
+    Raises:
+        ConfigError: There is none of these, or two.
+    """
+    known = config_file.load().named if packages else []
+    host = next((each for each in packages if each in known), None)
+    if host:
+        raise ConfigError(
+            f"--packages takes {host} for a package, and it is a host of {config_file.load().path}",
+            hint=f"name the host first: clusterfn env build {host} --packages …",
+        )
+    if file or packages:
+        return resolve.read_specification(file, packages)
+    of_host = where.environment if where else None
+    if of_host and names_a_file(of_host):
+        return resolve.read_specification(of_host, ())
+    if not Path(USUAL_FILE).is_file():
+        raise ConfigError(
+            f"no file is named, and there is no {USUAL_FILE} here",
+            hint="name one: clusterfn env build FILE, or --packages python=3.11 numpy",
+        )
+    return resolve.read_specification(USUAL_FILE, ())
 
 
 def lock(given: argparse.Namespace) -> int:
     """Write or check the lock; print a table of what it means on each host."""
-    words = selection.split_file_and_hosts(given.words)
+    words = split_file_and_hosts(given.words)
     if given.platform:
         return _for_platform(given, words)
-    sessions = [selection.host_state(name, "lock") for name in words.hosts or [None]]
-    spec = selection.specification(words.file, given.packages, sessions[0].host)
+    sessions = [host_state(name, "lock") for name in words.hosts or [None]]
+    spec = specification(words.file, given.packages, sessions[0].host)
     if given.check:
         return _check(spec, sessions, given.gpus)
     made = [_made(session, spec, given.gpus) for session in sessions]
@@ -40,9 +95,9 @@ def lock(given: argparse.Namespace) -> int:
 
 def _made(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
     session.enough(Resources(gpus=gpus or 0))
-    made = environment_facts.lock_environment(session, spec, _cards(session, gpus), CALLER, selection.say)
+    made = environment_facts.lock_environment(session, spec, _cards(session, gpus), CALLER, say)
     if made.why:
-        selection.say(f"{session.host.name}: {made.why}")
+        say(f"{session.host.name}: {made.why}")
     return made
 
 
@@ -67,9 +122,9 @@ def _row(found: EnvironmentLock, host: str, platform: str) -> list[str]:
 def _check(spec: Specification, sessions: list[HostState], gpus: int | None) -> int:
     old = list(_out_of_date(spec, sessions, gpus))
     for host, why in old:
-        selection.say(f"{host}: {why}; clusterfn env lock {spec.file.name if spec.file else ''} {host}")
+        say(f"{host}: {why}; clusterfn env lock {spec.file.name if spec.file else ''} {host}")
     if not old:
-        selection.say(f"the lock of {spec.title} is up to date for {', '.join(each.host.name for each in sessions)}")
+        say(f"the lock of {spec.title} is up to date for {', '.join(each.host.name for each in sessions)}")
     return int(bool(old))
 
 
@@ -80,19 +135,19 @@ def _out_of_date(spec: Specification, sessions: list[HostState], gpus: int | Non
             yield session.host.name, why
 
 
-def _for_platform(given: argparse.Namespace, words: selection.FileAndHosts) -> int:
+def _for_platform(given: argparse.Namespace, words: FileAndHosts) -> int:
     """Lock for a platform, without asking a host."""
     if words.hosts or given.gpus:
         raise ConfigError("--platform stands instead of a host and its cards", hint="leave out one of them")
     if given.platform not in _PLATFORMS:
         raise ConfigError(f"{given.platform!r} is no platform of hosts", hint=f"one of {', '.join(_PLATFORMS)}")
-    spec = selection.specification(words.file, given.packages, None)
+    spec = specification(words.file, given.packages, None)
     target = SolveTarget(given.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
     if given.check:
         there = solver.current_lock(spec, target) is not None
-        selection.say(f"the lock of {spec.title} is {'up to date' if there else 'out of date'} for {given.platform}")
+        say(f"the lock of {spec.title} is {'up to date' if there else 'out of date'} for {given.platform}")
         return int(not there)
-    found = solver.lock_for(spec, target, selection.say)
+    found = solver.lock_for(spec, target, say)
     print(screen.table(_HEAD, [_row(found, "-", given.platform)]))
     return 0
 
@@ -102,15 +157,15 @@ _QUARTERS = 4
 
 def build(given: argparse.Namespace) -> int:
     """Build an environment; print its id."""
-    words = selection.split_file_and_hosts(given.words)
+    words = split_file_and_hosts(given.words)
     if len(words.hosts) > 1:
         raise ConfigError(f"several hosts are named: {', '.join(words.hosts)}", hint="build on one after the other")
-    session = selection.host_state(words.hosts[0] if words.hosts else None, "build")
-    spec = selection.specification(words.file, given.packages, session.host)
+    session = host_state(words.hosts[0] if words.hosts else None, "build")
+    spec = specification(words.file, given.packages, session.host)
     session.enough(Resources(gpus=given.gpus))
-    made = environment_facts.lock_environment(session, spec, given.gpus, CALLER, selection.say)
+    made = environment_facts.lock_environment(session, spec, given.gpus, CALLER, say)
     if made.why:
-        selection.say(made.why)
+        say(made.why)
     shown = _ProgressLine()
     try:
         new = environment_upload.build(session, made, shown.say, shown.progress)
@@ -119,18 +174,18 @@ def build(given: argparse.Namespace) -> int:
         raise
     finally:
         shown.clear()
-    selection.say(_result(session, made, new))
+    say(_result(session, made, new))
     print(made.id)
     return 0
 
 
 def _result(session: HostState, made: LockedEnvironment, new: bool) -> str:
-    ready = manage.read_ready(session, made.prefix)
+    ready = read_ready(session, made.prefix)
     size = f"{len(ready['packages'])} packages, {screen.size(ready['bytes'])}, {ready['files']} files"
     what = f"Python {ready['python']}, {size}"
     if not new:
         return f"{made.title} is there already, on {session.host.name}: {what}"
-    return f"{made.title} is built on {session.host.name}: {what}; {manage.seconds(ready['seconds'])}"
+    return f"{made.title} is built on {session.host.name}: {what}; {seconds(ready['seconds'])}"
 
 
 class _ProgressLine:
@@ -142,7 +197,7 @@ class _ProgressLine:
     def say(self, sentence: str) -> None:
         """Write a sentence that is not overwritten."""
         self._line.clear()
-        selection.say(sentence)
+        say(sentence)
 
     def progress(self, told: BuildProgress) -> None:
         """Show how far the build is."""

@@ -16,15 +16,16 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import call
-from clusterfn.cli import screen
-from clusterfn.cli.env import selection
-from clusterfn.config.options import parse_options
-from clusterfn.errors import ClusterfnError, EnvironmentBuildError
+from clusterfn.calls import call, job_display
+from clusterfn.cli import screen, target
+from clusterfn.config.options import names_a_file, parse_options
+from clusterfn.environment import resolve
+from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files
 from clusterfn.hosts.environment_builder import BuildProgress, Built
-from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.host_state import CALLER, HostState, open_session
 
+_LEAST_DIGITS = 4
 MARK = "clusterfn imports "
 
 # A package's name says which distribution it is, and that which modules it has; conda calls torch pytorch.
@@ -84,6 +85,40 @@ def gpu_kernel() -> Callable[[], OnGpu | None]:
     return kernel
 
 
+def host_state(name: str | None, command: str) -> HostState:
+    """Connect to the host of that name, else to the one that a call would use."""
+    return open_session(target.host(name, f"env {command}")[1])
+
+
+def say(sentence: str) -> None:
+    """Write a sentence to stderr, beside the data on stdout."""
+    job_display.say(f"clusterfn: {sentence}\n")
+
+
+def find_environment(word: str, session: HostState) -> Built:
+    """Find an environment on the host by its id, the beginning of its id, or its file.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+        LockError: The lock beside the file cannot be read.
+    """
+    root = environment_facts.environments_root(session)
+    begin = word.lower()
+    if names_a_file(word):  # whose lock must exist: nothing is solved here
+        spec = resolve.read_specification(word, ())
+        if why := environment_facts.explain_stale_lock(session, spec, 0, CALLER):
+            raise ConfigError(f"{word} is not locked: {why}", hint=f"clusterfn env lock {word} {session.host.name}")
+        begin = environment_facts.lock_environment(session, spec, 0, CALLER, say).id
+    there = environment_builder.list_environments(session, root)
+    found = [each for each in there if each.id == begin] or [each for each in there if each.id.startswith(begin)]
+    if len(found) == 1 and len(begin) >= _LEAST_DIGITS:
+        return found[0]
+    hint = f"clusterfn env list {session.host.name}"
+    if found:
+        raise ConfigError(f"{word!r} fits several environments", evidence=[each.id for each in found], hint=hint)
+    raise ConfigError(f"there is no environment {word!r} on {session.host.name}", hint=hint)
+
+
 _LIST_HEAD = ("ID", "MADE FROM", "PYTHON", "CUDA", "SIZE", "FILES", "AGE", "USED", "USED BY")
 _DIGITS = 8
 _ABOUT = 40
@@ -92,16 +127,16 @@ _SHOWN_JOBS = 3
 
 def list_environments(given: argparse.Namespace) -> int:
     """Print the environments of a host, the one used last first."""
-    session = selection.host_state(given.host, "list")
+    session = host_state(given.host, "list")
     found = environment_builder.list_environments(session, environment_facts.environments_root(session))
     if given.json:
         print(screen.as_json([asdict(each) for each in found]))
     elif found:
         print(screen.table(_LIST_HEAD, _rows(found)))
         total = screen.size(sum(each.size for each in found))
-        selection.say(f"{len(found)} environments, {total}; files that several share count in each of them")
+        say(f"{len(found)} environments, {total}; files that several share count in each of them")
     else:
-        selection.say(f"no environments on {session.host.name}")
+        say(f"no environments on {session.host.name}")
     return 0
 
 
@@ -121,8 +156,8 @@ def _users(jobs: Sequence[str]) -> str:
 
 def show_environment(given: argparse.Namespace) -> int:
     """Print all that is known of an environment."""
-    session = selection.host_state(given.host, "show")
-    built = selection.find_environment(given.id, session)
+    session = host_state(given.host, "show")
+    built = find_environment(given.id, session)
     prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
     told, plan = read_ready(session, prefix), read_plan(session, prefix)
     if given.json:
@@ -200,8 +235,8 @@ _MOST_LINES = 20
 
 def verify_environment(given: argparse.Namespace) -> int:
     """Check that an environment is whole and works; print a line for each check."""
-    session = selection.host_state(given.host, "verify")
-    built = selection.find_environment(given.id, session)
+    session = host_state(given.host, "verify")
+    built = find_environment(given.id, session)
     root = environment_facts.environments_root(session)
     prefix = layout.environment_dir(root, built.id)
     mended = environment_builder.repair_environment(session, root, built.id)
@@ -269,8 +304,8 @@ def _on_a_card(session: HostState, prefix: str, gpus: int) -> None:
 
 def remove_environment(given: argparse.Namespace) -> int:
     """Remove an environment that no job uses."""
-    session = selection.host_state(given.host, "remove")
-    built = selection.find_environment(given.id, session)
+    session = host_state(given.host, "remove")
+    built = find_environment(given.id, session)
     told = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
     if not told["removed"]:
         raise EnvironmentBuildError(
@@ -284,7 +319,7 @@ def remove_environment(given: argparse.Namespace) -> int:
 
 def remove_unused(given: argparse.Namespace) -> int:
     """Remove environments that were not used for long; say which jobs hold the others."""
-    session = selection.host_state(given.host, "gc")
+    session = host_state(given.host, "gc")
     root = environment_facts.environments_root(session)
     there = {each.id: each for each in environment_builder.list_environments(session, root)}
     told = environment_builder.remove_unused_environments(session, root, given.days, given.keep, dry=given.dry_run)
@@ -292,7 +327,7 @@ def remove_unused(given: argparse.Namespace) -> int:
     for env_id in told["removed"]:
         print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
     for each in told["kept"]:
-        selection.say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
+        say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
     if given.dry_run:
         print(f"{len(told['removed'])} of {len(there)} environments would go, about {screen.size(told['freed'])}")
         return 0

@@ -13,11 +13,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from clusterfn.cli import check, trust
+from clusterfn.cli import check
 from clusterfn.cli.check.step import CheckState
 from clusterfn.cli.init import address, choices, login, pythons
 from clusterfn.cli.init.address import Begun
 from clusterfn.cli.init.answers import Answers, say
+from clusterfn.cli.login import trust_hosts
 from clusterfn.config import writing
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
@@ -61,7 +62,7 @@ def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
     begun = address.begin(given.address, given.name, answers)
     address.say_way(begun.host)
     command = f"clusterfn init {begun.host.address}"
-    remembered = trust.go_through(begun.host, given.fingerprint, command, replace=given.replace)
+    remembered = trust_hosts(begun.host, given.fingerprint, command, replace=given.replace)
     if remembered is None:
         return 1
     done.notes += [f"wrote the host's key to {path}" for path in remembered]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.cli.check import connection, function, probe_job, scheduler, storage
+from clusterfn.cli.check import connection, function, scheduler, storage
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
@@ -374,8 +374,8 @@ def test_the_prolog_of_slurm_is_left_to_its_nodes():
 @pytest.fixture
 def namespace(monkeypatch) -> None:
     """The function runs in another network namespace than the agent."""
-    returned = probe_job.Returned("n1", "3.11.7", 42, "net:[2]", 0.1)
-    monkeypatch.setattr(probe_job, "run_probe", lambda *_: returned)
+    returned = function.Returned("n1", "3.11.7", 42, "net:[2]", 0.1)
+    monkeypatch.setattr(function, "run_probe", lambda *_: returned)
 
 
 def test_jobs_in_a_network_namespace_of_their_own_are_a_warning(namespace):

@@ -18,8 +18,8 @@ from clusterfn.calls import attach, history, job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
 from clusterfn.calls.outcome import RemoteTraceback
-from clusterfn.cli import error_text, jobs, main, parser, screen, target
-from clusterfn.cli.check import probe_job
+from clusterfn.cli import Complaint, describe_error, jobs, main, parser, screen, target
+from clusterfn.cli.check import function as check_function
 from clusterfn.cli.run import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
 from clusterfn.hosts.connection import Completed, Reply
@@ -487,19 +487,19 @@ JOB = SimpleNamespace(name="check", id="50cafb8a11fdb1d0", host="cluster")
 
 
 def test_a_scheduler_that_is_away_for_a_moment_is_asked_again(monkeypatch):
-    monkeypatch.setattr(probe_job, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(check_function, "_AGAIN_S", 0.0)
     queue = Queue(failures=2)
 
-    probe_job.leave_queue(JOB, queue)
+    check_function.leave_queue(JOB, queue)
 
     assert queue.asked == [("scancel", "--name=check.50cafb8a11fdb1d0")] * 3
 
 
 def test_a_job_that_may_still_wait_is_told_with_the_command_that_ends_it(monkeypatch):
-    monkeypatch.setattr(probe_job, "_CANCEL_S", -1.0)
+    monkeypatch.setattr(check_function, "_CANCEL_S", -1.0)
 
     with pytest.raises(ClusterfnError, match="may still be in its queue") as caught:
-        probe_job.leave_queue(JOB, Queue(failures=9))
+        check_function.leave_queue(JOB, Queue(failures=9))
 
     assert caught.value.hint == "later: clusterfn cancel 50cafb8a11fdb1d0 --host cluster"
 
@@ -507,20 +507,20 @@ def test_a_job_that_may_still_wait_is_told_with_the_command_that_ends_it(monkeyp
 def test_an_error_of_ours_is_its_name_and_its_lines():
     error = OutOfMemory("too much", host="lab8", job="7f3a", hint="ask for more")
 
-    told = error_text.of(error)
+    told = describe_error(error)
 
-    assert told == error_text.Complaint("OutOfMemory: too much\n  where: host lab8, job 7f3a\n  next:  ask for more", 1)
+    assert told == Complaint("OutOfMemory: too much\n  where: host lab8, job 7f3a\n  next:  ask for more", 1)
 
 
 def test_a_mistake_in_the_configuration_leaves_with_two():
-    assert error_text.of(ConfigError("no")).code == 2
+    assert describe_error(ConfigError("no")).code == 2
 
 
 def test_loud_shows_our_traceback_too():
     try:
         raise ClusterfnError("no")
     except ClusterfnError as error:
-        told = error_text.of(error, loud=True)
+        told = describe_error(error, loud=True)
 
     assert "Traceback (most recent call last)" in told.text
     assert told.text.endswith("ClusterfnError: no")
@@ -530,20 +530,20 @@ def test_an_exception_of_the_function_is_shown_as_the_host_told_it():
     error = ValueError("boom")
     error.__cause__ = RemoteTraceback('"""on lab8, job 7f3a\nTraceback (…)\nValueError: boom\n"""')
 
-    told = error_text.of(error)
+    told = describe_error(error)
 
-    assert told == error_text.Complaint("on lab8, job 7f3a\nTraceback (…)\nValueError: boom", 1)
+    assert told == Complaint("on lab8, job 7f3a\nTraceback (…)\nValueError: boom", 1)
 
 
 def test_what_an_exception_learnt_here_is_shown_below_the_remote_traceback():
     error = FileNotFoundError(2, "not there, but it is here", "x.csv")
     error.__cause__ = RemoteTraceback('"""on lab8\nFileNotFoundError: not there\n"""')
 
-    assert "but it is here" in error_text.of(error).text.splitlines()[-1]
+    assert "but it is here" in describe_error(error).text.splitlines()[-1]
 
 
 def test_an_error_that_nobody_foresaw_is_not_hidden():
-    assert error_text.of(ZeroDivisionError("ours")) is None
+    assert describe_error(ZeroDivisionError("ours")) is None
 
 
 @pytest.mark.parametrize(("ids", "digits"), [(["7f3a11", "90aa33"], 4), (["7f3a11", "7f3a22"], 5), ([], 4)])
