@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class FileBundle:
 
 
 def make(files: Mapping[str, bytes]) -> FileBundle:
-    """A parcel of these files, whatever their order."""
+    """Bundle these files, whatever their order."""
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{len(name)} {len(files[name])} {name}".encode("utf-8", "surrogateescape"))
@@ -49,30 +49,20 @@ def make(files: Mapping[str, bytes]) -> FileBundle:
 
 @functools.lru_cache(maxsize=1)
 def bridge() -> FileBundle:
-    """The files of supervisor, worker and builder, cloudpickle and the library, as in `docs/reference/protocol.md`."""
-    return make(dict(_bridge_files()))
-
-
-def _bridge_files() -> Iterator[tuple[str, bytes]]:
-    yield "_clusterfn/__init__.py", b""
-    yield "_clusterfn/bridge/__init__.py", b""
-    yield from _python_files(_LIBRARY / "bridge" / "stubs", "")
-    yield from _python_files(_LIBRARY / "bridge" / "supervisor", "_clusterfn/bridge/supervisor/")
-    yield from _python_files(_LIBRARY / "bridge" / "builder", "_clusterfn/bridge/builder/")
-    yield from _python_files(_LIBRARY / "bridge" / "queue", "_clusterfn/bridge/queue/")
-    yield from _python_files(_LIBRARY / "bridge" / "schedulers", "_clusterfn/bridge/schedulers/")
-    yield from _python_files(_LIBRARY / "bridge" / "session", "_clusterfn/bridge/session/")
-    yield from _python_files(_LIBRARY / "bridge" / "worker", "_clusterfn/bridge/worker/")
-    for name in _SINGLE_FILES:
-        yield f"_clusterfn/bridge/{name}", (_LIBRARY / "bridge" / name).read_bytes()
-    yield from _python_files(_LIBRARY / "bridge" / "serialization", "_clusterfn_wire/")
-    yield from _python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/")
-    library = _python_files(_LIBRARY, "")
-    for name, data in library:
+    """Return the files of supervisor, worker and builder, cloudpickle and the library: docs/reference/protocol.md."""
+    inside, ours = _LIBRARY / "bridge", "_clusterfn/bridge/"
+    files = {"_clusterfn/__init__.py": b"", f"{ours}__init__.py": b"", **_python_files(inside / "stubs", "")}
+    for folder in ("supervisor", "builder", "queue", "schedulers", "session", "worker"):
+        files.update(_python_files(inside / folder, f"{ours}{folder}/"))
+    files.update({f"{ours}{name}": (inside / name).read_bytes() for name in _SINGLE_FILES})
+    files.update(_python_files(inside / "serialization", "_clusterfn_wire/"))
+    files.update(_python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/"))
+    for name, data in _python_files(_LIBRARY, "").items():
         if name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS):
-            yield f"library/clusterfn/{name}", data
+            files[f"library/clusterfn/{name}"] = data
+    return make(files)
 
 
-def _python_files(folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(folder.rglob("*.py")):
-        yield prefix + path.relative_to(folder).as_posix(), path.read_bytes()
+def _python_files(folder: Path, prefix: str) -> dict[str, bytes]:
+    paths = sorted(folder.rglob("*.py"))
+    return {prefix + path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

@@ -19,7 +19,7 @@ from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot
 from clusterfn.hosts.rpc.link import ConnectionState, Link
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import CommandLook, Data, RepeatReply, Sink, Spawned, SpawnReply
+from clusterfn.hosts.rpc.requests import CommandLook, Data, Sink, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.rpc.frames import AgentStream, Header
 
 __all__ = [
-    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "RepeatReply", "Reply",
+    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "Reply",
     "SpawnReply", "Spawned", "TreeFile", "connect", "connection_for",
 ]  # fmt: skip
 
@@ -151,9 +151,15 @@ class HostConnection:
 
     def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
         """Whether each path exists."""
-        return self._send(
-            _r.SimpleRequest("have", {"paths": list(paths)}, functools.partial(_known, len(paths)), after=after)
-        )
+
+        def read(header: Header, _: bytes) -> list[bool]:
+            told = header.get("have")
+            kinds = [type(each) for each in told] if isinstance(told, list) else None
+            if kinds != [bool] * len(paths):
+                raise _r.MalformedAnswer(f"have: {ascii(told)[:80]}, for {len(paths)} paths")
+            return list(told or ())
+
+        return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read, after=after))
 
     def get(
         self,
@@ -246,8 +252,8 @@ class HostConnection:
         *,
         timeout_s: float = 60,
         after: Sequence[Reply[Any]] = (),
-    ) -> RepeatReply:
-        """Run a program now and every `interval_s`, until `stop`; equal `share` and argv share one answer per user."""
+    ) -> Reply[None]:
+        """Run a program now and every `interval_s`, until `cancel`. Equal `share` and argv share an answer per user."""
         fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
         request = _r.RepeatRequest(fields, on_look, after)
         self.link.send(request)
@@ -383,13 +389,6 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
     return Completed(rc, signal, body[:out], body[out:])
 
 
-def _known(count: int, header: Header, _: bytes) -> list[bool]:
-    told = header.get("have")
-    if not isinstance(told, list) or len(told) != count or not all(isinstance(each, bool) for each in told):
-        raise _r.MalformedAnswer(f"have: {ascii(told)[:80]}, for {count} paths")
-    return told
-
-
 def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     told = header.get("files")
     if not isinstance(told, list) or not all(map(_is_listed, told)):
@@ -425,7 +424,7 @@ def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
 _lock = threading.Lock()
 _opened: list[HostConnection] = []
 _exiting = False
-_shared: dict[Host, tuple[threading.Lock, list[HostConnection]]] = {}
+_shared: dict[Any, tuple[threading.Lock, list[HostConnection]]] = {}
 
 
 def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
@@ -438,17 +437,15 @@ def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
         HostError: As `connect`.
     """
     with _lock:
-        lock, held = _shared.setdefault(_key(host), (threading.Lock(), []))
+        login = (host.address, host.transport, host.scheduler == "local", host.ssh_config)
+        way = (host.name, *login, host.root, host.python)
+        lock, held = _shared.setdefault(way, (threading.Lock(), []))
     if held and (held[0].answers_here() or (_exiting and threading.current_thread() is not threading.main_thread())):
         return held[0]
     with lock:
         if not held or not held[0].usable():
             held[:] = [connect(host, have=have)]
         return held[0]
-
-
-def _key(host: Host) -> Any:
-    return (host.name, host.address, host.transport, host.scheduler == "local", host.ssh_config, host.root, host.python)
 
 
 def _close_all() -> None:

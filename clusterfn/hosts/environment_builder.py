@@ -167,15 +167,20 @@ class RemoteBuild:
         self._outcome: Future[BuildProgress] = Future()
         self._partial = b""
         self._on_progress: Callable[[BuildProgress], None] = lambda _: None
-        self._following: Reply[Any] | None = None
         self._looks = LookCounter()
 
     def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
         """Follow it from its first line on; return a future of its last."""
         self._on_progress = on_progress
-        self._following = self._session.connection.follow(self._log, self._receive)
-        self._following.add_done_callback(self.started)
-        self._outcome.add_done_callback(lambda _: self._stop_following())
+        following = self._session.connection.follow(self._log, self._receive)
+        following.add_done_callback(self.started)
+
+        def stop_following(_: object) -> None:
+            following.cancel()
+            with contextlib.suppress(HostError):  # the connection has ended: the log stays
+                self._session.connection.run(["rm", "-f", "--", self._log])
+
+        self._outcome.add_done_callback(stop_following)
         return self._outcome
 
     def when_over(self, then: Callable[[], None]) -> None:
@@ -215,15 +220,15 @@ class RemoteBuild:
     def _read_last_line(self, how: str) -> None:
         """Read the log to its end: the last line may be missing, or not yet followed."""
         text = io.BytesIO()
-        rest = self._session.connection.get(self._log, text)
-        rest.add_done_callback(lambda _: self._conclude(text.getvalue(), how))
 
-    def _conclude(self, text: bytes, how: str) -> None:
-        lines = [line.decode("utf-8", "replace") for line in text.splitlines()]
-        said = [told for told in map(_parsed, lines) if told and told.get("stage") in _LAST]
-        others = [line for line in lines if _parsed(line) is None][-_EVIDENCE:]  # such as a traceback
-        last = {"stage": "failed", "at": "stopped", "message": how, "evidence": others}
-        self._end(said[-1] if said else last)
+        def conclude(_: object) -> None:
+            lines = [line.decode("utf-8", "replace") for line in text.getvalue().splitlines()]
+            said = [told for told in map(_parsed, lines) if told and told.get("stage") in _LAST]
+            others = [line for line in lines if _parsed(line) is None][-_EVIDENCE:]  # such as a traceback
+            last = {"stage": "failed", "at": "stopped", "message": how, "evidence": others}
+            self._end(said[-1] if said else last)
+
+        self._session.connection.get(self._log, text).add_done_callback(conclude)
 
     def _receive(self, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
@@ -236,9 +241,3 @@ class RemoteBuild:
     def _end(self, told: BuildProgress) -> None:
         with contextlib.suppress(InvalidStateError):  # its end is seen in two ways
             self._outcome.set_result(told)
-
-    def _stop_following(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-        with contextlib.suppress(HostError):  # the connection has ended: the log stays
-            self._session.connection.run(["rm", "-f", "--", self._log])

@@ -41,7 +41,7 @@ def rows(text: str, columns: int) -> list[list[str]]:
 
 
 def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
-    """All GPUs of a host; none only where nvidia-smi is not installed.
+    """Return all GPUs of a host; none only where nvidia-smi is not installed.
 
     Returns:
         None if nvidia-smi hangs, fails or prints something else: the supervisor asks again and reports that.
@@ -61,7 +61,7 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
 
 
 def read(text: str) -> tuple[GpuInfo, ...] | None:
-    """The GPUs in a table of nvidia-smi; None for anything else. Pure."""
+    """Read the GPUs from a table of nvidia-smi; return None for anything else. Pure."""
     found = rows(text, len(_FIELDS))
     if not found or not all(len(row) == len(_FIELDS) and row[1].startswith(("GPU-", "MIG-")) for row in found):
         return None
@@ -81,15 +81,15 @@ def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str]
 
 
 def suitable(there: tuple[GpuInfo, ...], wanted: Resources) -> list[GpuInfo]:
-    """Those that are of the type and size that is asked for."""
+    """Return the GPUs of the type and size that the call asks for."""
     return eligible_gpus(there, wanted.gpu_type, wanted.gpu_memory_bytes)
 
 
 def enough(there: tuple[GpuInfo, ...] | None, wanted: Resources, host: str) -> None:
-    """Refuse a type or a size of which the host has too few.
+    """Reject a type or a size of which the host has too few.
 
     Raises:
-        Unsatisfiable: It names the cards that are there.
+        Unsatisfiable: Names the GPUs of the host.
     """
     if there is None or len(suitable(there, wanted)) >= wanted.gpus:
         return
@@ -97,13 +97,13 @@ def enough(there: tuple[GpuInfo, ...] | None, wanted: Resources, host: str) -> N
 
 
 def known(types: Sequence[str] | None, wanted: Resources, host: str, scheduler: str) -> None:
-    """Refuse a type that no card of a cluster has.
+    """Reject a type that no GPU of a cluster has.
 
     Args:
         scheduler: Its name for people.
 
     Raises:
-        Unsatisfiable: It names the types that are there.
+        Unsatisfiable: Names the types of the cluster.
     """
     kind = wanted.gpu_type or ""
     if types is None or kind in types:
@@ -113,16 +113,14 @@ def known(types: Sequence[str] | None, wanted: Resources, host: str, scheduler: 
     near = near or difflib.get_close_matches(kind, named, n=1, cutoff=0.75)
     other = "ask for one of these types, or choose another host" if named else "leave gpu_type= out"
     do = f'did you mean gpu_type="{near[0]}"?' if near else other if types else "choose another host"
-    raise _unsatisfiable(wanted, host, _types_in_words(types, host, scheduler), do)
-
-
-def _types_in_words(types: Sequence[str], host: str, scheduler: str) -> str:
-    named = ", ".join(filter(None, types))
     if not types:
-        return f"no node of {host} has a gres named gpu"
-    if not named:
-        return f"the cards of {host} have no types in {scheduler}"
-    return f"the types of {host} are: {named}" + ("; some of its cards have none" if "" in types else "")
+        there = f"no node of {host} has a gres named gpu"
+    elif not named:
+        there = f"the cards of {host} have no types in {scheduler}"
+    else:
+        some = "; some of its cards have none" if "" in types else ""
+        there = f"the types of {host} are: {', '.join(named)}{some}"
+    raise _unsatisfiable(wanted, host, there, do)
 
 
 def _unsatisfiable(wanted: Resources, host: str, there: str, do: str) -> Unsatisfiable:

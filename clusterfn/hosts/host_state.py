@@ -99,9 +99,8 @@ class HostState:
         self.there.clear()
         if not posixpath.basename(bridge).startswith(bridge_bundle.bridge().digest):
             return []
-        self.connection.run(exit_flush.removal_command(bridge)).result(
-            _PROBE_TIMEOUT_S
-        )  # a tree that is there is left alone
+        # a tree that is there is left alone
+        self.connection.run(exit_flush.removal_command(bridge)).result(_PROBE_TIMEOUT_S)
         files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
         return [self.remember(bridge, self.connection.put_tree(bridge, files))]
 
@@ -155,12 +154,13 @@ class HostState:
     def scheduler(self) -> Scheduler:
         """Builds the host's commands and reads their answers."""
         facts = self.connection.facts
-        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": self._queue_command})
 
-    def _queue_command(self) -> tuple[str, ...]:
-        """Tells which jobs wait on a host without a scheduler, and sees that a spooler starts them."""
-        supervise = posixpath.join(self.bridge, layout.SUPERVISE)
-        return (self.connection.facts.python, "-I", "-S", supervise, "queue", self.root)
+        # tells which jobs wait on a host without a scheduler, and sees that a spooler starts them
+        def queue() -> tuple[str, ...]:
+            supervise = posixpath.join(self.bridge, layout.SUPERVISE)
+            return (self.connection.facts.python, "-I", "-S", supervise, "queue", self.root)
+
+        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": queue})
 
     @property
     def watch(self) -> SchedulerWatch:

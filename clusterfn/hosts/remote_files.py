@@ -23,7 +23,7 @@ from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import HostConnection, Reply
+    from clusterfn.hosts.connection import HostConnection
 
 _LIMIT = 10000
 _AT_ONCE = 32
@@ -57,7 +57,8 @@ def list_files(
     try:
         entries = connection.list(folder, pattern, limit=_LIMIT).result(_TIMEOUT_S)
     except HostError as error:
-        if item is None or error.kind != "missing" or not _is_there(connection, _group_of(folder)):
+        group = folder.rpartition(f"/{layout.ELEMENTS}/")[0]
+        if item is None or error.kind != "missing" or connection.have([group]).result(_TIMEOUT_S) != [True]:
             raise
         return []
     from clusterfn.bridge.agent.files import glob_pattern  # here: a job that imports clusterfn has no agent
@@ -70,16 +71,6 @@ def list_files(
                 hint="its answer cannot be trusted: ask the administrator of the host whether it was tampered with",
             )
     return [RemoteFile(entry.name, entry.size) for entry in entries]
-
-
-def _group_of(folder: str) -> str:
-    """The folder of the group whose item has this one."""
-    return folder.rpartition(f"/{layout.ELEMENTS}/")[0]
-
-
-def _is_there(connection: HostConnection, folder: str) -> bool:
-    (there,) = connection.have([folder]).result(_TIMEOUT_S)
-    return there
 
 
 def _fits(path: str) -> Callable[[int], None]:
@@ -116,17 +107,16 @@ def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | 
     """Several files there, asked for at once; None for one that does not exist."""
     outs = [io.BytesIO() for _ in paths]
     replies = [connection.get(path, out, on_size=_fits(path)) for path, out in zip(paths, outs)]
-    return [_unless_missing(reply, out) for reply, out in zip(replies, outs)]
-
-
-def _unless_missing(reply: Reply[int], out: io.BytesIO) -> bytes | None:
-    try:
-        reply.result(None)
-    except HostError as error:
-        if error.kind != "missing":
-            raise
-        return None
-    return out.getvalue()
+    found: list[bytes | None] = []
+    for reply, out in zip(replies, outs):
+        try:
+            reply.result(None)
+            found.append(out.getvalue())
+        except HostError as error:
+            if error.kind != "missing":
+                raise
+            found.append(None)
+    return found
 
 
 def read_part(connection: HostConnection, path: str, begin: int, size: int | None) -> str:
@@ -153,7 +143,20 @@ def fetch(
         raise _nothing_matches(pattern, [file.name for file in list_files(connection, folder, item=item)], item)
     transfer = Transfer("receiving its files:", size=sum(file.size for file in found))
     on_transfer(transfer)
-    return _fetch_all(connection, folder, found, to, transfer)
+    fetched: list[Path] = []
+    under_way: collections.deque[_Fetching] = collections.deque()  # many at once, or each would cost a round trip
+    try:
+        for file in found:
+            under_way.append(_Fetching(connection, f"{folder}/{file.name}", to.joinpath(*safe_parts(file.name))))
+            transfer.add(under_way[-1].reply)
+            if len(under_way) == _AT_ONCE:
+                fetched.append(under_way.popleft().finish())
+        while under_way:
+            fetched.append(under_way.popleft().finish())
+    finally:
+        for fetching in under_way:
+            fetching.give_up()
+    return fetched
 
 
 _GLOB = re.compile(r"[*?[]")
@@ -217,26 +220,6 @@ def _listed(names: Sequence[str], count: int) -> str:
     return f"{shown} and {count - 3} more" if count > 3 else shown
 
 
-def _fetch_all(
-    connection: HostConnection, folder: str, files: Sequence[RemoteFile], to: Path, transfer: Transfer
-) -> list[Path]:
-    """Many are asked for at once, or each would cost a round trip."""
-    fetched: list[Path] = []
-    under_way: collections.deque[_Fetching] = collections.deque()
-    try:
-        for file in files:
-            under_way.append(_Fetching(connection, f"{folder}/{file.name}", to.joinpath(*safe_parts(file.name))))
-            transfer.add(under_way[-1].reply)
-            if len(under_way) == _AT_ONCE:
-                fetched.append(under_way.popleft().finish())
-        while under_way:
-            fetched.append(under_way.popleft().finish())
-    finally:
-        for fetching in under_way:
-            fetching.give_up()
-    return fetched
-
-
 class _Fetching:
     """A file on its way, whole or not at all."""
 
@@ -278,10 +261,9 @@ _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE
 def safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[str, ...]:
     """The parts of a relative name that stays below any folder; a colon and a backslash are ordinary but on Windows."""
     parts = PurePosixPath(name).parts
-    if not parts or ".." in parts or name.startswith("/") or "\0" in name or (windows and any(map(_is_odd, parts))):
+    odd = windows and any(
+        set(part) & set('\\:*?"<>|') or part.endswith((".", " ")) or _DEVICES.fullmatch(part) for part in parts
+    )
+    if not parts or ".." in parts or name.startswith("/") or "\0" in name or odd:
         raise ClusterfnError(f"the host names a file {name!r}, which would lie outside the chosen folder")
     return parts
-
-
-def _is_odd(part: str) -> bool:
-    return bool(set(part) & set('\\:*?"<>|')) or part.endswith((".", " ")) or _DEVICES.fullmatch(part) is not None

@@ -8,33 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler, SchedulerVerdict
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import CommandLook, HostConnection, Reply
 
 _UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
 _RUNNING_S = 300.0
 _SHARE = "scheduler"
-
-
-class SchedulerLook(Protocol):
-    """One answer to a repeated command, whole even where the agent said `same`.
-
-    Attributes:
-        rc: Exit status; None if it ran out of time.
-        age_s: How long ago it was given: another agent of the same user may have asked.
-    """
-
-    @property
-    def rc(self) -> int | None: ...
-    @property
-    def out(self) -> str: ...
-    @property
-    def err(self) -> str: ...
-    @property
-    def age_s(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -76,28 +61,6 @@ class LookCounter:
 Listener = Callable[[Seen], None]
 
 
-class RepeatingProbe(Protocol):
-    """A command that is being repeated."""
-
-    def stop(self) -> None:
-        """End it; without waiting, and harmless when it has ended."""
-
-
-class Connection(Protocol):
-    """What is needed of a host's connection."""
-
-    def repeat(
-        self,
-        argv: Sequence[str],
-        interval_s: float,
-        *,
-        share: str,
-        unset: Sequence[str],
-        on_look: Callable[[SchedulerLook], None],
-    ) -> RepeatingProbe:
-        """Run argv now (or take an answer younger than `interval_s`) and at each interval; returns without waiting."""
-
-
 @dataclass
 class _Watched:
     listener: Listener
@@ -115,7 +78,7 @@ class SchedulerWatch:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: HostConnection,
         scheduler: Scheduler,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -126,7 +89,7 @@ class SchedulerWatch:
         self._clock = clock
         self._floor_s = poll_floor_s
         self._jobs: dict[str, _Watched] = {}
-        self._repeating: RepeatingProbe | None = None
+        self._repeating: Reply[Any] | None = None
         self._interval_s = 0.0
         self._answered: float | None = None
         self._lock = threading.RLock()
@@ -157,25 +120,28 @@ class SchedulerWatch:
             return
         self._interval_s = wanted
         if self._repeating is not None:
-            self._repeating.stop()
+            self._repeating.cancel()
             self._repeating = None
         if wanted:
             unset, on_look = self._scheduler.unset, self._on_look
             self._repeating = self._connection.repeat(command, wanted, share=_SHARE, unset=unset, on_look=on_look)
 
     def _wanted_s(self) -> float:
-        now = self._clock()
-        wanted = [_RUNNING_S if job.running else self._waiting_s(now - job.added) for job in self._jobs.values()]
+        now, looks = self._clock(), self._scheduler.looks_s
+        wanted = [
+            _RUNNING_S if job.running else next(interval for until, interval in looks if now - job.added < until)
+            for job in self._jobs.values()
+        ]
         return max(min(wanted, default=0.0), self._floor_s)
 
-    def _on_look(self, look: SchedulerLook) -> None:
+    def _on_look(self, look: CommandLook) -> None:
         with self._lock:
             told = self._told(look)
             self._repeat()
         for listener, seen in told:  # without the lock: a listener may add or remove
             listener(seen)
 
-    def _told(self, look: SchedulerLook) -> list[tuple[Listener, Seen]]:
+    def _told(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
         now = self._clock()
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
         if trouble:
@@ -190,9 +156,6 @@ class SchedulerWatch:
         for name, job in known.items():
             job.running = name in states and states[name].phase == RUNNING
         return [(job.listener, states.get(name)) for name, job in known.items() if self._is_news(job, name in states)]
-
-    def _waiting_s(self, age_s: float) -> float:
-        return next(interval for until, interval in self._scheduler.looks_s if age_s < until)
 
     def _is_news(self, job: _Watched, listed: bool) -> bool:
         """Space out the looks: some callers count those at which a job was missing, and must not count faster."""

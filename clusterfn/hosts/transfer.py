@@ -76,8 +76,11 @@ class Transfer:
             if size < _LARGE and now - self._shown_from < _LONG_S:
                 return ""
         amount = _amount(size) if not moved else f"{_amount(moved, size)} of {_amount(size)}"
-        left = f", {_amount(rate)}/s, {_time((size - moved) / rate)} left" if rate else ""
-        return amount + left
+        if not rate:
+            return amount
+        seconds = (size - moved) / rate
+        left = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        return f"{amount}, {_amount(rate)}/s, {left if seconds < 5400 else f'{seconds / 3600:.1f} h'} left"
 
     def _rate(self, now: float, moved: int) -> int:
         """Bytes a second, lately; 0 while that is not known."""
@@ -136,9 +139,3 @@ def _amount(size: int, of: int = 0) -> str:
     number = size / each
     shown = f"{number:.1f}" if unit == "GB" or (number < 10 and not of) else f"{number:.0f}"
     return shown if of else f"{shown} {unit}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

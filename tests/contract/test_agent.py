@@ -65,7 +65,7 @@ def test_a_look_with_more_output_than_four_megabytes_is_none(here: HostConnectio
     looks: list[CommandLook] = []
     asked = here.repeat(["head", "-c", "5000000", "/dev/zero"], 60.0, None, looks.append)
     until(lambda: looks)
-    asked.stop()
+    asked.cancel()
 
     assert (looks[0].rc, looks[0].out) == (None, "")
     assert "more than the 4 MB" in looks[0].err
@@ -410,7 +410,7 @@ def test_a_repeated_program_tells_every_look_and_whether_it_changed(here: HostCo
     until(lambda: len(looks) >= 3)
     path.write_text("two")
     until(lambda: any(look.out == "two" for look in looks))
-    asked.stop()
+    asked.cancel()
 
     assert looks[0] == CommandLook(0, "one", "", False, 0.0)
     assert looks[1] == CommandLook(0, "one", "", True, 0.0)

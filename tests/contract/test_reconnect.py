@@ -157,7 +157,7 @@ def test_repeats_and_stills_go_on(there: HostConnection, broken: Break, folder: 
     words.clear()
 
     until(lambda: looks and words)
-    asked.stop()
+    asked.cancel()
 
 
 def test_the_state_is_told(there: HostConnection, broken: Break) -> None:

@@ -78,7 +78,9 @@ def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Aske
 
 def wanted_python(host: Host) -> str:
     """The interpreter as the remote command reads it: one line."""
-    wanted = host.python or ("local" in (host.scheduler, host.transport) and own_python()) or "auto"
+    own = sys.executable or ""  # "" or another program where Python is embedded in one
+    usable = os.path.basename(own).startswith(("python", "pypy")) and os.path.isabs(own) and not {"$", "\n"} & set(own)
+    wanted = host.python or (own if usable and "local" in (host.scheduler, host.transport) else "auto")
     if "\n" in wanted or "$" in wanted:
         raise ConfigError(
             f"python: {wanted!r} of host {host.name} cannot be used",
@@ -87,13 +89,6 @@ def wanted_python(host: Host) -> str:
             hint="write an absolute path, one that begins with ~/, or a program's name",
         )
     return wanted
-
-
-def own_python() -> str | None:
-    """Return the running interpreter, for an agent on this machine; None if Python is embedded in another program."""
-    path = sys.executable or ""
-    usable = os.path.basename(path).startswith(("python", "pypy")) and os.path.isabs(path)
-    return path if usable and not {"$", "\n"} & set(path) else None
 
 
 def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> AgentStream:

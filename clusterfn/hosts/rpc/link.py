@@ -47,34 +47,6 @@ class ConnectionState:
     cause: str = ""
 
 
-class StateListeners:
-    """The present state of the link to one host, and the functions that are called when it changes."""
-
-    def __init__(self, host: str) -> None:
-        self.state = ConnectionState("connected", time.time())
-        self._host = host
-        self._listeners: list[Callable[[ConnectionState], None]] = []
-
-    def listen(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
-        """Call `listener` at each change, until the returned function is called."""
-        self._listeners.append(listener)
-
-        def end() -> None:
-            with contextlib.suppress(ValueError):
-                self._listeners.remove(listener)
-
-        return end
-
-    def now(self, name: str, cause: str = "", since: float | None = None) -> None:
-        """Set the state, as of now or of `since`, and call each listener on this thread."""
-        self.state = ConnectionState(name, time.time() if since is None else since, cause)
-        for listener in list(self._listeners):
-            try:
-                listener(self.state)
-            except BaseException:  # noqa: BLE001 - the caller's own function: the others and the reader continue
-                _log.exception("a listener failed when it was told that the connection to %s is %s", self._host, name)
-
-
 class Link:
     """The link to one host.
 
@@ -85,6 +57,7 @@ class Link:
 
     Attributes:
         line: The stream as it is now.
+        state: The state of the connection.
     """
 
     def __init__(
@@ -97,7 +70,8 @@ class Link:
         self._answering: set[int] = set()  # the threads on which no answer can be waited for
         self._requests = PendingRequests()
         self._sender = RequestSender(self.line, self._requests.__contains__, self._give_up)
-        self._states = StateListeners(host.name)
+        self.state = ConnectionState("connected", time.time())
+        self._listeners: list[Callable[[ConnectionState], None]] = []
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
@@ -157,14 +131,24 @@ class Link:
         """Whether this thread is the one that brings answers."""
         return threading.get_ident() in self._answering
 
-    @property
-    def state(self) -> ConnectionState:
-        """The state of the connection."""
-        return self._states.state
-
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
-        """Tell `listener` each change, on the reader thread, until the function that this returns is called."""
-        return self._states.listen(listener)
+        """Call `listener` at each change, on the reader thread, until the returned function is called."""
+        self._listeners.append(listener)
+
+        def end() -> None:
+            with contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return end
+
+    def _set_state(self, name: str, cause: str = "", since: float | None = None) -> None:
+        self.state = ConnectionState(name, time.time() if since is None else since, cause)
+        for listener in list(self._listeners):
+            try:
+                listener(self.state)
+            except BaseException:  # noqa: BLE001 - the caller's own function: the others and the reader continue
+                host = self.host.name
+                _log.exception("a listener failed when it was told that the connection to %s is %s", host, name)
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
@@ -275,9 +259,10 @@ class Link:
             waits: How many pauses were made; after streams that broke soon, the next is not opened at once.
         """
         with self.line.changed:
-            self._requests.keep_what_is_sent_again()
+            for ended in [each.id for each in self._requests.values() if not each.resend()]:
+                del self._requests[ended]
             self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
-        self._states.now("reconnecting", cause)
+        self._set_state("reconnecting", cause)
         while self.line.over is None and not self._try_to_connect(waits):
             waits = min(waits + 1, _MOST_WAITS)
             if self._needs_you is not None and self._wait_for_a_person():
@@ -299,7 +284,7 @@ class Link:
         elif tried.needs_a_person:  # no login of another program can help: who waits must learn it
             self._die(prompts.needs_you(self.host.name, can_hold=False))
         else:
-            self._states.now("reconnecting", tried.not_yet, self.state.since)
+            self._set_state("reconnecting", tried.not_yet, self.state.since)
         return tried.opened is not None or self.line.over is not None
 
     def _wait_for_a_person(self) -> bool:
@@ -312,9 +297,10 @@ class Link:
         """
         assert self._needs_you is not None
         held_before = self._is_held()
-        self._states.now("waiting", self._needs_you.message)
+        self._set_state("waiting", self._needs_you.message)
         with self.line.changed:
-            refused = self._requests.take_unsent()
+            refused = [self._requests.pop(number) for number in self._requests.unsent if number in self._requests]
+            self._requests.unsent.clear()
         for request in refused:
             request.fail(self._needs_you)
         while self.line.over is None and not self._is_held():
@@ -325,7 +311,7 @@ class Link:
                 )
         self._needs_you = None
         if self.line.over is None and not held_before:
-            self._states.now("reconnecting", "somebody has logged in again")
+            self._set_state("reconnecting", "somebody has logged in again")
         return not held_before
 
     def _is_held(self) -> bool:
@@ -351,7 +337,7 @@ class Link:
             if failed is not None:
                 request.fail(error_of(self.host, failed))
         if wanted:
-            self._states.now("connected")
+            self._set_state("connected")
         else:
             self.line.hang_up(opened)
 
@@ -366,7 +352,8 @@ class Link:
             if isinstance(over, HostError):
                 over.kind = over.path = ""  # what the host refused is a connection, and none of these requests
             self.line.connected = False
-            requests = self._requests.take_all()
+            requests = list(self._requests.values())
+            self._requests.clear()
             self.line.changed.notify_all()
         self.line.hang_up(self.line.opened)
         here = threading.get_ident()
@@ -375,7 +362,7 @@ class Link:
         try:
             for request in requests:
                 request.fail(over)
-            self._states.now("closed", str(over))
+            self._set_state("closed", str(over))
         finally:
             if new:
                 self._answering.discard(here)

@@ -57,18 +57,8 @@ class Reply(Generic[T]):
         return self._future.exception()
 
     def _wait(self, timeout_s: float | None) -> None:
-        if not self._future.done():
-            self._reject_wait_without_end()
-        concurrent.futures.wait([self._future], timeout_s)
-        if not self._future.done():
-            raise Unreachable(
-                f"{self._host} did not answer `{self._asked}` within {timeout_s:g} s",
-                host=self._host,
-                hint="try again; then look at the load of the host and of its file systems",
-                retryable=True,
-            )
-
-    def _reject_wait_without_end(self) -> None:
+        if self._future.done():
+            return
         if os.getpid() != self._pid:
             raise HostError(
                 f"The answer of {self._host} to `{self._asked}` comes to process {self._pid}, which forked this one",
@@ -79,6 +69,14 @@ class Reply(Generic[T]):
             raise RuntimeError(
                 f"A callback waits for the answer of {self._host} to `{self._asked}`, on the thread that is to read it:"
                 " it would wait for ever. Wait in another thread, or use add_done_callback"
+            )
+        concurrent.futures.wait([self._future], timeout_s)
+        if not self._future.done():
+            raise Unreachable(
+                f"{self._host} did not answer `{self._asked}` within {timeout_s:g} s",
+                host=self._host,
+                hint="try again; then look at the load of the host and of its file systems",
+                retryable=True,
             )
 
     def done(self) -> bool:

@@ -92,24 +92,6 @@ class PendingRequests(dict[int, OpenRequest[Any]]):
         """Return how the first failed request in its `after` failed, in the agent's words; None if none failed."""
         return next((self._failures[number] for number in request.after if number in self._failures), None)
 
-    def keep_what_is_sent_again(self) -> None:
-        """Drop the requests that end with their stream."""
-        for request in list(self.values()):
-            if not request.resend():
-                del self[request.id]
-
-    def take_unsent(self) -> list[OpenRequest[Any]]:
-        """Remove and return the requests that were never sent."""
-        taken = [self.pop(number) for number in self.unsent if number in self]
-        self.unsent.clear()
-        return taken
-
-    def take_all(self) -> list[OpenRequest[Any]]:
-        """Remove and return all open requests."""
-        taken = list(self.values())
-        self.clear()
-        return taken
-
 
 class RequestSender:
     """Sends requests before the chunks of transfers, which take turns.

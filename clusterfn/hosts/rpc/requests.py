@@ -60,16 +60,15 @@ def boolean(header: Header, name: str) -> bool:
 class OpenRequest(Generic[T]):
     """One open request. Subclasses say how an answer is read and what a second sending leaves out."""
 
+    reply_type: type[Reply[Any]] = Reply
+
     def __init__(self, do: str, fields: Header, body: bytes = b"", after: Sequence[Reply[Any]] = ()) -> None:
         self.do = do
         self.fields = fields
         self.body = body
         self.after = tuple(reply.id for reply in after)
         self.cancel: Callable[[], None] = lambda: None
-        self.reply = self.make_reply()
-
-    def make_reply(self) -> Reply[T]:
-        return Reply(lambda: self.cancel())
+        self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
 
     @property
     def id(self) -> int:
@@ -309,9 +308,7 @@ class SpawnRequest(OpenRequest[Spawned]):
     """A detached process. Once its pid is known it is never started again."""
 
     reply: SpawnReply
-
-    def make_reply(self) -> SpawnReply:
-        return SpawnReply(lambda: self.cancel())
+    reply_type = SpawnReply
 
     def take(self, header: Header, body: bytes) -> None:
         starttime = None if header.get("starttime") is None else number(header, "starttime")
@@ -350,21 +347,8 @@ class CommandLook:
     age_s: float = 0.0
 
 
-class RepeatReply(Reply[None]):
-    """The reply to `repeat`."""
-
-    def stop(self) -> None:
-        """End it; without waiting, and harmless when it has ended."""
-        self.cancel()
-
-
 class RepeatRequest(OpenRequest[None]):
     """A program at intervals."""
-
-    reply: RepeatReply
-
-    def make_reply(self) -> RepeatReply:
-        return RepeatReply(lambda: self.cancel())
 
     def __init__(self, fields: Header, on_look: Callable[[CommandLook], Any], after: Sequence[Reply[Any]]) -> None:
         super().__init__("repeat", fields, after=after)

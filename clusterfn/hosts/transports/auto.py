@@ -42,7 +42,19 @@ class AutoTransport:
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Open a stream by the chosen transport; see `Transport.open`."""
         reason = self._reason() if openssh.has_ssh() else ""
-        return self._by_ssh(command, reason, asker) if reason else self._by_paramiko(command, asker)
+        if not reason:
+            from clusterfn.hosts.transports.paramiko import ParamikoTransport, is_mismatch
+
+            self.via = "paramiko"
+            try:
+                return ParamikoTransport(self.host).open(command, asker)
+            except HostError as error:
+                if not is_mismatch(error) or not openssh.has_ssh():
+                    raise
+            self._mismatch = True
+            reason = self._reason()
+        self.via = f"openssh ({reason})"
+        return openssh.OpensshTransport(self.host).open(command, asker)
 
     def _reason(self) -> str:
         if self._mismatch:
@@ -51,22 +63,6 @@ class AutoTransport:
         if openssh.has_master(settings):
             return "a ControlMaster is open"
         return next((need for hop in (settings, *jumps(self.host, settings)) if (need := needs_ssh(hop))), "")
-
-    def _by_ssh(self, command: str, reason: str, asker: Asker | None) -> Stream:
-        self.via = f"openssh ({reason})"
-        return openssh.OpensshTransport(self.host).open(command, asker)
-
-    def _by_paramiko(self, command: str, asker: Asker | None) -> Stream:
-        from clusterfn.hosts.transports.paramiko import ParamikoTransport, is_mismatch
-
-        self.via = "paramiko"
-        try:
-            return ParamikoTransport(self.host).open(command, asker)
-        except HostError as error:
-            if not is_mismatch(error) or not openssh.has_ssh():
-                raise
-        self._mismatch = True
-        return self._by_ssh(command, self._reason(), asker)
 
 
 def needs_ssh(settings: Settings) -> str:
@@ -80,15 +76,9 @@ def needs_ssh(settings: Settings) -> str:
                 return f"{path.name} is a FIDO key"
     if host_keys.has_authority_alone(settings):
         return "an authority vouches for its host key"
-    return "there is a Kerberos ticket" if settings.gssapi and _has_ticket() else ""
-
-
-def _has_ticket() -> bool:
-    """Whether the user has a Kerberos ticket: many systems turn GSSAPIAuthentication on for every host."""
-    try:
-        ran = subprocess.run(
-            ["klist", "-s"], stdin=subprocess.DEVNULL, capture_output=True, timeout=KLIST_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return ran.returncode == 0
+    if settings.gssapi:  # many systems turn GSSAPIAuthentication on for every host
+        line = ["klist", "-s"]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            ran = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=KLIST_S, check=False)
+            return "there is a Kerberos ticket" if ran.returncode == 0 else ""
+    return ""

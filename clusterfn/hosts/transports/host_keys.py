@@ -1,11 +1,12 @@
-"""Check a host's key against known_hosts, read strictly. Writes nothing: that is `trust`'s part."""
+"""Check a host's key against known_hosts, read strictly. `trust` alone writes to it."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,25 +39,27 @@ def fingerprint(blob: bytes) -> str:
 
 def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
     """Return what the files remember of a host; `name` is as known_hosts writes it: `[lab8]:2222`."""
-    return [known for path in files if path.is_file() for known in _in_file(name, path)]
-
-
-def _in_file(name: str, path: Path) -> Iterator[KnownKey]:
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        words = line.split()
-        marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
-            continue
-        try:
-            yield KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]))
-        except ValueError:  # binascii.Error is one; another where a sign is not even of ASCII
-            continue
+    found = []
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.split()
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
+                continue
+            with contextlib.suppress(ValueError):  # binascii.Error is one; another where a sign is not even of ASCII
+                found.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2])))
+    return found
 
 
 def matches(patterns: str, name: str) -> bool:
     """Whether the first field of a known_hosts line means `name`: hashed, or patterns with `*`, `?` and `!`."""
     if patterns.startswith("|1|"):
-        return _matches_hash(patterns, name)
+        try:
+            salt, digest = (base64.b64decode(part) for part in patterns.split("|")[2:4])
+        except ValueError:  # binascii.Error is one
+            return False
+        return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
     negated = [each[1:] for each in patterns.lower().split(",") if each.startswith("!")]
     plain = [each for each in patterns.lower().split(",") if not each.startswith("!")]
     return any(_fits(each, name) for each in plain) and not any(_fits(each, name) for each in negated)
@@ -78,14 +81,6 @@ def _fits(pattern: str, text: str) -> bool:
         else:
             return False
     return not pattern[place:].strip("*")
-
-
-def _matches_hash(field: str, name: str) -> bool:
-    try:
-        salt, digest = (base64.b64decode(part) for part in field.split("|")[2:4])
-    except ValueError:  # binascii.Error is one
-        return False
-    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
 
 
 def has_authority_alone(settings: Settings) -> bool:

@@ -61,14 +61,11 @@ class ProcessStream:
         self._close(PATIENCE_S)
 
     def _close(self, patience_s: float) -> None:
+        """Close its input; kill its group if it has not ended by then."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        self._end(patience_s)
-
-    def _end(self, patience_s: float) -> None:
-        """Close its input; kill its group if it has not ended by then."""
         self._in.close()
         try:
             self._process.wait(patience_s)

@@ -37,6 +37,14 @@ BUSY_PAUSES_S = base.PAUSES_S
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+# A lost peer is noticed after so many seconds.
+_NOTICE_LOSS = {
+    "TCP_KEEPIDLE": KEEPALIVE_S,
+    "TCP_KEEPALIVE": KEEPALIVE_S,
+    "TCP_KEEPINTVL": KEEPALIVE_S,
+    "TCP_KEEPCNT": KEEPALIVES,
+    "TCP_USER_TIMEOUT": KEEPALIVE_S * KEEPALIVES * 1000,
+}
 
 # At exit paramiko would end all connections before what was registered earlier, and what a program still sends would
 # start again on another connection. `hosts.connection` closes them after that.
@@ -183,9 +191,14 @@ def meet(
     with _translated(host, settings):
         ssh = paramiko.Transport(via or _socket(host, settings), default_window_size=WINDOW)
         hops.append(ssh)
-        _prepare(ssh, settings)
+        ssh.set_log_channel(LOG)
+        ssh.banner_timeout = settings.timeout_s
+        options = ssh.get_security_options()
+        options.ciphers = [name for name in CIPHERS if name in options.ciphers]
+        known = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
+        known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
+        options.key_types = sorted(options.key_types, key=lambda kind: kind not in known)
         if kinds:
-            options = ssh.get_security_options()
             options.key_types = [kind for kind in kinds if kind in options.key_types]
         _greet(ssh, settings)
     return ssh
@@ -225,16 +238,6 @@ def _through(host: Host, settings: Settings, hops: list[paramiko.Transport], ask
     return via
 
 
-def _prepare(ssh: paramiko.Transport, settings: Settings) -> None:
-    ssh.set_log_channel(LOG)
-    ssh.banner_timeout = settings.timeout_s
-    options = ssh.get_security_options()
-    options.ciphers = [name for name in CIPHERS if name in options.ciphers]
-    known = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
-    known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
-    options.key_types = sorted(options.key_types, key=lambda kind: kind not in known)
-
-
 def _socket(host: Host, settings: Settings) -> Any:
     if settings.proxy_command:
         return _proxy(host, settings.proxy_command)
@@ -245,7 +248,11 @@ def _socket(host: Host, settings: Settings) -> Any:
         try:
             sock.settimeout(settings.timeout_s)
             sock.connect(info[4])
-            _tune(sock)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _NOTICE_LOSS.items():
+                with contextlib.suppress(OSError, AttributeError):  # each system has some of them
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             return QuickSocket(sock)
         except OSError as failed:
             sock.close()
@@ -264,24 +271,6 @@ def _proxy(host: Host, command: str) -> socket.socket:
     theirs.close()
     threading.Thread(target=process.wait, name="clusterfn-proxy", daemon=True).start()
     return ours
-
-
-def _tune(sock: socket.socket) -> None:
-    """Send without delay (TCP_NODELAY), and notice a lost peer after `KEEPALIVE_S * KEEPALIVES` seconds."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    limit = KEEPALIVE_S * KEEPALIVES
-    wanted = {
-        "TCP_KEEPIDLE": KEEPALIVE_S,
-        "TCP_KEEPALIVE": KEEPALIVE_S,
-        "TCP_KEEPINTVL": KEEPALIVE_S,
-        "TCP_KEEPCNT": KEEPALIVES,
-        "TCP_USER_TIMEOUT": limit * 1000,
-    }
-    for name, value in wanted.items():
-        if hasattr(socket, name):
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class QuickSocket:

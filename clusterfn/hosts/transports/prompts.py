@@ -6,6 +6,7 @@ passed on and kept nowhere.
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import sys
@@ -67,7 +68,7 @@ def person() -> Asker | None:
     if "ipykernel.kernelapp" in sys.modules:
         # while a cell runs, getpass is the kernel's own method; at other times an answer would get lost
         kernel = getattr(getpass.getpass, "__self__", None)
-        return _in_notebook(kernel) if getattr(kernel, "_allow_stdin", False) else None
+        return functools.partial(_in_notebook, kernel) if getattr(kernel, "_allow_stdin", False) else None
     return _on_terminal if _has_terminal() else None
 
 
@@ -87,15 +88,11 @@ def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
     )
 
 
-def _in_notebook(kernel: Any) -> Asker:
-    def ask(question: LoginQuestion) -> str:
-        try:
-            answer = kernel.getpass(str(question)) if question.secret else kernel.raw_input(str(question))
-        except EOFError as error:
-            raise NotAnswered from error
-        return str(answer)
-
-    return ask
+def _in_notebook(kernel: Any, question: LoginQuestion) -> str:
+    try:
+        return str(kernel.getpass(str(question)) if question.secret else kernel.raw_input(str(question)))
+    except EOFError as error:
+        raise NotAnswered from error
 
 
 _asking = threading.Lock()  # two questions at once would mix on one terminal

@@ -112,7 +112,13 @@ class Settings:
         if self.hostname.lower() == self.alias.lower():
             return f"address: of host {host.name} ({host.source})"
         file = Path(self.config_file) if self.config_file else ssh_config_file.config_file()
-        return f"`HostName {self.hostname}` of {self.alias} in {file}{_line_of(file, self.hostname)}"
+        wanted = re.compile(rf'\s*HostName[\s=]+"?{re.escape(self.hostname)}"?\s*(?:#.*)?', re.IGNORECASE)
+        found: list[int] = []
+        with contextlib.suppress(OSError):
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            found = [number for number, line in enumerate(lines, 1) if wanted.fullmatch(line)]
+        line = f":{found[0]}" if len(found) == 1 else ""
+        return f"`HostName {self.hostname}` of {self.alias} in {file}{line}"
 
     @property
     def ssh(self) -> str:
@@ -121,16 +127,6 @@ class Settings:
         name = f"{self.user}@{self.alias}" if self.alias == self.hostname else self.alias
         port = f"-p {self.port} " if self.alias == self.hostname and self.port != 22 else ""
         return f"ssh {config}{port}{name}"
-
-
-def _line_of(file: Path, hostname: str) -> str:
-    """Return `:line` of the HostName with this value; "" if it is not in this file, or in it more than once."""
-    wanted = re.compile(rf'\s*HostName[\s=]+"?{re.escape(hostname)}"?\s*(?:#.*)?', re.IGNORECASE)
-    with contextlib.suppress(OSError):
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        found = [number for number, line in enumerate(lines, 1) if wanted.fullmatch(line)]
-        return f":{found[0]}" if len(found) == 1 else ""
-    return ""
 
 
 def parse_address(text: str, host: Host) -> Address:

@@ -31,7 +31,7 @@ PASSWORDS = ("password", "keyboard-interactive")
 THERE, ADDED, OPEN = "clusterfn: key there", "clusterfn: key added", "clusterfn: open home"
 
 # One line without single quotes and exclamation marks: csh and fish take it as sh does.
-_APPEND = (
+APPEND_SCRIPT = (
     "umask 077; cd || exit 1; key=; "
     "while IFS= read -r line; do case $line in ssh-*|ecdsa-*|sk-*) key=$line; break;; esac; done; "
     '[ -n "$key" ] || exit 1; set -f; set -- $key; mkdir -p .ssh && chmod go-w .ssh || exit 1; '
@@ -168,8 +168,15 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
     settings = resolve(host)
     hops = ours.connect(host, settings, asker)
     try:
-        channel = ours.session(host, settings, hops[-1], f"exec /bin/sh -c '{_APPEND}'")
-        said = _told(channel, line)
+        channel = ours.session(host, settings, hops[-1], f"exec /bin/sh -c '{APPEND_SCRIPT}'")
+        channel.settimeout(ANSWER_S)
+        channel.set_combine_stderr(True)
+        channel.sendall(b"\n" * RC_LINES + line.encode() + b"\n")
+        channel.shutdown_write()
+        data = b""
+        while piece := channel.recv(65536):
+            data += piece
+        said = data.decode(errors="replace").splitlines()
     except ours.BROKEN as error:
         raise ssh_errors.unreachable("not reached", host, settings, [str(error)]) from error
     finally:
@@ -182,18 +189,6 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
             hint=f"log in by `{settings.ssh}` and see whether ~/.ssh can be written to",
         )
     return Installed(ADDED in said, OPEN in said)
-
-
-def _told(channel: paramiko.Channel, line: str) -> list[str]:
-    """Send the key to the script; return the lines that it prints."""
-    channel.settimeout(ANSWER_S)
-    channel.set_combine_stderr(True)
-    channel.sendall(b"\n" * RC_LINES + line.encode() + b"\n")
-    channel.shutdown_write()
-    data = b""
-    while piece := channel.recv(65536):
-        data += piece
-    return data.decode(errors="replace").splitlines()
 
 
 def takes_passwords(host: Host) -> bool:

@@ -81,29 +81,24 @@ def fetch_keys(host: Host, settings: Settings) -> HostKeys:
         HostError: There is no way to it, or a jump host before it is not trusted.
         HostKeyError: It showed a key that is marked as revoked.
     """
-    shown = tuple(_shown(host, settings))
+    fetch = _by_ssh if openssh.has_ssh() else _by_paramiko
+    shown: list[ShownKey] = []
+    missing: HostError | None = None
+    for kinds in KINDS:
+        try:
+            shown += fetch(host, settings, kinds)
+        except HostError as error:
+            if type(error) is not HostError or error.__cause__ is None:
+                raise
+            missing = error  # it has no key of that kind
+    if not shown and missing is not None:
+        raise missing
     entries = host_keys.known_keys(settings.key_name, settings.known_hosts)
     for key in shown:
         revoked = next((each for each in entries if each.marker == "@revoked" and each.blob == key.blob), None)
         if revoked is not None:
             raise host_keys.revoked_error(settings, host.name, f"{key} by {settings.place}", revoked.place)
-    return HostKeys(settings, shown, tuple(entry for entry in entries if not entry.marker))
-
-
-def _shown(host: Host, settings: Settings) -> list[ShownKey]:
-    fetch = _by_ssh if openssh.has_ssh() else _by_paramiko
-    found: list[ShownKey] = []
-    missing: HostError | None = None
-    for kinds in KINDS:
-        try:
-            found += fetch(host, settings, kinds)
-        except HostError as error:
-            if type(error) is not HostError or error.__cause__ is None:
-                raise
-            missing = error  # it has no key of that kind
-    if not found and missing is not None:
-        raise missing
-    return found
+    return HostKeys(settings, tuple(shown), tuple(entry for entry in entries if not entry.marker))
 
 
 def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[ShownKey]:
@@ -185,18 +180,16 @@ def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Pa
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = file.read_bytes() if file.exists() else b""
     text = "" if before.endswith(b"\n") or not before else "\n"
-    text += "".join(f"{_name(met.settings)} {key.kind} {base64.b64encode(key.blob).decode()}\n" for key in keys)
+    for key in keys:
+        name = met.settings.key_name
+        if met.settings.hash_known_hosts:
+            salt = secrets.token_bytes(20)
+            digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
+            name = f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+        text += f"{name} {key.kind} {base64.b64encode(key.blob).decode()}\n"
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as opened:
         opened.write(text.encode())
     return file
-
-
-def _name(settings: Settings) -> str:
-    if not settings.hash_known_hosts:
-        return settings.key_name
-    salt = secrets.token_bytes(20)
-    digest = hmac.new(salt, settings.key_name.encode(), hashlib.sha1).digest()
-    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
 
 
 def _forget(host: Host, met: HostKeys) -> None:

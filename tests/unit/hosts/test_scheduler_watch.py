@@ -32,7 +32,7 @@ class Connection:
         self.on_look = on_look
         return self
 
-    def stop(self):
+    def cancel(self):
         self.stopped += 1
         self.on_look = None
 

@@ -89,7 +89,7 @@ def test_a_new_key_lies_where_ssh_would_look_for_it(folder):
 def append(shell: str, home: Path, line: str = LINE) -> list[str]:
     """What the host prints; an rc file has read a line of the eight that come first."""
     ran = subprocess.run(
-        [shell, "-c", f"exec /bin/sh -c '{ssh_keys._APPEND}'"],
+        [shell, "-c", f"exec /bin/sh -c '{ssh_keys.APPEND_SCRIPT}'"],
         input="\n" * (ssh_keys.RC_LINES - 1) + line + "\n", text=True, capture_output=True, check=False,
         env={"HOME": str(home), "PATH": os.environ["PATH"]}, timeout=30,
     )  # fmt: skip
@@ -141,7 +141,7 @@ def test_a_home_that_others_may_write_to_is_told_of(tmp_path, bits, told):
 
 def test_a_home_without_room_is_no_success(tmp_path):
     (tmp_path / ".ssh").write_text("a file")
-    ran = subprocess.run(["sh", "-c", ssh_keys._APPEND], input=f"{LINE}\n", text=True, capture_output=True, check=False,
+    ran = subprocess.run(["sh", "-c", ssh_keys.APPEND_SCRIPT], input=f"{LINE}\n", text=True, capture_output=True, check=False,
                          env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})  # fmt: skip
 
     assert ssh_keys.ADDED not in ran.stdout and ssh_keys.THERE not in ran.stdout
