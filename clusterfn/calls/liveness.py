@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
-from clusterfn.hosts.rpc.host_errors import error_of
+from clusterfn.hosts.rpc.frames import error_of
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler.base import Evidence, SchedulerVerdict
 

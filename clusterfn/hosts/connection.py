@@ -391,19 +391,15 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
 
 def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     told = header.get("files")
-    if not isinstance(told, list) or not all(map(_is_listed, told)):
+    rows = [entry if isinstance(entry, list) else [] for entry in told] if isinstance(told, list) else [[]]
+    if any([type(each) for each in row] not in ([str, int, float, int], [str, int, int, int]) for row in rows):
         raise _r.MalformedAnswer(f"files: {ascii(told)[:80]}")
     if _r.boolean(header, "truncated"):
         raise HostError(
-            f"{path} has more files of these names than the {len(told)} that fit into one answer", host=host,
+            f"{path} has more files of these names than the {len(rows)} that fit into one answer", host=host,
             hint="give a narrower pattern, or pack them into one file on the host",
         )  # fmt: skip
-    return [ListedFile(*entry) for entry in told]
-
-
-def _is_listed(entry: object) -> bool:
-    types = [type(each) for each in entry] if isinstance(entry, list) else []
-    return types in ([str, int, float, int], [str, int, int, int])
+    return [ListedFile(*row) for row in rows]
 
 
 def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:

@@ -71,7 +71,14 @@ class Transfer:
         if not size or not self.goes_on or (self.doing != SENDING and not moved):
             return ""
         with self._lock:
-            rate = self._rate(now, moved)
+            if self._seen and moved < self._seen[-1][1]:  # the connection broke, and some is sent again
+                self._seen.clear()
+            if not self._seen or now - self._seen[-1][0] >= 0.2:
+                self._seen.append((now, moved))
+            while now - self._seen[0][0] > _WINDOW_S and len(self._seen) > 2:
+                self._seen.popleft()
+            began, before = self._seen[0]
+            rate = int((moved - before) / (now - began)) if now - began >= 1.0 else 0  # 0 while it is not known
             self._shown_from = now if self._shown_from is None else self._shown_from
             if size < _LARGE and now - self._shown_from < _LONG_S:
                 return ""
@@ -81,17 +88,6 @@ class Transfer:
         seconds = (size - moved) / rate
         left = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
         return f"{amount}, {_amount(rate)}/s, {left if seconds < 5400 else f'{seconds / 3600:.1f} h'} left"
-
-    def _rate(self, now: float, moved: int) -> int:
-        """Bytes a second, lately; 0 while that is not known."""
-        if self._seen and moved < self._seen[-1][1]:  # the connection broke, and some is sent again
-            self._seen.clear()
-        if not self._seen or now - self._seen[-1][0] >= 0.2:
-            self._seen.append((now, moved))
-        while now - self._seen[0][0] > _WINDOW_S and len(self._seen) > 2:
-            self._seen.popleft()
-        began, before = self._seen[0]
-        return int((moved - before) / (now - began)) if now - began >= 1.0 else 0
 
 
 class Sending(Transfer):

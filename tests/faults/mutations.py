@@ -212,7 +212,7 @@ MUTATIONS: list[Mutation] = [
     # before the job
     _one("the last error counts", "hosts/rpc/link.py", "failed = self._requests.failed_before(request) or failed",
          "pass", "disk full at upload-tiny"),
-    _one("no advice about a root", "hosts/rpc/host_errors.py", 'elif kind == "denied":', "elif False:",
+    _one("no advice about a root", "hosts/rpc/frames.py", 'elif kind == "denied":', "elif False:",
          "read-only home-readonly"),
     _one("any Python will do", "environment/existing.py", "if (major, minor) < OLDEST:", "if False:",
          "other Python-bare"),

@@ -21,8 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, no_frame, pack
-from clusterfn.hosts.rpc.host_errors import error_of
+from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, error_of, no_frame, pack
 from clusterfn.hosts.transports import Asker, Stream, Transport
 
 MARKER_S = 10.0

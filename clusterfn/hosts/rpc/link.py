@@ -18,8 +18,7 @@ from typing import Any
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Unreachable
 from clusterfn.hosts.rpc import keepalive, reconnect
-from clusterfn.hosts.rpc.frames import AgentStream, Header, no_frame
-from clusterfn.hosts.rpc.host_errors import error_of
+from clusterfn.hosts.rpc.frames import AgentStream, Header, error_of, no_frame
 from clusterfn.hosts.rpc.keepalive import ASK, DEAD
 from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest

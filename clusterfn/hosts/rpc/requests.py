@@ -266,18 +266,15 @@ class WaitRequest(OpenRequest[bytes]):
         return self._content
 
 
-class StillRequest(OpenRequest[None]):
-    """Word whenever a file has stopped changing."""
+class StillRequest(SimpleRequest[None]):
+    """Report whenever a file has stopped changing."""
 
     def __init__(self, path: str, silent_s: float, on_silent: Callable[[], Any], after: Sequence[Reply[Any]]) -> None:
-        super().__init__("still", {"path": path, "silent_s": silent_s}, after=after)
+        super().__init__("still", {"path": path, "silent_s": silent_s}, lambda *_: None, after=after)
         self._on_silent = on_silent
 
     def take(self, header: Header, body: bytes) -> None:
         self._on_silent()
-
-    def value(self, header: Header, body: bytes) -> None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -347,11 +344,11 @@ class CommandLook:
     age_s: float = 0.0
 
 
-class RepeatRequest(OpenRequest[None]):
+class RepeatRequest(SimpleRequest[None]):
     """A program at intervals."""
 
     def __init__(self, fields: Header, on_look: Callable[[CommandLook], Any], after: Sequence[Reply[Any]]) -> None:
-        super().__init__("repeat", fields, after=after)
+        super().__init__("repeat", fields, lambda *_: None, after=after)
         self._on_look = on_look
         self._texts = ("", "")
 
@@ -363,6 +360,3 @@ class RepeatRequest(OpenRequest[None]):
             end = number(header, "out", below=len(body) + 1)
             self._texts = (body[:end].decode(errors="replace"), body[end:].decode(errors="replace"))
         self._on_look(CommandLook(rc, *self._texts, same, age_s))
-
-    def value(self, header: Header, body: bytes) -> None:
-        return None

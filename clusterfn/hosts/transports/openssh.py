@@ -97,7 +97,7 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
             return stream
         code = stream.code()
         if code is not None:
-            raise ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asked)
+            raise ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asking is not None)
         evidence = [line.rstrip() for line in stream.before().splitlines()][-ssh_errors.EVIDENCE_LINES :]
         raise ssh_errors.unreachable("ended", host, settings, evidence, how=f"not within {patience:g} s")
     except BaseException:  # Ctrl-C too: no caller has the stream yet
@@ -106,33 +106,32 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
 
 
 class OpensshStream(ProcessStream):
-    """A running ssh. What it writes to stderr before its session is open is kept apart: it explains a failure."""
+    """A running ssh. What it writes to stderr before its session is open is kept apart: it explains a failure.
+
+    Attributes:
+        asking: Asks a person; None if no person can be asked.
+    """
 
     def __init__(self, line: Sequence[str], asking: AskPass | None = None) -> None:
         self._before = b""
         self._opened = False
         self._decided = threading.Event()
-        self._asking = asking
+        self.asking = asking
         self._shown = 0
         if asking is not None:
             asking.about = self._said_lately
         super().__init__(line, {**os.environ, **(asking.env if asking else ASK_NOBODY)})
 
-    @property
-    def asked(self) -> bool:
-        """Whether a person could be asked."""
-        return self._asking is not None
-
     def wait_open(self, timeout_s: float) -> bool:
         """Whether the session was opened; False if ssh ended before, or after `timeout_s` without a person's time."""
         began = time.monotonic()
         while not self._decided.is_set() and self._process.poll() is None:
-            if time.monotonic() > began + timeout_s + (self._asking.spent_s if self._asking else 0.0):
+            if time.monotonic() > began + timeout_s + (self.asking.spent_s if self.asking else 0.0):
                 break
-            if self._asking is None:
+            if self.asking is None:
                 self._decided.wait(LOOK_S)
             else:
-                self._asking.serve(LOOK_S)
+                self.asking.serve(LOOK_S)
         if self._process.poll() is not None:  # its last words may be under way; or a child of it holds the pipe
             self._decided.wait(2 * LOOK_S)
         return self._opened
@@ -145,8 +144,8 @@ class OpensshStream(ProcessStream):
 
     def _decide(self) -> None:
         self._decided.set()
-        if self._asking is not None:
-            self._asking.wake()
+        if self.asking is not None:
+            self.asking.wake()
 
     def code(self) -> int | None:
         """How ssh ended; None if it has not."""

@@ -141,7 +141,8 @@ def test_a_home_that_others_may_write_to_is_told_of(tmp_path, bits, told):
 
 def test_a_home_without_room_is_no_success(tmp_path):
     (tmp_path / ".ssh").write_text("a file")
-    ran = subprocess.run(["sh", "-c", ssh_keys.APPEND_SCRIPT], input=f"{LINE}\n", text=True, capture_output=True, check=False,
-                         env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})  # fmt: skip
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    words = ["sh", "-c", ssh_keys.APPEND_SCRIPT]
+    ran = subprocess.run(words, input=f"{LINE}\n", text=True, capture_output=True, check=False, env=env)
 
     assert ssh_keys.ADDED not in ran.stdout and ssh_keys.THERE not in ran.stdout
