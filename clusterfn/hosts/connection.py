@@ -115,7 +115,7 @@ class HostConnection:
 
     @property
     def via(self) -> str:
-        """By what the host was reached last, and why by that: "paramiko", "openssh (a ControlMaster is open)"."""
+        """The transport that reached the host last, and the reason: "paramiko", "openssh (a ControlMaster is open)"."""
         return self._transport.via
 
     def _on_hello(self, hello: Header) -> None:
@@ -192,7 +192,7 @@ class HostConnection:
         after: Sequence[Reply[Any]] = (),
         on_content: Callable[[bytes], Any] | None = None,
     ) -> Reply[bytes]:
-        """The bytes of a file once it exists; first comes the rest of the drained follows, then `with_files`.
+        """Return a file's bytes once it exists; the rest of the drained follows comes first, then `with_files`.
 
         Args:
             on_content: Called with these bytes before those of `with_files`; what it raises ends the request.
@@ -262,14 +262,14 @@ class HostConnection:
     def list(
         self, path: str, glob: str = "**", limit: int = 10_000, *, after: Sequence[Reply[Any]] = ()
     ) -> Reply[list[ListedFile]]:
-        """Files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
+        """List files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
         fields = {"path": path, "glob": glob, "limit": limit}
         return self._send(
             _r.SimpleRequest("list", fields, functools.partial(_listed, self.host.name, path), after=after)
         )
 
     def ping(self) -> Reply[None]:
-        """An answer, as soon as the host can."""
+        """Ask for an answer, as soon as the host can."""
         return self._send(_r.SimpleRequest("ping", {}, lambda *_: None))
 
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
@@ -282,7 +282,7 @@ class HostConnection:
 
     @property
     def state(self) -> ConnectionState:
-        """How the connection stands now."""
+        """The present state of the connection."""
         return self.link.state
 
     def usable(self) -> bool:
@@ -319,7 +319,7 @@ class ConnectedHost(Protocol):
 
 
 def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> AgentStream:
-    """As `boot`, whose hello holds all facts.
+    """Start an agent, as `boot`, and check that its hello holds all facts.
 
     Raises:
         HostError: Also where this machine cannot open one more stream, for which there may be room later.
@@ -351,7 +351,7 @@ _NUMBERS = {"uid", "umask", "pid", "cpus", "memory_bytes"}
 
 
 def _facts(hello: Header) -> HostFacts:
-    """What a hello says.
+    """Read the facts of a hello.
 
     Raises:
         KeyError: It lacks a fact.
@@ -378,7 +378,7 @@ def _written(header: Header, _: bytes) -> bool:
 
 
 def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> Completed:
-    """How a program ended. An answer without its end says less than it seems to, so it is none."""
+    """Read how a program ended. An answer that was cut off is an error: its end is missing."""
     rc, signal = (None if header.get(name) is None else _r.number(header, name) for name in ("rc", "signal"))
     out = _r.number(header, "out", below=len(body) + 1)
     if _r.boolean(header, "truncated"):
@@ -403,7 +403,7 @@ def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
 
 
 def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
-    """A new connection to `host`; `facts.have` tells of the paths asked for.
+    """Open a new connection to `host`; `facts.have` says which of the paths exist.
 
     The person at this process is asked for what the login needs, now and never again: not at a reconnect.
 
@@ -424,7 +424,7 @@ _shared: dict[Any, tuple[threading.Lock, list[HostConnection]]] = {}
 
 
 def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
-    """The connection to `host` that this process shares; opened again if there is none or it cannot be used any more.
+    """Return the connection to `host` that this process shares; open one if there is none that can be used.
 
     A callback of a connection that has ended gets that one, whose requests raise why: it must not log in again, nor
     keep others waiting. So does a background thread once the program exits.
@@ -455,7 +455,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child: the parent's connections and locks are none of ours."""
+    """Drop the connections and locks of the parent in a forked child."""
     global _lock
     _lock = threading.Lock()
     _inherited.extend(_opened)  # kept alive, or their pipes would be closed under the parent's threads

@@ -105,7 +105,7 @@ def _asked(session: ConnectedHost) -> GpuCapabilities | None:
 
 
 def _remembered(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
-    """What the last job on the partition saw."""
+    """Return what the last job on the partition saw."""
     name = scheduler_for(session.host).partition(gpus=1) or layout.DEFAULT
     path = posixpath.join(environments, layout.CARDS, f"{name}.json")
     text = remote_files.read_text(session.connection, path)

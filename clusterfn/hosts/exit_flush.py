@@ -26,7 +26,7 @@ _unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
 
 
 def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
-    """Let Python end only when this has its answer, or after so long; to be called after its other callbacks are."""
+    """Delay the end of Python until `reply` has its answer, or for `timeout_s`. Add its other callbacks first."""
     finish_at_exit()
     told = threading.Event()
 
@@ -39,13 +39,13 @@ def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None
 
 
 def remove_folder(connection: HostConnection, folder: str) -> None:
-    """Remove the folder of a job that never was, also where the program ends at once; nothing if it cannot be asked."""
+    """Remove the folder of a job that never was, also where the program ends at once. Ignore a lost connection."""
     with contextlib.suppress(HostError):
         await_at_exit(connection.run(removal_command(folder)), _REMOVAL_TIMEOUT_S)
 
 
 def removal_command(folder: str) -> list[str]:
-    """The command that removes a folder of a host, which has its name until all of it goes.
+    """Return the command that removes a folder of a host, after it has renamed it.
 
     Renamed first: what is still written there, such as a conclusion, fails and cannot bring it back; and a removal that
     is cut short, as by the end of the program, leaves nothing that is taken for the whole.
@@ -55,7 +55,7 @@ def removal_command(folder: str) -> list[str]:
 
 
 def run_in_thread(work: Callable[[], None], name: str) -> None:
-    """Run it in a thread of its own, or in this one if the interpreter is exiting and starts no more threads."""
+    """Run `work` in a new thread, or in this one if the interpreter is exiting and starts no more threads."""
     try:
         threading.Thread(target=work, name=name, daemon=True).start()
     except RuntimeError:
@@ -64,7 +64,7 @@ def run_in_thread(work: Callable[[], None], name: str) -> None:
 
 @functools.cache
 def finish_at_exit() -> None:
-    """Have Python call `finish_all` when it ends.
+    """Register `finish_all` with atexit.
 
     Registered when it is needed first, and so after the end of the connections: what is registered last runs first.
     """
@@ -72,7 +72,7 @@ def finish_at_exit() -> None:
 
 
 def finish_all() -> bool:
-    """Wait for all of it, until Ctrl-C; whether nothing is left of it."""
+    """Wait for all of these answers, until Ctrl-C. Return whether none is missing."""
     with contextlib.suppress(KeyboardInterrupt):
         _finish_all()
     interrupted = bool(_unanswered)

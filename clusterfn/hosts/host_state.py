@@ -51,7 +51,7 @@ class HostState:
         self.there: set[str] = set()
         self._looked, self._again = time.time(), False
         self.limits: list[str] | None = None
-        self._anew = ""
+        self._suffix = ""
         self._has_warned = False
         self._cards: tuple[GpuInfo, ...] | None = None
         self._watch: SchedulerWatch | None = None
@@ -75,20 +75,20 @@ class HostState:
     @property
     def bridge(self) -> str:
         """The folder of the bridge there, absolute."""
-        return posixpath.join(self.root, self._bridge_name + self._anew)
+        return posixpath.join(self.root, self._bridge_name + self._suffix)
 
     @property
     def has_bridge(self) -> bool:
         """Whether the bridge of this version lies there already."""
         self._believe_no_longer()
-        found = self.connection.facts.have[:1] == (True,) and not self._anew and not self._again
+        found = self.connection.facts.have[:1] == (True,) and not self._suffix and not self._again
         return found or self.bridge in self.there
 
     def distrust(self) -> None:
-        """What was there may be gone or damaged: look again, and send the bridge again, under another name."""
+        """Look again for what was there, which may be gone or damaged, and send the bridge again under another name."""
         with contextlib.suppress(HostError):  # it has another name below; who asks that host next is told
             self.connection.run(exit_flush.removal_command(self.bridge))
-        self._anew = f"-{secrets.token_hex(4)}"
+        self._suffix = f"-{secrets.token_hex(4)}"
         self.there.clear()
 
     def mend_bridge(self, bridge: str) -> list[Reply[bool]]:
@@ -118,7 +118,7 @@ class HostState:
             self.there.clear()
 
     def remember(self, path: str, sent: Reply[bool]) -> Reply[bool]:
-        """Know, once it has arrived, that this path is on the host."""
+        """Remember, once it has arrived, that this path is on the host."""
 
         def arrived(reply: Reply[bool]) -> None:
             if reply.exception() is None:
@@ -142,7 +142,7 @@ class HostState:
 
     @property
     def builder(self) -> list[str]:
-        """The words that start the builder of environments there; its command follows."""
+        """The words that start the builder of environments on the host; its command follows."""
         return [self.connection.facts.python, "-I", "-S", posixpath.join(self.bridge, layout.BUILD)]
 
     @functools.cached_property
@@ -152,7 +152,7 @@ class HostState:
 
     @functools.cached_property
     def scheduler(self) -> Scheduler:
-        """Builds the host's commands and reads their answers."""
+        """What builds the host's commands and reads their answers."""
         facts = self.connection.facts
 
         # tells which jobs wait on a host without a scheduler, and sees that a spooler starts them
@@ -164,7 +164,7 @@ class HostState:
 
     @property
     def watch(self) -> SchedulerWatch:
-        """One look at the scheduler for all jobs of this process, as long as the connection is the same."""
+        """The looks at the scheduler for all jobs of this process, as long as the connection is the same."""
         with self._watching:
             connection = self.connection
             if self._watch is None or self._watched is not connection:
@@ -173,14 +173,14 @@ class HostState:
             return self._watch
 
     def unwatch(self, job_name: str) -> None:
-        """Look at that job no longer. Opens no connection, and raises nothing where it has ended."""
+        """Look at that job no longer. Open no connection, and ignore that it has ended."""
         watch = self._watch
         if watch is not None:
             with contextlib.suppress(HostError):
                 watch.remove(job_name)
 
     def missing(self, paths: list[str]) -> set[str]:
-        """Those of these paths, absolute and named by their content, that the host lacks."""
+        """Return which of these paths, absolute and named by their content, the host lacks."""
         self._believe_no_longer()
         unknown = [path for path in paths if path not in self.there]
         if not unknown:
@@ -192,7 +192,7 @@ class HostState:
     def environment(
         self, wanted: EnvironmentRequest, say: Callable[[str], None] = lambda _: None
     ) -> ResolvedEnvironment:
-        """The environment that is wanted: found on the host once per process, or locked so that it can be made there.
+        """Find the environment of a call on the host, once in a process, or lock it so that it can be made there.
 
         Args:
             wanted: What the call says of it; its silence means the host's own.
@@ -210,7 +210,7 @@ class HostState:
         return self._environments.expected_python(wanted)
 
     def forget_environments(self) -> None:
-        """Those that are made are to be chosen again: more is known of the cards."""
+        """Choose again those that clusterfn makes: more is known of the GPUs."""
         self._environments.forget()
 
     @functools.cached_property
@@ -218,10 +218,10 @@ class HostState:
         return EnvironmentResolver(self)
 
     def enough(self, asked: Resources) -> None:
-        """Refuse what a host without a scheduler can never give, and a type of card that a cluster has not.
+        """Reject what a host without a scheduler can never give, and a type of GPU that a cluster does not have.
 
         Raises:
-            Unsatisfiable: It has fewer cores, less memory or fewer cards than that.
+            Unsatisfiable: It has fewer cores, less memory or fewer GPUs than that.
         """
         if self.scheduler.has_nodes:
             if asked.gpu_type:
@@ -238,7 +238,7 @@ class HostState:
                 gpus.enough(there, asked, self.host.name)
 
     def warning(self) -> str:
-        """What its user should know before a job goes there; "" if there is nothing, and after the first time."""
+        """Return what the user should know before a job goes there; "" if nothing, and after the first time."""
         if self._has_warned or self.scheduler.has_nodes or not self.connection.facts.ends_jobs:
             return ""
         self._has_warned = True
@@ -248,7 +248,7 @@ class HostState:
         )
 
     def _refuse_over_limit(self, asked: Resources) -> None:
-        """Refuse what would wait for ever for the user's own jobs."""
+        """Reject what would wait for ever for the user's own jobs."""
         limits, host = self.host.limits, self.host
         wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
                   ("memory", asked.memory_bytes or 0, limits.memory_bytes, shown_memory))  # fmt: skip
@@ -279,11 +279,11 @@ class HostState:
 
     @functools.cached_property
     def card_types(self) -> Sequence[str] | None:
-        """The types of a cluster's cards, by its scheduler; None if it cannot say."""
+        """The types of a cluster's GPUs, as its scheduler says; None if it does not."""
         return gpus.ask_types(self.connection, self.scheduler)
 
     def cards_for(self, asked: Resources) -> int:
-        """How many cards it has of the type and size that is asked for; 0 if that is not known."""
+        """Return how many GPUs of the requested type and size it has; 0 if that is not known."""
         return len(gpus.suitable(self.cards or (), asked))
 
 
@@ -292,6 +292,6 @@ _lock = threading.Lock()
 
 
 def open_session(host: Host) -> HostState:
-    """The session of a host; one per process and host as configured."""
+    """Return the state of a host: one for each process, and for each host as it is configured."""
     with _lock:
         return _sessions.setdefault(repr(host), HostState(host))

@@ -46,7 +46,7 @@ class RemoteFile:
 def list_files(
     connection: HostConnection, folder: str, pattern: str = "**", item: int | None = None
 ) -> list[RemoteFile]:
-    """The files below a folder there that match a pattern.
+    """List the files below a folder of the host that match a pattern.
 
     Args:
         item: Whose folder it is, if that of an item of a group: one that left nothing may have none.
@@ -74,7 +74,7 @@ def list_files(
 
 
 def _fits(path: str) -> Callable[[int], None]:
-    """What refuses a file that is to be kept in memory and does not fit, before its first byte comes."""
+    """Return a check that rejects a file that does not fit into memory, before its first byte comes."""
 
     def check(size: int) -> None:
         free = units.free_memory(swap=True)
@@ -88,12 +88,12 @@ def _fits(path: str) -> Callable[[int], None]:
 
 
 def read_text(connection: HostConnection, path: str) -> str:
-    """A file there as text; "" if it does not exist."""
+    """Read a file of the host as text; return "" if it does not exist."""
     return (read_each(connection, [path])[0] or b"").decode("utf-8", "replace")
 
 
 def read_bytes(connection: HostConnection, path: str) -> bytes:
-    """A file there.
+    """Read a file of the host.
 
     Raises:
         HostError: There is none (`kind` is "missing"), or it cannot be read.
@@ -104,7 +104,7 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
 
 
 def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
-    """Several files there, asked for at once; None for one that does not exist."""
+    """Read several files of the host at once; return None for one that does not exist."""
     outs = [io.BytesIO() for _ in paths]
     replies = [connection.get(path, out, on_size=_fits(path)) for path, out in zip(paths, outs)]
     found: list[bytes | None] = []
@@ -120,7 +120,7 @@ def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | 
 
 
 def read_part(connection: HostConnection, path: str, begin: int, size: int | None) -> str:
-    """A part of a file there as text; to its end if `size` is None, "" if there is no such file."""
+    """Read a part of a file as text, to its end if `size` is None; return "" if there is no such file."""
     out = io.BytesIO()
     try:
         connection.get(path, out, begin, on_size=_fits(path)).result(None)
@@ -186,7 +186,7 @@ def _nothing_matches(pattern: str, there: list[str], item: int | None) -> Nothin
 
 
 def _pattern_of(names: list[str]) -> str:
-    """A short pattern that matches all of these files."""
+    """Return a short pattern that matches all of these files."""
     folders = {str(PurePosixPath(name).parent) for name in names}
     if len(folders) != 1:
         return "**"
@@ -195,7 +195,7 @@ def _pattern_of(names: list[str]) -> str:
 
 
 def not_fetched(error: Exception, pattern: str, job_id: str) -> str:
-    """One line about `outputs=` that did not come: what there is, and the call that fetches it."""
+    """Return a line about `outputs=` that was not fetched: what there is, and the call that fetches it."""
     attach = f'clusterfn.attach("{job_id}").download'
     if not isinstance(error, NothingMatches):
         why = error.message if isinstance(error, ClusterfnError) else error
@@ -207,7 +207,7 @@ def not_fetched(error: Exception, pattern: str, job_id: str) -> str:
 
 
 def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:
-    """One line about files that no `outputs=` asked for: outcome.json's `left`, at most `_NAMED` of them."""
+    """Return a line about files that no `outputs=` asked for: outcome.json's `left`, at most `_NAMED` of them."""
     names = [str(name) for name, _ in left]
     count = f"{len(names)} file{'s' if len(names) > 1 else ''}" if len(names) < _NAMED else f"{_NAMED} files or more"
     pattern = "*" if all("/" not in name for name in names) else "**"
@@ -234,7 +234,7 @@ class _Fetching:
             raise
 
     def finish(self) -> Path:
-        """Wait for the rest of it; where it is."""
+        """Wait for the rest of it, and return its path."""
         try:
             self.reply.result(None)
             self._out.close()
@@ -245,7 +245,7 @@ class _Fetching:
         return self._target
 
     def give_up(self) -> None:
-        """Leave nothing of it."""
+        """Cancel it, and remove what has come."""
         self.reply.cancel()
         self._remove()
 
@@ -259,7 +259,7 @@ _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE
 
 
 def safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[str, ...]:
-    """The parts of a relative name that stays below any folder; a colon and a backslash are ordinary but on Windows."""
+    """Return the parts of a relative name; reject one that leads out of its folder. Windows rejects more characters."""
     parts = PurePosixPath(name).parts
     odd = windows and any(
         set(part) & set('\\:*?"<>|') or part.endswith((".", " ")) or _DEVICES.fullmatch(part) for part in parts

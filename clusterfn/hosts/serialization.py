@@ -21,13 +21,13 @@ _FOLDER = Path(__file__).parents[1] / "bridge" / "serialization"
 
 @functools.cache
 def part(name: str) -> ModuleType:
-    """One module of the package: `container`, `exceptions`, `pickler`, `stand_ins` or `unpicklable`."""
+    """Return a module of the package, such as `container`, `exceptions` or `pickler`."""
     _ensure()
     return importlib.import_module(f"{NAME}.{name}")
 
 
 def cloudpickle_folder() -> Path:
-    """Where the installed cloudpickle's source lies."""
+    """Return the folder with the source of the installed cloudpickle."""
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("cloudpickle is not installed: pip install 'cloudpickle>=3.1'", name="cloudpickle")

@@ -42,7 +42,7 @@ class Transfer:
         self._lock = threading.Lock()
 
     def add(self, reply: Reply[Any]) -> None:
-        """One more request moves files of it."""
+        """Add a request that moves files of it."""
         self._replies.append(reply)
 
     @property
@@ -61,12 +61,12 @@ class Transfer:
         return self.moved < self.size if self._size is not None else not all(r.done() for r in self._replies)
 
     def in_words(self) -> str:
-        """Such as "sending 38 of 114 MB, 3.0 MB/s, 25 s left"; "" where there is too little for a word."""
+        """Return such as "sending 38 of 114 MB, 3.0 MB/s, 25 s left"; "" where there is too little to mention."""
         amounts = self.amounts()
         return f"{self.doing} {amounts}" if amounts else ""
 
     def amounts(self) -> str:
-        """The same without what is done. To be called again and again: the rate is that between the calls."""
+        """Return the same without the verb. Call it repeatedly: it takes the rate from the time between calls."""
         now, moved, size = time.monotonic(), self.moved, self.size
         if not size or not self.goes_on or (self.doing != SENDING and not moved):
             return ""
@@ -107,7 +107,7 @@ class Sending(Transfer):
         return any(not reply.done() and reply.moved < (reply.size or 0) for reply in self._replies)
 
     def drop(self, connection: HostConnection, last: str, timeout_s: float) -> bool:
-        """Send no more of it; whether that keeps the job from ever starting.
+        """Send no more of it; return whether that keeps the job from ever starting.
 
         Args:
             last: What is there once all of it has arrived, and without which nothing starts.
@@ -130,7 +130,7 @@ class Sending(Transfer):
 
 
 def _amount(size: int, of: int = 0) -> str:
-    """Bytes as a person writes them; as a part `of` others without the unit, which is theirs."""
+    """Return an amount such as "3.0 MB"; without the unit if it is a part `of` another amount."""
     unit, each = next(((unit, each) for unit, each in _UNITS if (of or size) >= each), _UNITS[-1])
     number = size / each
     shown = f"{number:.1f}" if unit == "GB" or (number < 10 and not of) else f"{number:.0f}"

@@ -76,7 +76,7 @@ def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Aske
 
 
 def wanted_python(host: Host) -> str:
-    """The interpreter as the remote command reads it: one line."""
+    """Return the interpreter as the remote command reads it: one line."""
     own = sys.executable or ""  # "" or another program where Python is embedded in one
     usable = os.path.basename(own).startswith(("python", "pypy")) and os.path.isabs(own) and not {"$", "\n"} & set(own)
     wanted = host.python or (own if usable and "local" in (host.scheduler, host.transport) else "auto")
@@ -146,7 +146,7 @@ def agent_sources() -> Mapping[str, str]:
 
 
 def line_of(sources: Mapping[str, str]) -> bytes:
-    """Modules as the loader reads them."""
+    """Return modules as the loader reads them."""
     text = json.dumps(dict(sorted(sources.items()))).encode()
     return base64.b64encode(zlib.compress(text, 9)) + b"\n"
 

@@ -28,7 +28,7 @@ Header = dict[str, Any]
 
 
 def pack(header: Header, body: bytes = b"") -> bytes:
-    """One frame."""
+    """Return one frame."""
     text = json.dumps(header).encode()
     return b"".join((FRAME.pack(len(text), len(body)), text, body))
 
@@ -46,7 +46,7 @@ class FrameReader:
         self._data = bytearray(data)
 
     def frame(self) -> tuple[Header, bytes] | None:
-        """The next frame; None once the stream has ended.
+        """Read the next frame; return None once the stream has ended.
 
         Raises:
             HostError: What comes is no frame; nothing after it can be read either.
@@ -88,7 +88,7 @@ def _header(text: bytes) -> Header:
 
 
 def no_frame(why: str, seen: bytes | bytearray) -> HostError:
-    """The error for what is no frame, with its first bytes."""
+    """Return the error for what is no frame, with its first bytes."""
     return HostError(
         f"The host sent what is no frame: {why}",
         evidence=[repr(bytes(seen[:SHOWN]))],

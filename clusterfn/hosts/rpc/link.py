@@ -234,7 +234,6 @@ class Link:
             request.fail(self._senseless(request, odd))
 
     def _give_up(self, request: OpenRequest[Any], error: BaseException) -> None:
-        """End the request with an error of this side."""
         request.fail(error)
         self.cancel(request.id)
 
@@ -242,7 +241,6 @@ class Link:
         return self._wrap(odd, f"{self.host.name} answered `{request.do}` with what makes no sense")
 
     def _wrap(self, error: BaseException, message: str) -> ClusterfnError:
-        """Wrap an error of another kind into one of ours."""
         if isinstance(error, ClusterfnError):
             return error
         made = HostError(message, host=self.host.name, evidence=[f"{type(error).__name__}: {error}"])

@@ -40,7 +40,7 @@ class Reply(Generic[T]):
         self._cancel = cancel
 
     def result(self, timeout_s: float | None = None) -> T:
-        """What the host answered.
+        """Wait for the answer, and return its value.
 
         Raises:
             HostError: What the host refused, or why it can no longer be asked.
@@ -52,7 +52,7 @@ class Reply(Generic[T]):
         return self._future.result()
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """The error of the request, or None. Raises Unreachable as `result` does."""
+        """Wait for the answer; return its error, or None. Raises Unreachable as `result` does."""
         self._wait(timeout_s)
         return self._future.exception()
 
@@ -104,17 +104,17 @@ class Reply(Generic[T]):
         self._cancel()
 
     def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:
-        """For requests only: by which number, of which host, what was asked; the threads that bring the answer."""
+        """Set the request's number, its host, its words, and the threads that bring the answer."""
         self.id, self._host, self._asked, self._answering = number, host, asked, answering
 
     def resolve(self, value: T) -> None:
-        """For requests only: the answer."""
+        """Set the value, unless the request has ended."""
         with contextlib.suppress(concurrent.futures.InvalidStateError):  # it has ended, perhaps just now
             self._future.set_result(value)
             self._cancel = lambda: None
 
     def reject(self, error: BaseException) -> None:
-        """For requests only: the error."""
+        """Set the error, unless the request has ended."""
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self._future.set_exception(error)
             self._cancel = lambda: None

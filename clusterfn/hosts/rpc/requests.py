@@ -38,7 +38,7 @@ class MalformedAnswer(Exception):
 
 
 def number(header: Header, name: str, below: float = math.inf) -> int:
-    """A whole number of an answer, at least 0.
+    """Return a whole number of an answer, at least 0.
 
     Raises:
         MalformedAnswer: It is not there, is none, or is not below `below`.
@@ -50,7 +50,7 @@ def number(header: Header, name: str, below: float = math.inf) -> int:
 
 
 def boolean(header: Header, name: str) -> bool:
-    """Yes or no, as an answer says it; raises as `number`."""
+    """Return a boolean of an answer; raises as `number`."""
     found = header.get(name)
     if type(found) is not bool:
         raise MalformedAnswer(f"{name}: {ascii(found)[:80]}")
@@ -93,10 +93,10 @@ class OpenRequest(Generic[T]):
         return True
 
     def take(self, header: Header, body: bytes) -> None:
-        """An answer before the last."""
+        """Take an answer before the last."""
 
     def finish(self, header: Header, body: bytes) -> None:
-        """The last answer."""
+        """Take the last answer."""
         self.reply.resolve(self.value(header, body))
 
     def value(self, header: Header, body: bytes) -> T:
@@ -147,7 +147,7 @@ class UploadRequest(SimpleRequest[T]):
 
 
 def pieces_of(source: Data) -> Iterator[bytes]:
-    """The bytes of a source, a chunk at a time."""
+    """Yield the bytes of a source, a chunk at a time."""
     if isinstance(source, Path):
         source = FilePart(source, 0, sys.maxsize)  # as long as it is by then
     if not isinstance(source, FilePart):
@@ -163,14 +163,14 @@ def pieces_of(source: Data) -> Iterator[bytes]:
 
 
 def size_of(source: Data) -> int:
-    """How many bytes a source has now."""
+    """Return how many bytes a source has now."""
     if isinstance(source, FilePart):
         return source.size
     return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
 def writer_of(sink: Sink) -> Callable[[bytes], Any]:
-    """A sink as a function."""
+    """Return the sink as a function."""
     return sink if callable(sink) else sink.write
 
 
@@ -200,7 +200,7 @@ class GetRequest(OpenRequest[int]):
         self.reply.moved += len(body)
 
     def value(self, header: Header, body: bytes) -> int:
-        """Its size; it may have become smaller while it was read."""
+        """Return its size; it may have become smaller while it was read."""
         if number(header, "size") != self.fields["offset"]:
             raise MalformedAnswer(f"size: {header['size']}, after {self.fields['offset']} bytes")
         return int(self.fields["offset"])

@@ -7,8 +7,72 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clusterfn.hosts import gpus
-from clusterfn.hosts.survey.site import SurveyedGpus, Volume
 from clusterfn.scheduler.site import NOT_THERE, SILENT, Section
+
+
+@dataclass(frozen=True)
+class Volume:
+    """One folder in which a user could keep files, and its file system.
+
+    Attributes:
+        name: As the host names it: "$HOME", "$SCRATCH", "/scratch/ann".
+        path: Absolute, resolved.
+        kind: Of the file system: "nfs4", "lustre", "xfs", "tmpfs".
+        free_bytes, free_files: What the file system has left.
+        quota_bytes, quota_files: What the user's own quota leaves, where there is one.
+        shared: Whether other machines see it, as far as its kind tells.
+        noexec: Whether programs there cannot be started.
+        writable: Whether this user may write there.
+        device: What is mounted there: "/dev/sda1", "filer:/home".
+        mode: As ls shows it: "drwx------".
+        links: Whether a file there can have two names; None if none could be made to try.
+    """
+
+    name: str
+    path: str
+    kind: str
+    free_bytes: int | None
+    free_files: int | None
+    quota_bytes: int | None = None
+    quota_files: int | None = None
+    shared: bool = False
+    noexec: bool = False
+    writable: bool = True
+    device: str = ""
+    mode: str = ""
+    links: bool | None = None
+
+    @property
+    def room_bytes(self) -> int | None:
+        """The bytes that can be written: the smaller of the two, None if neither is known."""
+        return _smaller(self.free_bytes, self.quota_bytes)
+
+    @property
+    def room_files(self) -> int | None:
+        """The files that can be made: the smaller of the two, None if neither is known."""
+        return _smaller(self.free_files, self.quota_files)
+
+
+def _smaller(*amounts: int | None) -> int | None:
+    return min((each for each in amounts if each is not None), default=None)
+
+
+@dataclass(frozen=True)
+class SurveyedGpus:
+    """The machine's own GPUs, or why nvidia-smi does not list them.
+
+    Attributes:
+        names: One for each GPU.
+        memory_bytes: Of the smallest.
+        trouble: What nvidia-smi said instead; "" if it answered.
+    """
+
+    names: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    driver: str = ""
+    capabilities: tuple[str, ...] = ()
+    trouble: str = ""
+
 
 _COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
 
@@ -88,7 +152,6 @@ def volume(section: Section, quotas: dict[str, QuotaLeft]) -> Volume | None:
 
 
 def _first(section: Section, name: str) -> str:
-    """Return the first line of a part, or an empty one."""
     return next(iter(section.part(name)), "")
 
 
@@ -128,7 +191,7 @@ def _rows(lines: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
 
 
 def _left(used: str, soft: str, hard: str, unit: int) -> int | None:
-    """What is left to the hard limit, where writing fails; to the soft one if there is no other."""
+    """Return what is left to the hard limit, where writing fails; to the soft one if there is no other."""
     limit = _amount(hard, unit) or _amount(soft, unit)
     return max(limit - _amount(used, unit), 0) if limit else None
 
@@ -149,7 +212,7 @@ _YES = ("yes", "true", "on", "1")
 
 
 def cards(section: Section) -> SurveyedGpus | None:
-    """What nvidia-smi says; the second time without compute_cap, which old drivers do not know."""
+    """Parse what nvidia-smi prints; the second time without compute_cap, which old drivers do not know."""
     if section.rc == NOT_THERE:
         return None
     if section.rc is None:

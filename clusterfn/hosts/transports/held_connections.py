@@ -65,7 +65,7 @@ def scratch_folder(prefix: str) -> Path:
 
 
 def unwritable(error: OSError) -> ConfigError:
-    """The error for a folder that cannot be made or written to."""
+    """Return the error for a folder that cannot be made or written to."""
     return ConfigError(
         f"{_runtime_path()}, where sockets and records of logins lie, cannot be written to: {error.strerror}",
         hint=f"mend that, or set {VARIABLE} to another folder of your own with a short path",

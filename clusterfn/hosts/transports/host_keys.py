@@ -66,7 +66,7 @@ def matches(patterns: str, name: str) -> bool:
 
 
 def _fits(pattern: str, text: str) -> bool:
-    """Whether one pattern means the whole text. Only the last `*` is ever tried again, so no pattern takes long."""
+    """Whether a pattern matches the whole text. Only the last `*` is ever tried again, so no pattern takes long."""
     at = place = 0
     star, since = -1, 0
     while at < len(text):
@@ -111,12 +111,12 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
 
 
 def revoked_error(settings: Settings, host_name: str, shown: str, place: str) -> HostKeyError:
-    """The error for a key that is marked as revoked."""
+    """Return the error for a key that is marked as revoked."""
     return _error(f"The host key of {host_name} is revoked in {place}", host_name, shown, [], "")
 
 
 def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey] = ()) -> HostKeyError:
-    """The error where no key is remembered. `shown`: kind and fingerprint of the new one, and which host showed it."""
+    """Return the error for an unknown key. `shown`: its kind and fingerprint, and the host that showed it."""
     files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
     once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
     file = next((each for each in _FILES if each in shown.split()[0]), "ed25519")
@@ -128,7 +128,7 @@ def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Know
 
 
 def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
-    """The error where only an authority is remembered, which may have signed this key: paramiko cannot check that."""
+    """Return the error where only an authority is known, which may have signed the key: paramiko cannot check it."""
     places = [f"authority:  {entry.place}" for entry in known if entry.marker == AUTHORITY]
     hint = "use transport: auto or openssh, which need the system's ssh; or take this very key: "
     hint += f"clusterfn trust {host_name}"
@@ -137,7 +137,7 @@ def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence
 
 
 def changed(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
-    """The error where other keys are remembered than the one that was shown."""
+    """Return the error where known_hosts has other keys than the one that was shown."""
     remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in known]
     file = known[0].place.rpartition(":")[0] if known else "FILE"
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"

@@ -137,7 +137,7 @@ class OpensshStream(ProcessStream):
         return self._opened
 
     def _said_lately(self) -> str:
-        """What ssh has said to a person since this was asked: a menu, or that an answer was wrong."""
+        """Return what ssh has said to a person since the last call: a menu, or that an answer was wrong."""
         lines = self.before().splitlines()
         new, self._shown = lines[self._shown :], len(lines)
         return "\n".join(line for line in new if line.strip() and not ssh_errors.CHATTER.match(line))
@@ -148,11 +148,11 @@ class OpensshStream(ProcessStream):
             self.asking.wake()
 
     def code(self) -> int | None:
-        """How ssh ended; None if it has not."""
+        """Return how ssh ended; None if it has not."""
         return self._process.wait(PATIENCE_S) if self._decided.is_set() else self._process.poll()
 
     def before(self) -> str:
-        """What ssh said before the session was open."""
+        """Return what ssh said before the session was open."""
         return self._before.decode(errors="replace")
 
     def close(self) -> None:
@@ -284,7 +284,7 @@ def has_ssh() -> bool:
 
 
 def patience_s(settings: Settings) -> float:
-    """How long a session may take to open: each connection on the way, and the login."""
+    """Return how long a session may take to open: each connection on the way, and the login."""
     return settings.timeout_s * (1 + len(settings.proxy_jump)) + LOGIN_S
 
 

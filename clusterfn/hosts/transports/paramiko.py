@@ -175,7 +175,7 @@ def meet(
     kinds: tuple[str, ...] = (),
     asker: Asker | None = None,
 ) -> paramiko.Transport:
-    """Connect as far as the host key, which the caller checks; nobody is logged in yet.
+    """Connect as far as the host key, which the caller checks, without a login.
 
     Args:
         hops: Takes this connection, and before it those that it goes through.
@@ -293,7 +293,7 @@ class QuickSocket:
 
 @contextlib.contextmanager
 def _translated(host: Host, settings: Settings) -> Iterator[None]:
-    """Foreign errors become ours, by the first line of the table that fits."""
+    """Turn paramiko's errors into ours, by the first row of the table that fits."""
     try:
         yield
     except ClusterfnError:

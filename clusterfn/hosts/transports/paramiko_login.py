@@ -154,7 +154,7 @@ def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: A
 def _by_key(
     ssh: paramiko.Transport, settings: Settings, tried: _LoginAttempts, asker: Asker | None
 ) -> Sequence[str] | None:
-    """What the host wants after the first key that it takes, [] if nothing; None if it takes none."""
+    """Offer keys; return what the host wants after the one that it takes, [] if nothing; None if it takes none."""
     with contextlib.closing(paramiko.Agent()) as agent:
         for name, key in _keys(agent, settings, tried, asker):
             if not ssh.is_active():
@@ -168,7 +168,7 @@ def _by_key(
 def _keys(
     agent: paramiko.Agent, settings: Settings, tried: _LoginAttempts, asker: Asker | None
 ) -> Iterator[tuple[str, paramiko.PKey]]:
-    """Those that need no passphrase first: a person is asked only if none of them is taken."""
+    """Yield keys, those without a passphrase first: a person is asked only if the host takes none of them."""
     wanted = {blob for path in settings.identity_files if (blob := _public_blob(path))}
     offered = set()
     for key in agent.get_keys() if settings.use_agent else ():
@@ -205,7 +205,7 @@ def _from_file(
 
 
 def _certified(path: Path, settings: Settings, passphrase: Any) -> Iterator[tuple[str, paramiko.PKey]]:
-    """The key of a file with each of its certificates, then alone. The passphrase is bytes, whatever paramiko says."""
+    """Yield a file's key with each certificate, then alone. The passphrase is bytes, whatever paramiko says."""
     for certificate in [*settings.certificate_files, path.with_name(path.name + "-cert.pub")]:
         if certificate.is_file():
             key = paramiko.PKey.from_path(path, passphrase)
@@ -217,7 +217,7 @@ def _certified(path: Path, settings: Settings, passphrase: Any) -> Iterator[tupl
 def _unlocked(
     path: Path, settings: Settings, tried: _LoginAttempts, asker: Asker
 ) -> Iterator[tuple[str, paramiko.PKey]]:
-    """The same with the passphrase that a person gives; an empty one passes the key over, as ssh has it."""
+    """Yield the same with a passphrase that a person types; an empty one skips the key, as in ssh."""
     for _ in range(settings.tries):
         try:
             passphrase = asker(LoginQuestion(f"Passphrase of the key {path}: ", "this machine"))
@@ -236,7 +236,7 @@ def _unlocked(
 def _offer(
     ssh: paramiko.Transport, settings: Settings, name: str, key: paramiko.PKey, tried: _LoginAttempts
 ) -> Sequence[str] | None:
-    """What the host wants besides this key, [] if nothing; None if it does not take it."""
+    """Offer a key; return what the host wants besides, [] if nothing; None if it does not take it."""
     try:
         further = list(ssh.auth_publickey(settings.user, key))
     except paramiko.BadAuthenticationType as error:

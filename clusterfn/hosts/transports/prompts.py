@@ -73,7 +73,7 @@ def person() -> Asker | None:
 
 
 def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
-    """The error for a login that needed a person, and is not repeated without one.
+    """Return the error for a login that needed a person, and is not repeated without one.
 
     Args:
         can_hold: Whether `clusterfn login` can hold a connection to the host.

@@ -100,7 +100,7 @@ def log_out(host: Host) -> bool:
 
 
 def end(each: HeldConnection) -> None:
-    """End it, and wait until its process is gone, but not for ever."""
+    """End it, and wait for a time until its process is gone."""
     _ask(Path(each.address), "exit")
     deadline = time.monotonic() + GONE_S
     while held_connections.is_running(each.pid) and time.monotonic() < deadline:
@@ -269,7 +269,7 @@ def _open_session(host: Host, settings: Settings, master: HeldConnection, comman
 
 
 def _is_alive(master: HeldConnection) -> bool:
-    """Whether its process and its socket exist. Does not count as use, as asking it would."""
+    """Whether its process and its socket exist. Unlike a question to it, this does not count as use."""
     return Path(master.address).is_socket() and held_connections.is_running(master.pid)
 
 

@@ -87,7 +87,7 @@ def _accepted(host: Host, path: Path, number: int, line: str, keyword: str, valu
 
 
 def _problem(path: Path, keyword: str, value: str) -> str:
-    """What OpenSSH reads otherwise in a line that paramiko accepts; empty if nothing."""
+    """Return what OpenSSH reads otherwise in a line that paramiko accepts; empty if nothing."""
     only_ssh = "can only be understood by ssh itself, and there is no ssh here"
     if keyword not in _COMMANDS and re.search(r"\s#", value):
         return "has a comment behind its value; put it on a line of its own"
@@ -113,7 +113,7 @@ def _problem(path: Path, keyword: str, value: str) -> str:
 
 
 def _options(host: Host, name: str, found: dict[str, Any]) -> Options:
-    """What paramiko found, in the form of `ssh -G`'s answer."""
+    """Return what paramiko found, in the form of `ssh -G`'s answer."""
     options: Options = {key: list(value) if isinstance(value, list) else [value] for key, value in found.items()}
     options["hostname"] = [options["hostname"][0].replace("%h", name).replace("%%", "%").lower()]
     for proxy in [key for key in options if key in _PROXIES][1:]:
@@ -133,7 +133,7 @@ def _options(host: Host, name: str, found: dict[str, Any]) -> Options:
 
 
 def aliases() -> list[str]:
-    """The hosts that the user's own configuration, and what it includes, names without a wildcard."""
+    """List the hosts that the user's configuration, and what it includes, names without a wildcard."""
     found: dict[str, None] = {}
 
     def look(path: Path, depth: int) -> None:
@@ -152,13 +152,13 @@ def aliases() -> list[str]:
 
 
 def _included(path: Path, name: str) -> list[Path]:
-    """The files that an Include in this file means; a relative one of a user begins in ~/.ssh."""
+    """Return the files of an Include; a relative name in the user's file begins in ~/.ssh."""
     folder = path.parent if path == system_file() else expanded("~/.ssh")
     return [Path(each) for each in sorted(glob.glob(str(folder / expanded(name))))]
 
 
 def home() -> Path:
-    """The home in which ssh looks for its files: that of the user database, whatever $HOME says."""
+    """Return the home in which ssh looks for its files: that of the user database, whatever $HOME says."""
     if sys.platform != "win32":
         import pwd
 
@@ -168,7 +168,7 @@ def home() -> Path:
 
 
 def expanded(name: str) -> Path:
-    """A path of an ssh configuration, with `~` as ssh means it.
+    """Expand `~` in a path of an ssh configuration, as ssh does.
 
     Raises:
         ConfigError: It is `~user`, and this machine has no such user.
@@ -182,12 +182,12 @@ def expanded(name: str) -> Path:
 
 
 def config_file() -> Path:
-    """The user's own configuration."""
+    """Return the path of the user's own configuration."""
     return expanded("~/.ssh/config")
 
 
 def system_file() -> Path:
-    """The configuration of all users of this machine."""
+    """Return the path of the configuration of all users of this machine."""
     if sys.platform == "win32":
         return Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / "ssh" / "ssh_config"
     return Path("/etc/ssh/ssh_config")

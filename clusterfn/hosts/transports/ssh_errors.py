@@ -83,7 +83,7 @@ def unreachable(
 
 
 def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str]) -> Unreachable:
-    """The error for a name that DNS does not know."""
+    """Return the error for a name that DNS does not know."""
     written = settings.named_in(host) if name == settings.hostname else f"{name}, which is on the way to it,"
     hint = f"check {written} and your network or VPN"
     mine, read = Path("~/.ssh/config").expanduser(), ssh_config_file.config_file()
@@ -107,7 +107,7 @@ def login_refused(
     partly: bool = False,
     asked: bool = False,
 ) -> AuthenticationError:
-    """The error for a login that was refused.
+    """Return the error for a login that was refused.
 
     Args:
         allowed: The methods that the host allows.
@@ -202,7 +202,7 @@ class SshOutput:
 
 
 def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
-    """The error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
+    """Return the error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
     said = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
     rows = ((line, pattern.fullmatch(line), make) for pattern, make in _TABLE for line in said.told)
     line, match, make = next((row for row in rows if row[1]), ("", None, ""))
