@@ -150,7 +150,7 @@ class ClusterFunction(Generic[P, R]):
         return self.__wrapped__(*args, **kwargs)
 
     def on(self, host: str) -> ClusterFunction[P, R]:
-        """The same function on another host."""
+        """Return the same function for another host."""
         return self.with_options(host=host)
 
     @public_api
@@ -176,7 +176,7 @@ class ClusterFunction(Generic[P, R]):
         return _unpickled, (self._mark, None if self._mark.__dict__["decorated"] is self else self.options)
 
     def _on_its_way(self) -> tuple[Any, ...]:
-        """How `bridge.serialization.pickler` pickles it for a job."""
+        """Tell `bridge.serialization.pickler` how to pickle it for a job."""
         from clusterfn.calls import payload
 
         return payload.reduce_decorated(self.__wrapped__)
@@ -218,7 +218,7 @@ def _mark(function: Callable[..., Any], options: Options, decorated: ClusterFunc
 
 
 def _unpickled(mark: Any, options: Options | None) -> ClusterFunction[Any, Any]:
-    """The decorated function of that mark; with options, a variant of it that has them."""
+    """Return the decorated function of that mark; with options, a variant of it that has them."""
     known: ClusterFunction[Any, Any] | None = None if options else vars(mark).get("decorated")
     made: ClusterFunction[Any, Any] = known or ClusterFunction.__new__(ClusterFunction)
     made._mark = mark

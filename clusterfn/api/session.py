@@ -105,16 +105,12 @@ class Session(concurrent.futures.Executor):
             raise RuntimeError("a session inside a job: call the function directly, it runs here")
         plain, own = undecorated(fn)
         with self._lock:
-            return self._held(own).send(plain, args, kwargs, own.name, follow)
-
-    def _held(self, wanted: Options) -> SessionJob:
-        """The session as it is held, for a new call."""
-        if self._closed:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        return self._going(wanted)
+            if self._closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            return self._going(own).send(plain, args, kwargs, own.name, follow)
 
     def _going(self, wanted: Options) -> SessionJob:
-        """The session; started if it is not, or not any more."""
+        """Return the session's job; start it if it has not begun or has ended."""
         holding = self._holding
         if holding is not None and not holding.job.done():
             _refuse_what_it_lacks(wanted, self._options, holding.spec)
@@ -181,7 +177,7 @@ class Session(concurrent.futures.Executor):
 
 
 def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec) -> None:
-    """A decorated function keeps what it was promised, or is rejected."""
+    """Reject a decorated function that asks for what the session does not have."""
     for name in _AMOUNTS:
         asked, held = getattr(wanted, name), getattr(session.resources, name)
         if asked is not None and held is not None and asked > held:
@@ -208,5 +204,4 @@ def _lacks(name: str, asked: Any, held: Any) -> ConfigError:
 
 
 def _shown(name: str, value: Any) -> str:
-    """As the user wrote it."""
     return repr(_SHOWN[name](value) if name in _SHOWN else value)

@@ -182,7 +182,7 @@ class ArrayTaskTracker(Tracker):
         self.awaited = waiting
 
     def _drained(self, job: JobListener, stream: ItemStream, reply: Reply[bytes]) -> None:
-        """The attempt has its outcome, and its other files have been read to their ends."""
+        """Take the outcome of an attempt whose other files have been read to their ends."""
         if reply.exception(0) is None:
             self._owner.item_results.on_last(stream)
         self._on_outcome(job, reply)

@@ -59,7 +59,7 @@ class JobInfo:
 
 @public_api
 def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any, Any]:
-    """The job or group of that id, whatever process sent it; its present state is known when this returns.
+    """Attach to a job or group that any process has sent; its present state is known when this returns.
 
     Args:
         job_id: Its id, or the first four digits or more of it.
@@ -99,7 +99,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
 
 
 def _digits(job_id: object) -> str:
-    """An id as it may be copied from elsewhere: "#7F3A", or with blanks around it."""
+    """Return the digits of an id as it may be copied from elsewhere: "#7F3A", or with blanks around it."""
     digits = job_id.strip().lstrip("#").lower() if isinstance(job_id, str) else ""
     if len(digits) < SHORT or not set(digits) <= _HEX:
         raise ConfigError(
@@ -123,7 +123,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
 
 
 def _listed(session: HostState) -> list[dict[str, Any]]:
-    """What the host says of each of its jobs, a page at a time."""
+    """Ask the host for its jobs, a page at a time."""
     told: list[dict[str, Any]] = []
     after = ""
     while True:
@@ -140,7 +140,7 @@ def _listed(session: HostState) -> list[dict[str, Any]]:
 
 
 def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
-    """The job's host and folder, once all of it has arrived: its sender gives its id before that."""
+    """Find the job's host and folder; wait until all of it has arrived, as its sender shows its id before that."""
     hosts = _candidates(job_id, host)
     with _Patience() as patience:
         while True:
@@ -234,7 +234,7 @@ def _no_such(
 
 
 def _sender(found: list[tuple[HostState, str]]) -> tuple[HostState, str]:
-    """Of several hosts that show one job, as login nodes with one home do, the one that it was sent to."""
+    """Choose the host that a job was sent to among several that show it, such as login nodes with one home."""
     session, folder = found[0]
     spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
     sent_to = json.loads(spec)["host"]
@@ -261,7 +261,7 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
 
 
 def _is_whole(path: str) -> bool:
-    """What is being sent has a longer name."""
+    """Whether the folder has arrived: one that is being sent has a longer name."""
     return set(posixpath.basename(path)) <= _HEX
 
 
@@ -277,7 +277,7 @@ def _named(session: HostState, job_id: str) -> list[tuple[str, bool]]:
 
 
 def _candidates(job_id: str, name: str | None) -> list[Host]:
-    """The named host; else those that the ledger knows, with the files that define them; else all of this folder's."""
+    """List the named host; else those in the ledger, by the files that define them; else all of clusterfn.yml."""
     if name is not None:
         return [config_file.load().resolve(name)[0]]
     remembered = []

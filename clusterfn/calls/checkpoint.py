@@ -66,7 +66,7 @@ class _Earlier(NamedTuple):
 
 
 def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
-    """The whole id of the one job whose id begins so, and its state."""
+    """Find the one job whose id begins so; return its whole id and its state."""
     host = session.host.name
     place = posixpath.join(session.root, layout.JOBS, job_id)
     answer = session.connection.run(["/bin/sh", "-c", _LOOK, "sh", place]).result(_TIMEOUT_S)

@@ -132,7 +132,8 @@ def upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: P
     """
     if not session.missing([made.ready]):
         return EnvironmentUpload()
-    lacking = _lacking(session, made)
+    wanted = json.dumps(_document(session, made, session.host.making.fetch_on != "client", {})).encode()
+    lacking = environment_builder.run_builder(session, "lacking", stdin=wanted, timeout_s=_TIMEOUT_S)[-1]
     theirs, ours = _divide(session, made, lacking)
     say(_in_words(session, made, theirs, ours))
     sent = [*session.lay_out_bridge(), *_send(session, made, ours, on_progress)]
@@ -143,7 +144,7 @@ def upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: P
 
 
 def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
-    """The builder on the machine that ssh reaches, or in a batch job; else each job builds for itself."""
+    """Start the builder on the machine that ssh reaches, or in a batch job; None if each job builds for itself."""
     making = session.host.making
     if making.build_on == "node" and not making.partition:
         return None
@@ -180,18 +181,10 @@ class _BuildSubmission:
         """Do nothing: a batch job's end is seen in its log, and by the scheduler."""
 
 
-def _lacking(session: HostState, made: LockedEnvironment) -> BuildProgress:
-    """What the host lacks, and which of it it cannot reach."""
-    document = _document(session, made, session.host.making.fetch_on != "client", {})
-    return environment_builder.run_builder(
-        session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S
-    )[-1]
-
-
 def _divide(
     session: HostState, made: LockedEnvironment, lacking: BuildProgress
 ) -> tuple[list[LockedPackage], list[LockedPackage]]:
-    """What the host fetches, and what is sent."""
+    """Divide the missing packages into those that the host fetches and those that are sent."""
     wheel = _zstd(session)
     wanted = {each.sha256: each for each in [*made.lock.on(made.platform), *([wheel] if wheel else [])]}
     missing = [wanted[sha256] for sha256 in lacking["missing"]]
@@ -210,7 +203,7 @@ def _in_words(session: HostState, made: LockedEnvironment, theirs: Sequence[Any]
 def _send(
     session: HostState, made: LockedEnvironment, packages: Sequence[LockedPackage], on_progress: Progress
 ) -> Iterator[Reply[Any]]:
-    """Each archive as soon as it is here, while the others are fetched."""
+    """Send each archive as soon as it is here, while the others are fetched."""
     fetched = _often(on_progress, FETCHING)
     sending = _Sending(on_progress)
     for sha256, path in download.download_packages(packages, fetched):
@@ -221,7 +214,7 @@ def _send(
 
 
 def _parts(session: HostState, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
-    """What is sent of an archive: itself, or those pieces of a large one that an earlier try has not brought."""
+    """Yield what to send of an archive: all of it, or the missing pieces of a large one."""
     size = path.stat().st_size
     if size <= _WHOLE:
         yield layout.blob(root, sha256), path
@@ -236,7 +229,7 @@ def _parts(session: HostState, root: str, sha256: str, path: Path) -> Iterator[t
 
 
 class _Sending:
-    """How many parts of archives have arrived, and how far all of them are; told on the connection's reader thread."""
+    """Reports how many parts of archives have arrived, and how far all are, on the connection's reader thread."""
 
     def __init__(self, on_progress: Progress) -> None:
         self._on_progress = on_progress
@@ -259,7 +252,7 @@ class _Sending:
 
 
 def _often(on_progress: Progress, stage: str) -> download.Progress:
-    """Told not more than twice a second, but for the end."""
+    """Return a function that reports progress at most twice a second, and the end."""
     due = [0.0]
 
     def tell(done: int, of: int, size: int) -> None:
@@ -283,7 +276,7 @@ def _seldom(say: Say) -> Progress:
 
 
 def _document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """plan.json, as decision 14 describes it; what only people want to know is in it too."""
+    """Return plan.json, as decision 14 describes it, with facts that only people read."""
     wheel = _zstd(session)
     return {
         "format": layout.FORMAT,

@@ -170,7 +170,7 @@ def _directory(path: Directory) -> FileUpload:
 
 
 def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, pathlib.Path]]:
-    """Every file below a folder with its relative name, links followed unless they lead back to a folder `above`."""
+    """Yield every file below a folder with its relative name; follow links, but not back to a folder `above`."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = pathlib.Path(entry.path)
         if entry.is_dir():

@@ -253,7 +253,7 @@ class GroupState:
         return f"{len(self) - given} of {len(self)} items have not ended"
 
     def _await(self, true: Callable[[], bool], until: float | None, late: str) -> None:
-        """Wait, with `_changed` held, until that is so."""
+        """Wait until the condition holds; `_changed` must be held."""
         if os.getpid() != self._pid and not self.done():
             raise RuntimeError(f"group {self.id} was sent by another process: clusterfn.attach({self.id!r})")
         while not true():

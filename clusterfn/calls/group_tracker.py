@@ -136,7 +136,7 @@ class GroupTracker(BaseTracker):
             self._complete.add_done_callback(self._on_complete)
 
     def _on_complete(self, reply: Reply[bytes]) -> None:
-        """Each item has its line: some may be of elements that another client started or used to give up items."""
+        """Find elements that another client started, once each item has its line."""
         if self._over:
             return
         error = reply.exception(0)
@@ -227,7 +227,7 @@ class GroupTracker(BaseTracker):
         self._check()
 
     def _check(self) -> None:
-        """If no element is left but items are: start others, or have the rest concluded, in a thread of its own."""
+        """Start others, or conclude the rest, if no element is left but items are; in a thread of its own."""
         threading.Thread(target=self._continue_or_conclude, name="clusterfn-group-next", daemon=True).start()
 
     def _continue_or_conclude(self) -> None:
@@ -296,7 +296,7 @@ class GroupTracker(BaseTracker):
         return liveness.STOPPED if self._stopping else liveness.verdict_of(self._last)
 
     def _fail_unfinished(self, verdict: SchedulerVerdict) -> Reply[Completed]:
-        """Have every item without an element concluded so; elements that have not begun never will."""
+        """Conclude every item without an element by this verdict; elements that have not begun never will."""
         with self._lock:
             self._failing_rest = True
             number = self._next(1)[0]
@@ -311,7 +311,7 @@ class GroupTracker(BaseTracker):
         )
 
     def _all_items_ended(self) -> None:
-        """All items have ended; an element that died may have been the one to publish the outcome of the group."""
+        """End the group; an element that died may have been the one to publish its outcome."""
         if self._last and self.group.done() and not self._failing_rest:
             self._fail_unfinished(self._verdict())
         self._end()

@@ -41,7 +41,7 @@ class Entry:
 
 
 def remember(job: Job[Any] | GroupState, config: Path | None) -> None:
-    """Note on which host a job is, and which file defines that host. Where that cannot be written, it is not."""
+    """Record on which host a job is, and which file defines that host; skip it if it cannot be written."""
     path = _path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -57,20 +57,20 @@ def _append(path: Path, job: Job[Any] | GroupState, config: Path | None) -> None
 
 
 def entries(job_id: str) -> set[Entry]:
-    """Where jobs whose id begins so were sent from here."""
+    """Return where jobs whose id begins so were sent from this machine."""
     found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
     return {entry for entry in found if entry is not None}
 
 
 def sent_within(job_id: str, seconds: float, hosts: Collection[str]) -> set[str]:
-    """The ids that begin so of what was sent from here to these so lately: it may still be on its way."""
+    """Return the ids that begin so of jobs recently sent to these hosts: they may still be on their way."""
     found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
     sent = [entry for entry in found if entry is not None and entry.host in hosts]
     return {entry.id for entry in sent if abs(time.time() - entry.at) < seconds}
 
 
 def hosts(config: Path | None) -> list[str]:
-    """The hosts of that file to which jobs were sent from here."""
+    """List the hosts of that file to which jobs were sent from this machine."""
     found = [_read(line) for line in _lines()]
     return sorted({entry.host for entry in found if entry is not None and entry.config == str(config or "")})
 
@@ -84,7 +84,6 @@ def _lines() -> list[str]:
 
 
 def _read(line: str) -> Entry | None:
-    """What a line says; a torn one says nothing."""
     try:
         entry = json.loads(line)
         return Entry(entry["host"], entry.get("config", ""), entry["id"], entry.get("at", 0.0))

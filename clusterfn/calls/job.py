@@ -365,7 +365,7 @@ class Job(concurrent.futures.Future[R]):
         self._end_apart(error, DIED)
 
     def _end_apart(self, error: ClusterfnError, state: str) -> None:
-        """End it in a thread of its own: callbacks may wait for the host, whose answers the present thread reads."""
+        """Fail it in a thread of its own: callbacks may wait for the host, whose answers this thread reads."""
 
         def end() -> None:
             with self._settling:
@@ -393,7 +393,7 @@ class Job(concurrent.futures.Future[R]):
         self._outputs, self._outputs_to = tuple(patterns), Path.cwd()
 
     def _say(self, line: str) -> None:
-        """Print one line to stderr; where a display shows the job, through it, after what the function printed."""
+        """Print one line to stderr; if a display shows the job, after what the function has printed."""
         line = in_one_line(line)
         if self._listeners:
             self.tell(layout.STDERR, f"clusterfn: {line}\n".encode(errors="backslashreplace"))

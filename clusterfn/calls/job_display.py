@@ -142,7 +142,7 @@ class _JobDisplay(StatusLine):
             self.say_if_changed(f"clusterfn: {self._text(with_clock=False)}")
 
     def _connection(self, trouble: str) -> None:
-        """Said in the status line; where there is none, once when the connection is lost and once when it is back."""
+        """Show the loss of the connection in the status line; without one, print its loss and its return once."""
         changed, self.trouble = bool(trouble) != bool(self.trouble), trouble
         if not is_terminal(sys.stderr) and changed:
             say(f"clusterfn: {self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}\n")
@@ -151,7 +151,7 @@ class _JobDisplay(StatusLine):
         self._status()
 
     def _end_line(self) -> None:
-        """Let a line of ours not stand behind what the function printed."""
+        """Begin a new line for ours if the function's output has not ended its own."""
         if self.within_a_line:
             say("\n")
             self.within_a_line = False
@@ -163,7 +163,7 @@ class _JobDisplay(StatusLine):
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
     def clear(self) -> None:
-        """Take the status line away, so that output starts at the left."""
+        """Remove the status line, so that output starts at the left."""
         if self.line and is_terminal(sys.stderr):
             self.redraw("")
 
@@ -193,7 +193,7 @@ def _tell_at_exit() -> None:
 
 
 def _tell_what_goes_on() -> None:
-    """Who leaves while jobs run should know how to find them; what is refused at the last moment does not."""
+    """Print how to get back to jobs that keep running; first wait for what may still be refused."""
     _finish_sending()
     sent = exit_flush.finish_all()
     going = [job for job in _going if not job.done() and not job.is_stopping]
@@ -233,7 +233,7 @@ def _all_unsent() -> list[tuple[Job[Any] | GroupState, Sending]]:
 
 
 def _unsent(job: Job[Any] | GroupState) -> Sending | None:
-    """What is sent for it, if some of that has not left this machine."""
+    """Return its upload, if part of that has not left this machine."""
     sending = job.transfer
     return sending if isinstance(sending, Sending) and sending.unsent and not job.done() else None
 
@@ -289,7 +289,7 @@ def preparing(name: str) -> Iterator[None]:
 
 
 def _time_for_a_second() -> None:
-    """Wait for the time in which a second Ctrl-C counts, and say so: the prompt does not come back before."""
+    """Wait, and say so, for as long as a second Ctrl-C counts."""
     if threading.current_thread() is not threading.main_thread():
         return
     redrawn = is_terminal(sys.stderr)
@@ -328,7 +328,7 @@ def is_terminal(stream: IO[str] | None) -> bool:
 
 
 def say(text: str) -> None:
-    """Print words of ours, without what a host or another user put into them for the terminal to obey."""
+    """Print a text of ours without control sequences that a host or another user may have put into it."""
     _write(sys.stderr, printable(text))
 
 
@@ -338,17 +338,17 @@ def tell(sentence: str) -> None:
 
 
 def redraw(line: str) -> None:
-    """Put a line of ours in the place of the one that is there; the cursor stays in it."""
+    """Replace the present line of the terminal; the cursor stays in it."""
     _write(sys.stderr, f"\r\x1b[K{fitting(line)}")
 
 
 def fitting(line: str) -> str:
-    """A line of ours as it fits into the terminal's width, with "…" where it is cut."""
+    """Return a line cut to the terminal's width, with "…" at the end if it was longer."""
     return shortened(in_one_line(line), shutil.get_terminal_size().columns - 1)
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Print; a character that this stream cannot show must not cost the job's value."""
+    """Print; escape characters that the stream cannot encode."""
     if stream is None:
         return
     try:

@@ -386,7 +386,7 @@ class Tracker(BaseTracker):
             self._leave_queue()
 
     def _leave_queue(self) -> None:
-        """Take the job out of the queue, and wait until it is: a program that ends now must not leave a job waiting."""
+        """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""
         asked = self.cancel_at_scheduler()
         if asked is None:
             return
@@ -402,14 +402,13 @@ class Tracker(BaseTracker):
 
 
 def _script_id(told: str) -> str:
-    """The process of job.sh, written as in the claim; "" if it never began."""
+    """Return the process of job.sh, written as in the claim; "" if it never began."""
     boot, _, stat = told.partition(" ")
     fields = stat.rpartition(")")[2].split()
     return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
 
 
 def _trouble(host: str, state: ConnectionState) -> str:
-    """Why nothing is received from the host; "" while it is connected."""
     if state.name != "reconnecting":
         return state.cause if state.name == "waiting" else ""
     since = time.strftime("%H:%M:%S", time.localtime(state.since))
@@ -417,7 +416,7 @@ def _trouble(host: str, state: ConnectionState) -> str:
 
 
 def _lost(error: BaseException, job: JobListener) -> ClusterfnError:
-    """A copy of the connection's error for this job: other jobs of the host get their own."""
+    """Copy the connection's error for this job: other jobs of the host get their own."""
     if not isinstance(error, ClusterfnError):
         return HostError(f"the connection failed: {error!r}", host=job.host, job=job.id)
     lost = copy.copy(error)
@@ -426,7 +425,7 @@ def _lost(error: BaseException, job: JobListener) -> ClusterfnError:
 
 
 def _event(line: bytes) -> dict[str, str]:
-    """The texts in a line of events.jsonl; none of a line that is damaged."""
+    """Return the texts in a line of events.jsonl; {} for a damaged line."""
     try:
         told = json.loads(line)
     except (ValueError, RecursionError):

@@ -226,7 +226,6 @@ def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:
 
 
 def _has_begun(answer: Completed) -> bool:
-    """Whether nothing was published because the job runs."""
     try:
         told = json.loads(answer.out.splitlines()[-1])
         return told["attempt"] is None and "full" not in told
@@ -259,7 +258,7 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
 
 
 def verdict_of(last: Mapping[str, Any]) -> SchedulerVerdict:
-    """The verdict on items that no element will run, from the outcome of the last element that died."""
+    """Return the verdict on items that no element will run, from the outcome of the last element that died."""
     if not last:
         return SchedulerVerdict(layout.LOST, "the elements of the group ended before the item began")
     evidence, hint = tuple(last.get("evidence") or ()), last.get("hint") or ""
@@ -288,7 +287,7 @@ def _on_answer(session: HostState, group: GroupState, reply: Reply[Completed]) -
 
 
 def cannot_conclude_error(group: GroupState, message: str) -> ClusterfnError:
-    """The error of a group whose host cannot conclude it."""
+    """Return the error of a group whose host cannot conclude it."""
     return ClusterfnError(message, host=group.host, job=group.id, stage="supervisor")
 
 

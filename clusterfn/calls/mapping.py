@@ -130,7 +130,7 @@ def _track(session: HostState, job: JobSpec, made: GroupState, limits: Scheduler
 def _prepare(
     function: Callable[..., Any], calls: list[tuple[Any, ...]], options: Options
 ) -> tuple[Prepared, payload_items.Items]:
-    """Where it runs is found as for one call; what is sent is the function with all items."""
+    """Prepare it as one call, with the function and all items as its payload."""
     kept: list[payload_items.Items] = []
 
     def pack(target: tuple[int, int] | None) -> Payload:
@@ -143,7 +143,7 @@ def _prepare(
 
 
 def _limits(session: HostState, gpus: int) -> SchedulerLimits:
-    """What the scheduler allows; asked once for a session."""
+    """Ask what the scheduler allows, once for each host."""
     told: list[str] | None = session.limits
     if told is None:
         scheduler = session.scheduler
@@ -153,7 +153,7 @@ def _limits(session: HostState, gpus: int) -> SchedulerLimits:
 
 
 def _output(reply: Reply[Any]) -> str:
-    """What a command printed; "" of one that is not there, or failed."""
+    """Return what a command printed; "" if it failed or does not exist."""
     try:
         ran = reply.result(_TIMEOUT_S)
     except ClusterfnError:
@@ -195,7 +195,7 @@ def _counted(group: Group) -> str:
 
 
 def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
-    """Everything in one write: what the host lacks, the group's folder, the start of its elements."""
+    """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     session = one.session
     before, environment = send_needs(one, made)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
@@ -210,7 +210,7 @@ def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: 
 
 
 def attach(session: HostState, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
-    """The group that was sent with this spec.json, from its beginning."""
+    """Attach to the group that was sent with this spec.json, from its beginning."""
     job = JobSpec.from_json(spec, session.host, session.connection.facts.python)
     group = cast(Group, job.group)
     folder = layout.job_dir(job.root, job.id)

@@ -93,7 +93,7 @@ _TYPES: Mapping[str, tuple[type, type | None]] = {
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """The content of outcome.json.
+    """Parse the content of outcome.json.
 
     Raises:
         ValueError: It is damaged; the message says how.
@@ -105,7 +105,7 @@ def read(data: bytes) -> dict[str, Any]:
 
 
 def checked(told: Any) -> dict[str, Any]:
-    """An outcome as a host tells it, which the function itself may have written: every field has its type.
+    """Check the type of every field of an outcome, which the function itself may have written.
 
     Raises:
         ValueError: One has another; the message names it.
@@ -191,7 +191,7 @@ class Arriving:
 
 
 def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
-    """The value of a job that returned.
+    """Load the value of a job that returned.
 
     Args:
         outcome: The content of outcome.json, of a final kind.
@@ -229,12 +229,12 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Job
 
 
 def how_to_resume(job_id: str) -> str:
-    """What to do with the checkpoint that a job has left."""
+    """Say how to continue from the checkpoint of a job."""
     return f'it left a checkpoint: call again with resume="{job_id[:4]}" to continue from there'
 
 
 def in_a_line(error: BaseException) -> str:
-    """Type and message; of an exception whose `__str__` raises, that it does."""
+    """Return type and message in one line, also for an exception whose `__str__` raises."""
     text = (
         error.message if isinstance(error, errors.ClusterfnError) else serialization.part("exceptions").text_of(error)
     )
@@ -242,12 +242,11 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _count(outcome: Mapping[str, Any]) -> str:
-    """The attempts of a job that `retries=` let be tried again."""
     return f"this was the last of {len(outcome['earlier']) + 1} attempts"
 
 
 def own_files(text: str) -> str:
-    """`text` with the user's own modules and notebook cells named as they are on this machine."""
+    """Return `text` with the user's own modules and notebook cells named as on this machine."""
     return _FILE.sub(_as_cell, _SENT_SOURCES.sub('File "', text))
 
 
@@ -255,7 +254,7 @@ _FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
 
 
 def _as_cell(named: re.Match[str]) -> str:
-    """`Cell In[6]`, as IPython's own tracebacks call the file that it has made of a cell."""
+    """Return `Cell In[6]`, as IPython's tracebacks name the file of a cell."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
     label, number = (name_of(named[1]) if name_of else None) or ("", "")
@@ -337,7 +336,7 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocat
 
 
 def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
-    """Hang on it what its reader needs to know; its class may have properties that raise anything."""
+    """Add notes and the remote traceback to an exception, whose class may have properties that raise anything."""
     home = os.path.join(os.path.expanduser("~"), "")  # of this machine's user, which says nothing on another machine
     if isinstance(error, FileNotFoundError) or (
         isinstance(error, PermissionError) and isinstance(error.filename, str) and error.filename.startswith(home)
@@ -364,7 +363,7 @@ def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseExcepti
 
 
 def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.FunctionError:
-    """Its evidence is the traceback from the host; as a cause it would be shown a second time."""
+    """Make an error with the remote traceback as its evidence; as a cause it would be shown twice."""
     facts["evidence"] = what["traceback"].splitlines()
     error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
@@ -372,7 +371,7 @@ def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.Fu
 
 
 def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> str | None:
-    """What a reader of the function's own exception should know besides."""
+    """Return what a reader of the function's own exception should know besides."""
     if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
         return "there is no keyboard in a job: input() and breakpoint() get no answer"
     if outcome.get("hint"):
@@ -386,7 +385,7 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocatio
 
 
 def _about_gpus(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
-    """What the table of CUDA's errors advises; None where it knows none of the exception's words."""
+    """Return the advice of the table of CUDA's errors; None if it knows none of the exception's words."""
     text = (outcome.get("exception") or {}).get("message") or ""
     if not _OF_GPUS.search(text):
         return None
@@ -413,7 +412,7 @@ _NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 
 
 def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
-    """What to do about a module that the environment lacks; None if that is not what happened."""
+    """Say what to do about a module that the environment lacks; None if that is not what happened."""
     missing = (outcome.get("exception") or {}).get("missing")
     if not isinstance(missing, dict):
         return None
@@ -450,7 +449,7 @@ def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str
 
 
 def _installed_from(module: str) -> str:
-    """The folder of this machine that a module's project was installed from, without -e; "" if from an index."""
+    """Return the local folder that a module's project was installed from, without -e; "" if from an index."""
     import importlib.metadata as metadata
     from urllib.parse import urlsplit
     from urllib.request import url2pathname

@@ -64,7 +64,7 @@ def pack(
     kwargs: Mapping[str, Any],
     target: tuple[int, int] | None = None,
 ) -> Payload:
-    """The call `function(*args, **kwargs)` as bytes.
+    """Pack the call `function(*args, **kwargs)` as bytes.
 
     Args:
         function: What to call.
@@ -106,14 +106,14 @@ def pack_object(
 
 
 def imports_of(payload: Payload) -> frozenset[str]:
-    """The top-level names of modules that a call needs and does not bring, and those that its own modules import."""
+    """Return the top-level names of modules that a call and its own modules need, and that do not travel."""
     files = payload.sources.files if payload.sources else {}
     names = payload.needs.union(*(user_modules.imported(data) for name, data in files.items() if name.endswith(".py")))
     return frozenset(name for name in names if not user_modules.is_own(name))
 
 
 def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse what the function would refuse; where its signature is not certain, that is found out there."""
+    """Reject arguments that the function would reject, if its signature is certain."""
     plain = function
     while isinstance(plain, (functools.partial, types.MethodType)):
         plain = plain.func if isinstance(plain, functools.partial) else plain.__func__
@@ -133,7 +133,7 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
 def _as_python_says_it(
     function: types.FunctionType, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> TypeError | None:
-    """What a call of an empty function with this signature raises."""
+    """Return what Python raises at a call of an empty function with this signature."""
     bare = [
         each.replace(annotation=each.empty, default=each.default if each.default is each.empty else None)
         for each in signature.parameters.values()
@@ -154,7 +154,7 @@ def _as_python_says_it(
 
 
 def keep_registrations() -> None:
-    """Modules that the user told their own cloudpickle to send by value, and a child process's copy of __main__."""
+    """Send by value what the user registered with cloudpickle, and a child process's copy of __main__."""
     ours = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
     theirs = sys.modules.get("cloudpickle")
     wanted = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
@@ -163,7 +163,7 @@ def keep_registrations() -> None:
 
 
 def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """How a decorated function is pickled: by its name if its module travels, else as the plain function inside."""
+    """Reduce a decorated function for pickling: by its name if its module travels, else as the plain function."""
     stand_ins = serialization.part("stand_ins")
     if found_by_name(function) is not None:
         return stand_ins.by_name, (function.__module__, function.__qualname__)
@@ -171,7 +171,7 @@ def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def found_by_name(function: Any) -> Any:
-    """What the function's module calls by the function's name, if that is the function or wraps it."""
+    """Return the function, or what wraps it, that the function's module has under its name; else None."""
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
     if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
         return None
@@ -194,7 +194,7 @@ class Large:
         self._apart: dict[int, _Apart] = {}
 
     def of(self, value: Any) -> Any:
-        """What to pickle instead; the same for the same object, so that it stays one."""
+        """Return what to pickle instead; the same for the same object, so that it stays one."""
         if type(value) not in (bytes, bytearray) or len(value) < _LARGE:
             return value
         return self._apart.setdefault(id(value), _Apart(value))
@@ -302,7 +302,7 @@ _NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clu
 
 
 def _globals_of(code: types.CodeType) -> Iterator[str]:
-    """The names that a function and those inside it may look for among its globals."""
+    """Yield the names that a function and those inside it may look up in its globals."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -311,7 +311,7 @@ def _globals_of(code: types.CodeType) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1024)
 def imports_inside(code: types.CodeType) -> frozenset[str]:
-    """What a function and those inside it import in their bodies; "" for a relative import."""
+    """Return what a function and those inside it import in their bodies; "" for a relative import."""
     found: set[str] = set()
     before: list[Any] = [0, 0]  # what was put on the stack: the level of the import, and the names that it wants
     for instruction in dis.get_instructions(code):

@@ -43,7 +43,7 @@ class Items:
 def pack(
     function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], target: tuple[int, int] | None = None
 ) -> Items:
-    """The calls `function(*args)` as bytes.
+    """Pack the calls `function(*args)` as bytes.
 
     Args:
         function: What to call.
@@ -72,7 +72,7 @@ class _Packing:
         self._digests: dict[tuple[int, int], tuple[Any, str]] = {}
 
     def item(self, index: int, args: tuple[Any, ...], function: Callable[..., Any]) -> bytes:
-        """One item: its arguments."""
+        """Pack the arguments of one item."""
         try:
             return self._bytes(
                 pack_object(tuple(map(self.large.of, args)), self.needs, self.target, (function, args, {}))
@@ -82,7 +82,7 @@ class _Packing:
             raise
 
     def function(self, function: Callable[..., Any]) -> Payload:
-        """The function; after all items, as it brings along what they need."""
+        """Pack the function, after all items, with what they need."""
         packed = pack_object((function, (), {}), self.needs, self.target, (function, (), {}))
         packed = replace(packed, sources=self.needs.texts, logging=serialization.part("logs").describe())
         return self.needs.as_payload(self._bytes(packed), self.blobs)
@@ -93,7 +93,7 @@ class _Packing:
         return b"".join(replace(packed, blobs=digests).pieces())
 
     def _digest(self, view: memoryview) -> str:
-        """Of a buffer that many items share it is computed once."""
+        """Return the digest of a buffer; compute it once if many items share it."""
         key = (id(view.obj), len(view))
         if key not in self._digests:
             self._digests[key] = (view.obj, hashlib.sha256(view).hexdigest())
@@ -101,7 +101,7 @@ class _Packing:
 
 
 def label(args: tuple[Any, ...]) -> str:
-    """What a person calls an item: its plain arguments, and the types of the others.
+    """Name an item for people by its plain arguments, and the types of the others.
 
     Example:
         >>> label((0.1, "adam", [1, 2]))

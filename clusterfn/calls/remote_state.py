@@ -85,7 +85,7 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
 
 
 def _elements_with(paths: Iterable[str], name: str) -> list[int]:
-    """The elements that have this in their folder; "" for the folder itself."""
+    """Return the elements that have this in their folder; "" is the folder itself."""
     found = [number for number, _, rest in (path.partition("/") for path in paths) if rest == name]
     return sorted(int(number) for number in found if number.isdecimal())
 

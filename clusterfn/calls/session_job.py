@@ -297,7 +297,7 @@ class SessionJob:
         return self._session.connection.have([path]).result()[0]
 
     def _lost(self, call: SessionCallJob[Any]) -> ClusterfnError:
-        """The session's own end, as this call's."""
+        """Make the error of this call from the end of its session."""
         error = None if self.job.cancelled() else self.job.exception(0)
         kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
         facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}

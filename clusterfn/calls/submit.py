@@ -240,7 +240,7 @@ def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
 
 
 def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
-    """What is sent once, by its path on the host: large buffers, modules, files and folders."""
+    """List what is sent once, by its path on the host: large buffers, modules, files and folders."""
     named: list[tuple[str, Any]] = [
         (layout.blob(root, digest), (digest, data)) for digest, data in payload.blobs.items()
     ]

@@ -38,7 +38,7 @@ too_large: set[Path] = set()  # data that was left out
 
 
 def sources(wanted: Iterable[str]) -> FileBundle | None:
-    """The files of the user's own modules among `wanted` and of those that they import; None if there are none.
+    """Collect the files of the user's own modules among `wanted`, and of those that they import; None if none.
 
     Args:
         wanted: Names of modules; only the part before the first dot matters.
@@ -57,7 +57,12 @@ def sources(wanted: Iterable[str]) -> FileBundle | None:
             if relative not in files:  # of two folders of a namespace package the first wins, as in an import
                 files[relative] = path
                 total += path.stat().st_size
-                _check(relative, path)
+                if path.name.endswith(_EXTENSIONS):
+                    raise PayloadError(
+                        f"{relative} is a compiled extension and cannot travel as source",
+                        evidence=[str(path)],
+                        hint="install that package in the environment of the job",
+                    )
                 if total > _MAX_ALL:  # at once: there may be a whole disk below
                     raise _too_large(files)
                 waiting |= _imports(path) - done
@@ -77,7 +82,7 @@ def names(parcel: FileBundle) -> list[str]:
 
 
 def edited(imported: Iterable[str]) -> list[str]:
-    """Those modules whose file is now another than the one that was imported here; each change is told once.
+    """Return the modules whose file has changed since it was imported here; each change once.
 
     What was imported is read from Python's own byte code file; where there is none, from the first look.
     """
@@ -99,7 +104,7 @@ def edited(imported: Iterable[str]) -> list[str]:
 
 
 def _compiled_from(name: str) -> tuple[int, int] | None:
-    """Time and size of the source that a module's byte code file was made from."""
+    """Return time and size of the source that a module's byte code file was made from."""
     cached = getattr(sys.modules[name].__spec__, "cached", None)
     if not cached or sys.dont_write_bytecode:  # then an old one may lie there
         return None
@@ -131,7 +136,7 @@ def _is_foreign(path: str) -> bool:
 
 
 def _locations(name: str) -> list[Path]:
-    """The file of a module, or the folders of a package, if it is the user's own."""
+    """Return the file of a module, or the folders of a package, if it is the user's own."""
     if name in _NEVER or name in sys.builtin_module_names:
         return []
     spec = _spec(name)
@@ -196,7 +201,7 @@ _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")
 
 
 def _metadata_of(files: Mapping[str, Path]) -> Iterator[Path]:
-    """The metadata of the projects that these files belong to: packages read their own version from it."""
+    """Yield the metadata of the projects of these files: packages read their own version from it."""
     places = {name.partition("/")[0].removesuffix(".py"): os.path.realpath(path) for name, path in files.items()}
     folders = [each or os.curdir for each in sys.path if files and os.path.isdir(each or os.curdir)]
     for folder, project, top_level in _installed(tuple((each, os.stat(each).st_mtime_ns) for each in folders)):
@@ -207,7 +212,7 @@ def _metadata_of(files: Mapping[str, Path]) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=4)
 def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, frozenset[str]]]:
-    """Each project with metadata in these folders: where that is, its folder if it is editable, its top-level names."""
+    """List the projects with metadata in these folders: its place, the folder of an editable one, top-level names."""
     found = []
     for folder, _ in folders:
         with os.scandir(folder) as entries:
@@ -220,7 +225,7 @@ def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, fr
 
 
 def _project(direct_url: str) -> str:
-    """The folder of an editable installation, from what the installer has written (PEP 610); "" of any other."""
+    """Return the folder of an editable installation, as the installer wrote it (PEP 610); "" for any other."""
     try:
         told = json.loads(direct_url or "{}")
         if told.get("dir_info", {}).get("editable"):
@@ -238,15 +243,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _check(relative: str, path: Path) -> None:
-    if path.name.endswith(_EXTENSIONS):
-        raise PayloadError(
-            f"{relative} is a compiled extension and cannot travel as source",
-            evidence=[str(path)],
-            hint="install that package in the environment of the job",
-        )
-
-
 def _too_large(files: Mapping[str, Path]) -> PayloadError:
     largest = sorted(((path.stat().st_size, relative) for relative, path in files.items()), reverse=True)[:5]
     return PayloadError(
@@ -257,7 +253,6 @@ def _too_large(files: Mapping[str, Path]) -> PayloadError:
 
 
 def _imports(path: Path) -> frozenset[str]:
-    """The top-level names that a source file imports, anywhere in it."""
     if path.suffix != ".py":
         return frozenset()
     return _parsed_imports(path, path.stat().st_mtime_ns)
@@ -269,7 +264,7 @@ def _parsed_imports(path: Path, mtime_ns: int) -> frozenset[str]:
 
 
 def imported(source: bytes | str) -> frozenset[str]:
-    """The top-level names that a source imports, wherever in it; not those for type checkers alone.
+    """Return the top-level names that a source imports anywhere, but not those for type checkers alone.
 
     Example:
         >>> sorted(imported("import numpy.linalg, os\\nfrom torch import nn\\nfrom . import x"))
@@ -308,7 +303,7 @@ class Guarded:
     is_fallback: bool
 
     def missing(self, value: object) -> str:
-        """The module whose absence on this machine gave the name its value; "" if that is not how it got it."""
+        """Return the module whose absence on this machine gave the name its value; "" if that is not its cause."""
         if (value is self.value) is not self.is_fallback:
             return ""
         return next((name for name in self.modules if name not in sys.modules and _spec(name) is None), "")
@@ -316,7 +311,7 @@ class Guarded:
 
 @functools.lru_cache(maxsize=256)
 def guarded(source: str) -> Mapping[str, Guarded]:
-    """The names that the top level of a source sets to a constant in a `try: import …` or its `except ImportError`."""
+    """Return the names that a source's top level sets to a constant in a `try: import …` or its `except`."""
     found: dict[str, Guarded] = {}
     try:
         tree = ast.parse(source)

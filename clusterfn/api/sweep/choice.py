@@ -77,12 +77,6 @@ class SweepSelection:
         return [self.space.keywords()]
 
 
-def is_study(sampler: object) -> bool:
-    """Whether it is one of Optuna's."""
-    optuna = sys.modules.get("optuna")
-    return optuna is not None and isinstance(sampler, optuna.Study)
-
-
 class Study:
     """A study of Optuna's: it learns the scores of a batch before the next. Attributes as in `SweepSelection`.
 
@@ -139,7 +133,7 @@ class Study:
             yield [self._ask() for _ in range(min(self._at_once, self.count - len(self._numbers)))]
 
     def _number(self, name: str, values: dict[str, Any]) -> int:
-        """The number in the study: that of its name, if the study knows it; else it is asked to give it again."""
+        """Return the trial's number in the study, by its name; ask the study for it again if it is unknown."""
         number = int(name[len(_NAME) :])
         trials = self._study.get_trials(deepcopy=False)
         if number < len(trials) and trials[number].params == values:
@@ -170,7 +164,7 @@ class Study:
 
 
 def _distribution(key: str, values: Any) -> Any:
-    """A distribution of Optuna's: what is a list becomes a choice."""
+    """Return a distribution of Optuna's; a list becomes a choice."""
     kinds = sys.modules["optuna"].distributions
     if isinstance(values, kinds.BaseDistribution):
         return values

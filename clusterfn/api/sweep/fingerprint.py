@@ -94,7 +94,7 @@ class _Walk:
         return sorted(self.digest(each) for each in mapping.items())
 
     def _reduced(self, obj: Any) -> list[bytes]:
-        """An object by what pickle would make it from."""
+        """Describe an object by what pickle would make it from."""
         try:
             registered = copyreg.dispatch_table.get(type(obj))
             parts: Any = registered(obj) if registered else obj.__reduce_ex__(4)
@@ -122,7 +122,7 @@ def _sequence(walk: _Walk, obj: Any) -> list[bytes]:
 
 
 def _mapping(walk: _Walk, obj: Any) -> list[bytes]:
-    """In its order: who goes through it does different things in another one."""
+    """Keep its order: code that iterates over it depends on that."""
     return walk.all(obj.items())
 
 
@@ -182,7 +182,7 @@ def _function(walk: _Walk, obj: types.FunctionType) -> list[bytes]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The globals that a code and those inside it name."""
+    """Return the globals that a code object and those inside it name."""
     inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
     return set(serialization.part("pickler").global_names(code)).union(*map(_names, inside)) - {"__builtins__"}
 

@@ -82,7 +82,7 @@ class SweepJournal:
             raise ConfigError(f"another process goes on with {self.path}", hint=hint) from None
 
     def _read(self) -> list[dict[str, Any]]:
-        """Read it. A torn line is left out, and what is appended begins a line of its own."""
+        """Read it without a torn line; what is appended then begins a line of its own."""
         self._file.seek(0)
         text = self._file.read()
         if text[: len(_BEGIN)] != _BEGIN[: len(text)]:
@@ -119,7 +119,7 @@ class SweepJournal:
 
 
 def _json(value: Any, levels: int = _LEVELS) -> str:
-    """As JSON; where keys are no texts, or something contains itself, what holds it is written as Python shows it."""
+    """Write as JSON; write an object with keys that are no text, or that contains itself, by its `repr`."""
     try:
         return json.dumps(value, default=repr, ensure_ascii=False)
     except (TypeError, ValueError):

@@ -56,11 +56,6 @@ class ResultStore:
             job_display.tell(f"this configuration is not cached: {unstable} ({label(config)})")
             return None
 
-    def look_up(self, config: Configuration) -> Kept | None:
-        """What the cache has of it."""
-        key = self.key(config.values)
-        return self.cache.get(key, config.name) if self.cache and key else None
-
     def keep(self, trial: Trial[Any]) -> None:
         """Keep the value of one that ended well."""
         kept = Kept(trial.value, trial.seconds)
@@ -125,7 +120,7 @@ class Runner:
         self, found: dict[str, Trial[Any]], batch: Sequence[Configuration],
         known: Callable[[Configuration], Trial[Any] | None], what: str,
     ) -> None:  # fmt: skip
-        """Add those that need not be run."""
+        """Add the trials of configurations that need not run."""
         rest = [each for each in batch if each.name not in found]
         taken = {each.name: trial for each in rest if (trial := known(each)) is not None}
         found.update(taken)
@@ -146,7 +141,8 @@ class Runner:
         )  # fmt: skip
 
     def _cached(self, config: Configuration) -> Trial[Any] | None:
-        kept = self._shelf.look_up(config)
+        key = self._shelf.key(config.values)
+        kept = self._shelf.cache.get(key, config.name) if self._shelf.cache and key else None
         if kept is None:
             return None
         trial = self._scored(Trial(config.name, config.values, None, kept.value, seconds=kept.seconds, source=CACHE))
@@ -157,7 +153,7 @@ class Runner:
         return trial
 
     def _attached(self, record: Mapping[str, Any]) -> GroupState | None:
-        """A group that was sent before and may still run; None if its host has never had it, or no longer has it."""
+        """Attach to a group that was sent before and may still run; None if its host does not have it."""
         try:
             group = attach.attach(record["group"], record["host"])
         except ConfigError as gone:
@@ -217,19 +213,14 @@ class Runner:
             self._shelf.keep(trial)
         self._write_down(trial)
         self._progress.show(trial)
-        self._stop_if_misnamed(group, trial)
-        return trial
-
-    def _stop_if_misnamed(self, group: GroupState, trial: Trial[Any]) -> None:
-        """The first result says whether `score=` names a key that there is."""
         self._saw_score = self._saw_score or trial.score is not None
-        if self._saw_score or not self._scoring.lacks(trial.value):
-            return
-        group.stop()
-        raise SweepError(
-            "the sweep was stopped: its first result has no such score", host=group.host, job=group.id,
-            stage="function", evidence=[str(trial.error)], hint="give score= one of its keys, or a function of it",
-        ) from trial.error  # fmt: skip
+        if not self._saw_score and self._scoring.lacks(trial.value):  # the first result lacks the key of `score=`
+            group.stop()
+            raise SweepError(
+                "the sweep was stopped: its first result has no such score", host=group.host, job=group.id,
+                stage="function", evidence=[str(trial.error)], hint="give score= one of its keys, or a function of it",
+            ) from trial.error  # fmt: skip
+        return trial
 
     def _scored(self, trial: Trial[Any]) -> Trial[Any]:
         try:
@@ -259,7 +250,11 @@ class _Following:
     def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, ItemOutcome]:
         """The item that ended after those before; None for one that is not wanted. `on_tick` runs between looks."""
         while True:
-            self._write_down_begun()
+            if time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + _LOOK_S
+                for index, state in enumerate(self.group.states):
+                    if state == RUNNING:
+                        self._begins(index)
             try:
                 index, ended = self.group.ended_after(self._given, time.monotonic() + _LOOK_S)
             except concurrent.futures.TimeoutError:
@@ -270,14 +265,6 @@ class _Following:
                 self._begins(index)
             return self._wanted[index], index, ended
 
-    def _write_down_begun(self) -> None:
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + _LOOK_S
-        for index, state in enumerate(self.group.states):
-            if state == RUNNING:
-                self._begins(index)
-
     def _begins(self, index: int) -> None:
         config = self._wanted[index]
         if config is not None and index not in self._begun:
@@ -286,7 +273,7 @@ class _Following:
 
 
 def _history(journal: SweepJournal) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """What a journal says by name: of those that ended well their ends, and of those that did not fail their groups."""
+    """Return, by name, the ends of trials that returned, and the groups of those that have not failed."""
     ended: dict[str, dict[str, Any]] = {}
     sent: dict[str, dict[str, Any]] = {}
     for record in journal.records:

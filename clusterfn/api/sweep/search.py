@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from clusterfn.api.decorator import ClusterFunction, inside_job
-from clusterfn.api.sweep import choice as choices
 from clusterfn.api.sweep import journal as journals
 from clusterfn.api.sweep import report as reports
 from clusterfn.api.sweep import scoring, store
@@ -86,13 +85,14 @@ def sweep(
         >>> result = clusterfn.sweep(train, {"lr": [1e-4, 1e-3], "model": ["small", "large"]}, max_configs=3, seed=1)
         >>> result.best.config
     """
-    _check_function(function)
-    _check_numbers(max_configs, top, max_parallel, seed)
+    _check_arguments(function, max_configs, top, max_parallel, seed)
     scoring.check(score)
     choice = _choice(configurations, sampler, max_configs, max_parallel)
     _check_keywords(function, choice, group_by)
     ranking = scoring.Scoring(score, choice.minimize(minimize))
-    asked = _Asked(choice, ranking, top, group_by, _cache_folder(cache), max_parallel)
+    own = places.cache_folder() / "sweeps" if cache else None
+    kept = own if isinstance(cache, bool) else Path(cache).expanduser()
+    asked = _Asked(choice, ranking, top, group_by, kept, max_parallel)
     with SweepJournal(_new_journal(function) if journal is None else Path(journal)) as book:
         result = _run(function, asked, book, choice.seed(seed, book))
         if journal is None:  # its values are in the result, and for days on their host
@@ -112,7 +112,7 @@ class _Asked:
     max_parallel: int
 
 
-def _check_function(function: object) -> None:
+def _check_arguments(function: object, max_configs: object, top: object, max_parallel: object, seed: object) -> None:
     if inside_job():
         raise RuntimeError("clusterfn.sweep() inside a job: a job cannot send further jobs")
     if not isinstance(function, ClusterFunction):
@@ -120,9 +120,6 @@ def _check_function(function: object) -> None:
             f"a sweep needs a function that is decorated by @cluster, not {function!r:.60}",
             hint='write @cluster above it, or clusterfn.cluster(cores=1, host="local")(function)',
         )
-
-
-def _check_numbers(max_configs: object, top: object, max_parallel: object, seed: object) -> None:
     for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not whole and not (name == "max_configs" and value is None):
@@ -132,7 +129,8 @@ def _check_numbers(max_configs: object, top: object, max_parallel: object, seed:
 
 
 def _choice(configurations: object, sampler: Any, max_configs: int | None, at_once: int) -> SweepSelection | Study:
-    if choices.is_study(sampler):
+    optuna = sys.modules.get("optuna")
+    if optuna is not None and isinstance(sampler, optuna.Study):
         return Study(configurations, sampler, max_configs, at_once)
     if sampler not in (GRID, RANDOM):
         raise ConfigError(f"sampler={sampler!r:.60} is not known", hint='use "grid", "random" or an optuna.Study')
@@ -147,12 +145,6 @@ def _check_keywords(function: ClusterFunction[..., Any], choice: SweepSelection 
         raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(known)}")
 
 
-def _cache_folder(cache: bool | str | Path) -> Path | None:
-    if isinstance(cache, bool):
-        return places.cache_folder() / "sweeps" if cache else None
-    return Path(cache).expanduser()
-
-
 def _new_journal(function: ClusterFunction[..., Any]) -> Path:
     folder = places.state_folder() / "sweeps"
     store.forget_old(folder)
@@ -161,7 +153,7 @@ def _new_journal(function: ClusterFunction[..., Any]) -> Path:
 
 
 def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal, seed: int | None) -> SweepResult[R]:
-    """Batch after batch, each written down before it is run."""
+    """Run one batch after another; each is in the journal before it runs."""
     code = journals.code_of(function.__wrapped__, function.options)
     _begin(function, asked, journal, seed, code)
     cache = None
@@ -195,7 +187,7 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal
 def _begin(
     function: ClusterFunction[..., Any], asked: _Asked, journal: SweepJournal, seed: int | None, code: str | None
 ) -> None:
-    """Write the first line; in a journal that has one, what is asked for must be the same."""
+    """Write the first line of the journal; if it has one, check that it is of the same sweep."""
     facts: dict[str, Any] = {
         "format": journals.FORMAT,
         "function": function.__name__,

@@ -160,23 +160,22 @@ def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | Non
     """
     chance = random.Random(seed)
     if isinstance(space, Grid) and space.drawn:
-        return [_draw(space, number, chance) for number in range(max_configs or 0)]
+        drawn = []
+        for number in range(max_configs or 0):
+            found = {key: chance.choice(values) for key, values in space.values.items()}
+            found.update({key: draw(chance) for key, draw in space.drawn.items()})
+            drawn.append(Configuration(f"RANDOM_{number:04d}", found))
+        return drawn
     count = min(space.size, max_configs or space.size)
     if sampler == GRID and count == space.size:
         indices = list(range(count))
     elif space.size <= sys.maxsize:
         indices = chance.sample(range(space.size), count)
     else:  # more than random.sample can count
-        found: dict[int, None] = {}
-        while len(found) < count:
-            found[chance.randrange(space.size)] = None
-        indices = list(found)
+        distinct: dict[int, None] = {}
+        while len(distinct) < count:
+            distinct[chance.randrange(space.size)] = None
+        indices = list(distinct)
     width = max(_WIDTH, len(str(space.size - 1)))
     ordered = indices if sampler == RANDOM else sorted(indices)
     return [Configuration(f"GRID_{index:0{width}d}", space.at(index)) for index in ordered]
-
-
-def _draw(space: Grid, number: int, chance: random.Random) -> Configuration:
-    found = {key: chance.choice(values) for key, values in space.values.items()}
-    found.update({key: draw(chance) for key, draw in space.drawn.items()})
-    return Configuration(f"RANDOM_{number:04d}", found)
