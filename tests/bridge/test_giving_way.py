@@ -135,10 +135,11 @@ def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tm
     job.spec = {**spec, "resources": {"gpus": 1, "cores": 1, "memory_bytes": None}}
     admission: Any = Admission(job, SimpleNamespace(), waits=True)
     admission.marks = SimpleNamespace(names=set, hold=lambda name: SimpleNamespace(close=lambda: None))
+    admission.held = {"a card": None}
     monkeypatch.setattr(admission.queue, "write", lambda told: stood.append(claim.exists()))
     monkeypatch.setattr(plan, "must_yield", lambda ticket, view: True)
 
-    assert admission.give_way({"a card": None}, lambda: None)
+    assert admission.yield_to_other_users(lambda: None)
 
     assert stood == [False]
 

@@ -179,7 +179,7 @@ class _Build:
         return done
 
     def _make(self) -> None:
-        cleanup.delete_folder(self.plan.root, self._aside, self._holder)
+        cleanup.delete_folder(self._aside, self._holder)
         if self._conda is None:
             os.mkdir(self._aside)
             layout = package_formats.layout_of_plan(self.plan, self._final)
@@ -236,7 +236,7 @@ class _Build:
         if os.path.islink(self._final):
             os.unlink(self._final)
         elif os.path.isdir(self._final):
-            cleanup.delete_folder(self.plan.root, self._final, self._holder)
+            cleanup.delete_folder(self._final, self._holder)
 
     def _finish(self, fetched: int) -> "dict[str, Any]":
         about = os.path.join(self._aside, ABOUT)
@@ -268,7 +268,7 @@ class _Build:
             os.unlink(self._final)
         elif self._conda and self._lock.is_mine() and not is_ready(self.plan.root, self.plan.id):
             self._clear_final_path()
-        cleanup.delete_folder(self.plan.root, self._aside, self._holder)
+        cleanup.delete_folder(self._aside, self._holder)
         if self._conda:
             self._conda.clear()
 

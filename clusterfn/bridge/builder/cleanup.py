@@ -28,7 +28,7 @@ from ..layout import (
     uses_dir,
 )
 from . import leases
-from .locks import FolderLock, beats_folder, current_holder, is_long_dead
+from .locks import FolderLock, beats_folder, current_holder, is_long_dead, try_unlink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _walk(folder: str, prefix: str) -> "Iterator[tuple[str, os.DirEntry[str]]]":
                 yield prefix + entry.name, entry
 
 
-def delete_folder(root: str, path: str, holder: "LockHolder") -> int:
+def delete_folder(path: str, holder: "LockHolder") -> int:
     """Remove a folder, renamed first so that no half of it is taken for the whole; return the bytes freed."""
     trash = os.path.join(os.path.dirname(path), "%s%s-%s" % (_TRASH, holder.token, os.path.basename(path).lstrip(".")))
     try:
@@ -92,14 +92,14 @@ def sweep_leftovers(root: str, holder: "LockHolder") -> None:
                 if not token or (token != holder.token and is_long_dead(root, token, holder)):
                     shutil.rmtree(path, ignore_errors=True)
             elif name.startswith(".") and is_long_dead(root, name.rpartition("-")[2], holder):
-                delete_folder(root, path, holder)
+                delete_folder(path, holder)
             elif os.path.islink(path) and not os.path.exists(path):
                 os.unlink(path)
             elif folder.endswith(ENVIRONMENTS) and _is_half_made(path, name, root, holder):
-                delete_folder(root, path, holder)
+                delete_folder(path, holder)
     for token in _names(beats_folder(root)):
         if token != holder.token and is_long_dead(root, token, holder):
-            _remove(os.path.join(beats_folder(root), token))
+            try_unlink(os.path.join(beats_folder(root), token))
 
 
 def _is_half_made(path: str, name: str, root: str, holder: "LockHolder") -> bool:
@@ -162,12 +162,12 @@ def _forget(root: str, env_id: str) -> None:
     folder = build_dir(root, env_id)
     logs = [name for name in _names(folder) if name.startswith("log-")]
     for name in [PLAN, PROGRESS, OUTCOME] + logs:  # logs of builders whose clients disconnected before the end
-        _remove(os.path.join(folder, name))
+        try_unlink(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # a job has added a lease meanwhile
         os.rmdir(uses_dir(root, env_id))
     for name in _names(os.path.join(root, PACKED)):
         if name.startswith(env_id + "-"):
-            _remove(os.path.join(root, PACKED, name))
+            try_unlink(os.path.join(root, PACKED, name))
 
 
 def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "tuple[int, int]":
@@ -213,7 +213,7 @@ def remove_old_parts(root: str) -> int:
             continue
         for piece in [os.path.join(path, each) for each in _names(path)] or [path]:
             freed += os.stat(piece).st_size
-            _remove(piece)
+            try_unlink(piece)
         if os.path.isdir(path):
             os.rmdir(path)
     return freed
@@ -237,8 +237,3 @@ def _mtime(path: str) -> float:
         return os.stat(path).st_mtime
     except FileNotFoundError:
         return time.time()
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)

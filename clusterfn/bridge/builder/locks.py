@@ -63,11 +63,11 @@ class FolderLock:
             return False
         self._number = number + 1
         if not self.is_mine():
-            _remove(os.path.join(self._folder, str(self._number)))
+            try_unlink(os.path.join(self._folder, str(self._number)))
             return False
         for old in _numbers(self._folder):
             if old < self._number:
-                _remove(os.path.join(self._folder, str(old)))
+                try_unlink(os.path.join(self._folder, str(old)))
         return True
 
     def wait(self, meanwhile: "Callable[[Optional[OtherHolder]], None]") -> None:
@@ -114,7 +114,8 @@ def _numbers(folder: str) -> "list[int]":
     return [int(name) for name in names if name.isdecimal()]
 
 
-def _remove(path: str) -> None:
+def try_unlink(path: str) -> None:
+    """Remove a file, if it is there and may be removed."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
@@ -155,7 +156,7 @@ class LockHolder:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        _remove(self._path)
+        try_unlink(self._path)
 
     def _beat(self) -> None:
         count = 0

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED
+from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, READY, environment_dir
 from ..supervisor import gpus, publish
 from ..supervisor.attempt import unclaim
 from ..supervisor.eligible_gpus import name_gpus
@@ -20,7 +20,7 @@ from .machine import MachineResources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional, Sequence
+    from typing import Any, Callable, Optional, Sequence
 
     from ..supervisor.eligible_gpus import GpuInfo
     from ..supervisor.job import JobFolder
@@ -47,68 +47,7 @@ class NotNow(Exception):
         self.status = status
 
 
-class Admitted:
-    """What a job holds of the machine.
-
-    Attributes:
-        uuids: Its GPUs, in PCI order.
-    """
-
-    def __init__(self, admission: "Admission", cards: "dict[str, Lease]", refusal: "Optional[Verdict]" = None) -> None:
-        self.uuids = list(cards)
-        self._admission = admission
-        self._cards = cards
-        self._refusal = refusal
-
-    def cards(self, failed: "Sequence[str]" = ()) -> "list[str]":
-        """Return the job's GPUs; exchange those that failed it for others that are free.
-
-        Raises:
-            Verdict: It was admitted only to say why it can have none.
-        """
-        if self._refusal is not None:
-            raise self._refusal
-        if any(card in failed for card in self.uuids):
-            self._admission.exchange(self._cards, failed)
-            self.uuids = [card for card in self._admission.every if card in self._cards]
-        return self.uuids
-
-    def refuse(self) -> None:
-        """Raise the Verdict of a job that was admitted only because its environment cannot be made."""
-        if self._refusal is not None and self._refusal.kind == ENVIRONMENT:
-            raise self._refusal
-
-    def in_words(self) -> str:
-        """Describe the job's GPUs for people."""
-        return name_gpus(self._admission.there, self.uuids)
-
-    def worker_fds(self) -> "list[int]":
-        """Return the files that the worker must inherit to hold what the job has."""
-        return [mark.fileno() for mark in self._admission.held(self._cards)]
-
-    def touch(self) -> None:
-        """Show that the job is alive: what it holds must not look old."""
-        for mark in self._admission.held(self._cards):
-            mark.touch()
-
-    def confirm(self) -> None:
-        """Remove the ticket of the job, which is claimed now."""
-        self._admission.queue.remove(self._admission.job.id)
-
-    def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
-        """Release all and queue again if the job's group has more than half of the GPUs and another user waits.
-
-        Args:
-            first: Called before another process may start the job.
-        """
-        return self._admission.give_way(self._cards, first)
-
-    def release(self) -> None:
-        """Release all that the job holds."""
-        self._admission.release(self._cards)
-
-
-def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) -> Admitted:
+def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) -> "Admission":
     """Hold what the job asks for; admit a job that can never have it, so that it says so.
 
     Args:
@@ -124,7 +63,7 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
     try:
         # A spooler of an older version lets a job come whose environment is missing: no other process would build it.
         if turn == launch.ENVIRONMENT or turn is not None and admission.lacks_environment():
-            from ..supervisor import built
+            from ..supervisor import built  # few jobs build an environment
 
             built.prepare(job, admission.look_at_ends)
             if turn == launch.ENVIRONMENT:
@@ -132,9 +71,11 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
         if admission.asked.gpus:
             admission.there = gpus.list_gpus()
             admission.every = candidates(admission.there, job.spec["resources"])
-        return Admitted(admission, admission.ask(turn is not None) if sys.platform.startswith("linux") else {})
+        if sys.platform.startswith("linux"):
+            admission.take(turn is not None)
     except Verdict as refusal:
-        return Admitted(admission, {}, refusal)
+        admission.refusal = refusal
+    return admission
 
 
 class _Again(Exception):
@@ -142,18 +83,23 @@ class _Again(Exception):
 
 
 class Admission:
-    """One job that asks for admission.
+    """What a job without a scheduler asks of its machine, and what it holds of it.
 
     Attributes:
+        uuids: The GPUs that it holds, in PCI order.
+        held: The names by which it holds them.
         there: All GPUs of the machine, if it asks for some.
         every: Those that are of its kind.
+        refusal: Why it was admitted although it can have nothing: it ends with that.
     """
 
     def __init__(self, job: "JobFolder", signals: "Signals", waits: bool) -> None:
         self.job = job
         self.signals = signals
+        self.uuids: "list[str]" = []
         self.there: "list[GpuInfo]" = []
         self.every: "list[str]" = []
+        self.refusal: "Optional[Verdict]" = None
         self.uid = os.getuid()
         self.lease: "str" = job.spec["lease"]
         self.marks = leases_of_kind(self.lease)
@@ -163,16 +109,94 @@ class Admission:
         self.ticket = self.queue.of(job.id)
         self.submitted = self.ticket.submitted if self.ticket else 0
         self.strangers: "dict[str, str]" = {}
-        self.needs: "list[str]" = []
-        if job.spec.get("building"):
-            from ..supervisor import built  # like subprocess, few jobs need it
-
-            self.needs = built.needs(job.spec["building"])
+        building: "dict[str, Any]" = job.spec.get("building") or {}
+        roots = [building["root"], building["node_root"]] if building else []
+        self.needs = [os.path.join(environment_dir(root, building["id"]), READY) for root in roots if root]
         self._waits_there = waits
         self._run: "Optional[Lease]" = None
+        self.held: "dict[str, Lease]" = {}
 
-    def ask(self, turn: bool) -> "dict[str, Lease]":
-        """Hold the job's GPUs. `turn`: the spooler of its user has started it.
+    def cards(self, failed: "Sequence[str]" = ()) -> "list[str]":
+        """Return the job's GPUs; exchange those that failed it for others, as far as others are free.
+
+        Raises:
+            Verdict: It was admitted only to say why it can have none.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        others = [card for card in self.every if card not in failed]
+        for bad in [card for card in self.uuids if card in failed]:
+            try:
+                better = gpu_leases.replace_used_gpus(self.marks, gpu_leases.hold_gpus(self.marks, others, 1), others)
+            except (gpu_leases.TooFew, Verdict):  # the same again is better than none
+                break
+            tickets.record_event(self.job.root, tickets.EXCHANGED, self.job.id, cards=list(better), released=[bad])
+            self.held.update(better)
+            self.held.pop(bad).close()
+            self.uuids = [card for card in self.every if card in self.held]
+        return self.uuids
+
+    def refuse(self) -> None:
+        """Raise the Verdict of a job that was admitted only because its environment cannot be made."""
+        if self.refusal is not None and self.refusal.kind == ENVIRONMENT:
+            raise self.refusal
+
+    def in_words(self) -> str:
+        """Describe the job's GPUs for people."""
+        return name_gpus(self.there, self.uuids)
+
+    def worker_fds(self) -> "list[int]":
+        """Return the files that the worker must inherit to hold what the job has."""
+        return [lease.fileno() for lease in self._leases()]
+
+    def touch(self) -> None:
+        """Show that the job is alive: what it holds must not look old."""
+        for lease in self._leases():
+            lease.touch()
+
+    def _leases(self) -> "list[Lease]":
+        return list(self.held.values()) + ([self._run] if self._run else [])
+
+    def confirm(self) -> None:
+        """Remove the ticket of the job, which is claimed now."""
+        self.queue.remove(self.job.id)
+
+    def release(self) -> None:
+        """Release all that the job holds."""
+        if self._run is None:
+            return
+        # Before the next holder may record that it has them.
+        tickets.record_event(self.job.root, tickets.RELEASED, self.job.id, cards=list(self.held))
+        gpu_leases.release_gpus(self.held)
+        self._run.close()
+        self._run = None
+
+    def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
+        """Release all and queue again if the job's group has more than half of the GPUs and another user waits.
+
+        Args:
+            first: Called before another process may start the job.
+        """
+        ticket = self._own_ticket()
+        if not self.held or not plan.must_yield(ticket, self._view(self._seen())):
+            return False
+        lock = _admission_lock(self.marks)
+        try:
+            gives = plan.must_yield(ticket, self._view(self._seen()))
+            if gives:
+                first()
+                self.submitted = machine.now_ns()  # behind those that wait now
+                unclaim(self.job)  # a ticket counts only where no claim is
+                self.queue.write(dict(self._ticket_fields(plan.HALF), queue_timeout_s=None))  # it has begun
+                self.release()
+                self._note_ticket(plan.HALF)
+            return gives
+        finally:
+            if lock is not None:
+                lock.close()
+
+    def take(self, turn: bool) -> None:
+        """Hold what the job asks for. `turn`: the spooler of its user has started it.
 
         Raises:
             NotNow: As `request_admission`.
@@ -184,7 +208,8 @@ class Admission:
             arrivals.wait_for_earlier_submissions(os.getppid(), self._has_come)
         while True:
             try:
-                return self._once()
+                self._take_if_it_may_start()
+                return
             except _Again:
                 self.look_at_ends()
                 time.sleep(_AGAIN_S)
@@ -204,10 +229,10 @@ class Admission:
             return True
         return any((job.uid, job.job) == (self.uid, other.job) for job in self._seen().running)
 
-    def _once(self) -> "dict[str, Lease]":
+    def _take_if_it_may_start(self) -> None:
         if self.every and (self.strangers or any(other.asked.gpus for other in self._seen().waiting)):
             self.strangers = gpus.used_by_others(card.uuid for card in self.there)
-        held = self._take_if_it_may_start()
+        held = self._hold_planned()
         if self.every:
             try:
                 held = gpu_leases.replace_used_gpus(self.marks, held, self.every)
@@ -216,53 +241,7 @@ class Admission:
                 raise self._queue(self._why_no_gpus(), True) from None
         facts = {"asked": self.asked, "submitted": self.submitted, "cards": list(held)}
         tickets.record_event(self.job.root, tickets.TAKEN, self.job.id, **facts)
-        return held
-
-    def held(self, held: "dict[str, Lease]") -> "list[Lease]":
-        """List all that the job holds."""
-        return list(held.values()) + ([self._run] if self._run else [])
-
-    def release(self, held: "dict[str, Lease]") -> None:
-        """Release all that the job holds."""
-        if self._run is None:
-            return
-        # Before the next holder may record that it has them.
-        tickets.record_event(self.job.root, tickets.RELEASED, self.job.id, cards=list(held))
-        gpu_leases.release_gpus(held)
-        self._run.close()
-        self._run = None
-
-    def exchange(self, held: "dict[str, Lease]", failed: "Sequence[str]") -> None:
-        """Hold other GPUs in place of those that failed, as far as others are free."""
-        others = [card for card in self.every if card not in failed]
-        for bad in [card for card in held if card in failed]:
-            try:
-                better = gpu_leases.replace_used_gpus(self.marks, gpu_leases.hold_gpus(self.marks, others, 1), others)
-            except (gpu_leases.TooFew, Verdict):  # the same again is better than none
-                return
-            tickets.record_event(self.job.root, tickets.EXCHANGED, self.job.id, cards=list(better), released=[bad])
-            held.update(better)
-            held.pop(bad).close()
-
-    def give_way(self, held: "dict[str, Lease]", first: "Callable[[], None]") -> bool:
-        """As `Admitted.yield_to_other_users`."""
-        ticket = self._own_ticket()
-        if not held or not plan.must_yield(ticket, self._view(self._seen())):
-            return False
-        lock = _admission_lock(self.marks)
-        try:
-            gives = plan.must_yield(ticket, self._view(self._seen()))
-            if gives:
-                first()
-                self.submitted = machine.now_ns()  # behind those that wait now
-                unclaim(self.job)  # a ticket counts only where no claim is
-                self.queue.write(dict(self._ticket_fields(plan.HALF), queue_timeout_s=None))  # it has begun
-                self.release(held)
-                self._note_ticket(plan.HALF)
-            return gives
-        finally:
-            if lock is not None:
-                lock.close()
+        self.held, self.uuids = held, list(held)
 
     def _note_ticket(self, reason: str) -> None:
         facts = {"asked": self.asked, "submitted": self.submitted, "reason": reason}
@@ -273,7 +252,7 @@ class Admission:
         own = lease_names.run(self.uid, self.job.id, self.asked)
         return lease_names.Seen(self.marks.names() - {own}, machine.now_s())
 
-    def _take_if_it_may_start(self) -> "dict[str, Lease]":
+    def _hold_planned(self) -> "dict[str, Lease]":
         lock = _admission_lock(self.marks)
         try:
             # Only another submission wants the job's name, but a process that lists files may hold it for a moment.
@@ -310,7 +289,7 @@ class Admission:
 
     def _view(self, seen: lease_names.Seen, no_gpus: bool = False) -> plan.QueueView:
         """Return what its admission is decided by; `no_gpus`: as if no GPU were free."""
-        every = [card.uuid for card in self.there]  # older jobs may be content with another kind
+        every = [card.uuid for card in self.there]  # other kinds may do for older jobs
         free = [card for card in every if not no_gpus and card not in seen.cards and card not in self.strangers]
         there = MachineResources(
             machine.cores(), machine.memory_mb(), machine.available_mb() if self.asked.memory_mb else 0, free
@@ -381,7 +360,7 @@ def _admission_lock(marks: "Leases") -> "Optional[Lease]":
     """Hold the lock once it is free; None if another process keeps it for ever: the names alone decide then."""
     until = time.monotonic() + _LOCK_S
     while True:
-        lock = marks.hold(lease_names.DOOR)
+        lock = marks.hold(lease_names.ADMISSION)
         if lock is not None or time.monotonic() > until:
             return lock
         time.sleep(_POLL_S)

@@ -1,15 +1,15 @@
 """What the names that are held on a machine mean, and how they are written. Pure.
 
-gpu/<uuid>                                       a card
+gpu/<uuid>                                       a GPU
 run/<uid>/<job>/<gpus>/<cores>/<MB>              a job that runs, and what it takes
 wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>/<type>/<card MB>
                                                  a job that is first in its line, submitted <ms> after the machine's
-                                                 start, and for which cards will do; it counts until <until>, in seconds
+                                                 start, and which GPUs will do; it counts until <until>, in seconds
 spool/<uid>/<queue>                              a spooler
 turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
 door                                             the job that is being admitted just now
 
-Every user of the machine can read them, and could lie by them.
+Every user of the machine can read them, and could hold false ones.
 """
 
 from .machine import ANY, Demand, Kind, Running, Waiting
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Optional
 
-DOOR = "door"
+ADMISSION = "door"
 GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
 
 VALID_S = 60  # a job that makes no progress delays others no longer than that
@@ -87,7 +87,7 @@ def spool(uid: int, queue: str) -> str:
 
 
 def turn(uid: int, queue: str, until_s: int) -> str:
-    """Name the time until which a spooler serves."""
+    """Name a spooler that serves, and until when."""
     return "%s%d/%s/%d" % (TURN, uid, queue, until_s)
 
 
@@ -109,7 +109,7 @@ def _running(name: str) -> "Optional[Running]":
 
 def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     parts = name.split("/")
-    if len(parts) == 7:  # of an older bridge, whose names count as long as they are held, for any card
+    if len(parts) == 7:  # of an older bridge, whose names count as long as they are held, for any GPU
         parts = parts[:3] + [_NO_END_S] + parts[3:] + ["", "0"]
     if parts[0] != "wait" or len(parts) != 10:
         return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on; it runs while the machine sleeps
 
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
-# Which cards will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any.
+# Which GPUs will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any.
 Kind = namedtuple("Kind", ("type", "memory_mb"))
 # What all running jobs of one user may take together; None: as much as there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))

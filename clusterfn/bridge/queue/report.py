@@ -82,7 +82,7 @@ def _status_file(root: str) -> str:
     return os.path.join(machine.folder(root), QUEUE_STATUS)
 
 
-_OF_THE_JOURNAL = 1 << 20  # its end; a card that was taken before that is still shown as held
+_OF_THE_JOURNAL = 1 << 20  # its end; a GPU that was taken before that is still shown as held
 _SOMEBODY = "somebody"
 _KEPT = "waiting for %s; what becomes free of them is kept for it"
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .lease import Lease, LeaseHolder
     from .tickets import Ticket
 
-_LOOK_AGAIN_S = 5.0  # for cards whose users hold nothing that could wake us, for cancelled jobs, for memory
+_LOOK_AGAIN_S = 5.0  # for GPUs whose users hold nothing that could wake us, for cancelled jobs, for memory
 _STARTING_S = 0.1
 _COMES_S = 5.0  # a script's own setup lines may take for ever
 _UNHEARD_S = 1.0  # where no process can wake it
@@ -127,7 +127,7 @@ class Spooler:
         return [ticket for ticket in read if ticket.lease == self.lease and self._still_waits(ticket)]
 
     def _turn(self) -> bool:
-        """Look at everything, and do what is to be done; False if nothing waits."""
+        """Look at all tickets and start what may start; return False if nothing waits."""
         self._promise_turn()
         self._reap()
         tickets = self._tickets()
@@ -334,10 +334,10 @@ class Spooler:
                         before[1].close()
 
     def _follow(self, seen: lease_names.Seen) -> None:
-        """Be woken by the end of each holder, and by the arrival of jobs for which something is reserved.
+        """Let the end of each holder wake us, and the arrival of jobs for which something is reserved.
 
-        Of more than can be followed, the holders of the cards that there are come first; the others are seen by the
-        next look.
+        If there are more than can be followed, the holders of this machine's GPUs come first; the next look sees the
+        others.
         """
         own, cards = "/%d/" % self.uid, {lease_names.gpu(card.uuid) for card in self._cards.there}
         every = {lease_names.gpu(card) for card in seen.cards} | {lease_names.run(*job) for job in seen.running}

@@ -211,8 +211,16 @@ def _load_body(
     register_sources(header["sources"])
     if on_header is not None:
         on_header(header)
+    buffers: list[Any] = []
+    offset = header["pickle"]
+    for entry in header["buffers"]:
+        if entry.get("blob"):
+            buffers.append(blobs(entry["blob"], entry["size"]))
+        else:
+            buffers.append(body[offset : offset + entry["size"]])
+            offset += entry["size"]
     loads = pickler.loads_without_code if as_text else pickler.loads
-    return loads(body[: header["pickle"]], _buffers(header, body, blobs))
+    return loads(body[: header["pickle"]], buffers)
 
 
 def _makes_sense(header: Mapping[str, Any]) -> bool:
@@ -224,18 +232,6 @@ def _makes_sense(header: Mapping[str, Any]) -> bool:
     sizes = [*python, header.get("pickle"), *(entry.get("size") for entry in buffers)]
     texts = [*sources.values(), *(entry.get("blob") or "" for entry in buffers)]
     return all(type(size) is int and size >= 0 for size in sizes) and all(isinstance(text, str) for text in texts)
-
-
-def _buffers(header: dict[str, Any], body: memoryview, blobs: Callable[[str, int], Any]) -> list[Any]:
-    buffers: list[Any] = []
-    offset = header["pickle"]
-    for entry in header["buffers"]:
-        if entry.get("blob"):
-            buffers.append(blobs(entry["blob"], entry["size"]))
-        else:
-            buffers.append(body[offset : offset + entry["size"]])
-            offset += entry["size"]
-    return buffers
 
 
 def _read_blob(path: str, digest: str, size: int) -> bytearray:

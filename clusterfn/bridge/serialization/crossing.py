@@ -7,6 +7,7 @@ and `statement` find, or is refused.
 from __future__ import annotations
 
 import abc
+import collections
 import enum
 import functools
 import io
@@ -148,7 +149,11 @@ class TextPickler(pickler.Pickler):
         before = at_once if self._late else every
         after = {name: value for name, value in every.items() if name not in before}
         known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls))
-        state = (shared, after, statement.attributes(cls, snippet), _registered(cls))
+        registered: list[type] = []  # with an abstract class
+        if isinstance(cls, abc.ABCMeta):
+            found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
+            registered = [each for each in found if each is not None]
+        state = (shared, after, statement.attributes(cls, snippet), registered)
         return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
 
     def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,14 +200,6 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     if statement.is_generated(cls):
         raise NoSource(_LOST % cls.__qualname__)
     return plain
-
-
-def _registered(cls: Any) -> list[type]:
-    """Return the classes that were registered with an abstract one."""
-    if not isinstance(cls, abc.ABCMeta):
-        return []
-    found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
-    return [each for each in found if each is not None]
 
 
 # What a pickle calls:
@@ -269,8 +266,6 @@ def named_tuple(
     name: str, fields: tuple[str, ...], defaults: Mapping[str, Any], module: str, tracker: str, extra: None
 ) -> Any:
     """Make a class as collections.namedtuple does."""
-    import collections
-
     make: Callable[..., type] = collections.namedtuple
     cls = make(name, fields, defaults=tuple(defaults.values()), module=module)
     return _core._lookup_class_or_track(tracker, cls)

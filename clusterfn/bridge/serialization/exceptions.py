@@ -122,7 +122,12 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
     made[0] = _rebuild(records, 0, made)
     for place, record in enumerate(records):
         error = _made(records, place, made)
-        _link(error, record, records, made)
+        for link in ("cause", "context"):
+            other = record[link]
+            _set(error, f"__{link}__", None if other is None else _made(records, other, made))
+        _set(error, "__suppress_context__", record["suppress"])
+        if record["notes"]:
+            attempt(_set, error, "__notes__", list(record["notes"]))
         # Prevent Python's "Did you mean": it looks among the names of the frame that catches the error, which is ours.
         # The traceback from the host has what its Python (3.12 and up) found in the right frame.
         if isinstance(error, (NameError, AttributeError)):
@@ -284,17 +289,6 @@ def _load(record: dict[str, Any], data: bytes) -> Any:
 def _loads(record: dict[str, Any], data: bytes) -> Any:
     same = tuple(record["python"]) == sys.version_info[:2]
     return pickler.loads(data) if same else pickler.loads_without_code(data)
-
-
-def _link(
-    error: BaseException, record: dict[str, Any], records: Sequence[dict[str, Any]], made: dict[int, BaseException]
-) -> None:
-    cause, context = record["cause"], record["context"]
-    _set(error, "__cause__", None if cause is None else _made(records, cause, made))
-    _set(error, "__context__", None if context is None else _made(records, context, made))
-    _set(error, "__suppress_context__", record["suppress"])
-    if record["notes"]:
-        attempt(_set, error, "__notes__", list(record["notes"]))
 
 
 class StandIn(Exception):

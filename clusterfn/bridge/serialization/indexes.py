@@ -46,10 +46,13 @@ def _written(obj: Any, note: Note, serialize: Callable[[Any], Any], to_cpu: str)
 
 
 def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
-    """Make a flat index of its vectors, with its metric and its ids."""
     name = type(obj).__name__
     try:
-        made = _rebuilt(obj) if isinstance(obj, sys.modules["faiss"].Index) else _binary_rebuilt(obj)
+        if isinstance(obj, sys.modules["faiss"].Index):
+            made = _rebuilt(obj)
+        else:
+            made = sys.modules["faiss"].IndexBinaryFlat(obj.d)
+            made.add(_binary_vectors(obj))
     except RuntimeError as lost:
         raise pickle.PicklingError(
             "faiss can neither write a %s (%s) nor give its vectors back (%s)" % (name, _last(refused), _last(lost))
@@ -75,12 +78,6 @@ def _rebuilt(obj: Any) -> Any:
     made = faiss.IndexIDMap(flat)
     made.add_with_ids(vectors, ids)
     return made
-
-
-def _binary_rebuilt(obj: Any) -> Any:
-    flat = sys.modules["faiss"].IndexBinaryFlat(obj.d)
-    flat.add(_binary_vectors(obj))
-    return flat
 
 
 def _binary_vectors(obj: Any) -> Any:

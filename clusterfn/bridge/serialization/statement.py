@@ -244,7 +244,12 @@ def attributes(cls: type, snippet: Snippet) -> dict[str, Any]:
     """Return attributes that the statement may not recreate: values and functions that were set later."""
     if issubclass(cls, (enum.Enum, tuple)):
         return {}
-    said, codes = set(_stored(snippet)), list(_all_parts(compiled(snippet)))
+    code = compiled(snippet)
+    codes = list(_all_parts(code))
+    code = source.inner(code, _around(snippet)) if snippet.scope else code
+    bodies = [part for part in pickler.class_bodies(code) if part.co_name == snippet.name]
+    stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")
+    said = {each.argval for each in stored}
     simple = type(cls) in (type, abc.ABCMeta)
     return {
         name: value
@@ -260,11 +265,3 @@ def _is_later(value: object, said: list[types.CodeType]) -> bool:
     if not isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
         return False
     return not any(source.same(value.__code__, code) for code in said)
-
-
-def _stored(snippet: Snippet) -> Iterator[str]:
-    code = compiled(snippet)
-    code = source.inner(code, _around(snippet)) if snippet.scope else code
-    for part in pickler.class_bodies(code):
-        if part.co_name == snippet.name:
-            yield from (each.argval for each in dis.get_instructions(part) if each.opname == "STORE_NAME")

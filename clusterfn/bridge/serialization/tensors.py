@@ -34,12 +34,8 @@ def reduce(obj: Any, note: Note) -> Any:
         return str, (str(obj),)
     if kind is sys.modules["torch"].Tensor:
         return _reduce_tensor(obj, note)
-    if kind.__name__ in _STORAGES:  # of a tensor whose class is not torch's
-        return _reduce_storage(obj, note)
-    return NotImplemented
-
-
-def _reduce_storage(obj: Any, note: Note) -> Any:
+    if kind.__name__ not in _STORAGES:  # those are of a tensor whose class is not torch's
+        return NotImplemented
     bytes_of = getattr(obj, "_untyped_storage", obj)
     if bytes_of.device.type in _STAYS:
         return NotImplemented

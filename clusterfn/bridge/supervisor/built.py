@@ -45,15 +45,6 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
     job.spec["activation"]["set"] = dict(_told(marker), **job.spec["activation"].get("set", {}))
 
 
-def needs(wanted: "dict[str, Any]") -> "list[str]":
-    """The files without which an environment is not there yet.
-
-    Args:
-        wanted: `building` of the job's spec.json.
-    """
-    return [_marker(root, wanted["id"]) for root in (wanted["root"], wanted["node_root"]) if root]
-
-
 def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
     """Make the environment of a job that waits in the queue of a machine, and has no attempt yet.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Optional, Protocol, Sequence
 
     class HeldResources(Protocol):
-        """What a job has of a machine without a scheduler: `queue.admission.Held`."""
+        """What a job has of a machine without a scheduler: `queue.admission.Admission`."""
 
         uuids: "list[str]"
 
