@@ -1,13 +1,22 @@
-"""Hold GPUs of this machine: as many as a job asks for or none, and never one that a process without a lease uses."""
+"""Hold GPUs of this machine: as many as a job asks for or none, and never one that a process without a lease uses.
+
+`GpuCache` keeps what nvidia-smi says for the spooler.
+"""
+
+import time
 
 from ..supervisor import gpus
-from . import lease_names
+from ..supervisor.verdict import Verdict
+from . import lease_names, machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Sequence
 
+    from ..supervisor.eligible_gpus import GpuInfo
     from .lease import Lease, Leases
+
+_STRANGERS_S = 4.0
 
 
 class TooFew(Exception):
@@ -72,3 +81,35 @@ def release_gpus(held: "dict[str, Lease]") -> None:
     for mark in held.values():
         mark.close()
     held.clear()
+
+
+class GpuCache:
+    """What nvidia-smi says, asked once for all jobs that wait. If it fails, the job that starts reports it."""
+
+    def __init__(self) -> None:
+        self.there: "list[GpuInfo]" = []
+        self._used: "dict[str, str]" = {}
+        self._due = 0.0
+
+    def of(self, kind: machine.Kind) -> "list[str]":
+        """List the GPUs of a kind; none if that is unknown."""
+        return machine.gpus_of_kind(kind, self.there)
+
+    def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
+        """Return who uses a GPU that is not held."""
+        if asked and time.monotonic() > self._due:
+            try:
+                self.there = gpus.list_gpus()
+                self._used = gpus.used_by_others(card.uuid for card in self.there)
+            except Verdict:
+                self._used = {}
+            self._due = time.monotonic() + _STRANGERS_S
+        return {card: who for card, who in self._used.items() if card not in held}
+
+    def let_go(self, name: str) -> None:
+        """Forget who uses a GPU whose holder has ended; a job that takes it looks again."""
+        self._used.pop(name[len(lease_names.GPU) :], None)
+
+    def look_anew(self) -> None:
+        """Ask nvidia-smi again at the next turn."""
+        self._due = 0.0

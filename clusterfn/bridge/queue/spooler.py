@@ -26,10 +26,9 @@ from ..layout import (
     attempt_dir,
     element_log,
 )  # fmt: skip
-from ..supervisor import gpus
 from ..supervisor.text import duration
-from ..supervisor.verdict import Verdict, say
-from . import launch, lease_names, machine, plan, report
+from ..supervisor.verdict import say
+from . import gpu_leases, launch, lease_names, machine, plan, report
 from .lease import leases_of_kind
 from .machine import MachineResources
 from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
@@ -38,7 +37,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from ..supervisor.eligible_gpus import GpuInfo
     from .lease import Lease, LeaseHolder
     from .tickets import Ticket
 
@@ -46,7 +44,6 @@ _LOOK_AGAIN_S = 5.0  # for GPUs whose users hold nothing that could wake us, for
 _STARTING_S = 0.1
 _COMES_S = 5.0  # a script's own setup lines may take for ever
 _UNHEARD_S = 1.0  # where no process can wake it
-_STRANGERS_S = 4.0
 _RENEW_S = lease_names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job lets go of several names one after another
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
@@ -103,7 +100,7 @@ class Spooler:
         self._children: "list[subprocess.Popen[Any]]" = []
         self._tries: "dict[str, tuple[int, float]]" = {}
         self._holders: "dict[str, LeaseHolder]" = {}
-        self._cards = GpuCache()
+        self._cards = gpu_leases.GpuCache()
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
     def elected(self) -> bool:
@@ -375,35 +372,3 @@ class Spooler:
                 self._cards.let_go(name)
         if gone:
             time.sleep(_SETTLE_S)
-
-
-class GpuCache:
-    """What nvidia-smi says, asked once for all jobs that wait. If it fails, the job that starts reports it."""
-
-    def __init__(self) -> None:
-        self.there: "list[GpuInfo]" = []
-        self._used: "dict[str, str]" = {}
-        self._due = 0.0
-
-    def of(self, kind: machine.Kind) -> "list[str]":
-        """List the GPUs of a kind; none if that is unknown."""
-        return machine.gpus_of_kind(kind, self.there)
-
-    def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
-        """Return who uses a GPU that is not held."""
-        if asked and time.monotonic() > self._due:
-            try:
-                self.there = gpus.list_gpus()
-                self._used = gpus.used_by_others(card.uuid for card in self.there)
-            except Verdict:
-                self._used = {}
-            self._due = time.monotonic() + _STRANGERS_S
-        return {card: who for card, who in self._used.items() if card not in held}
-
-    def let_go(self, name: str) -> None:
-        """Forget who uses a GPU whose holder has ended; a job that takes it looks again."""
-        self._used.pop(name[len(lease_names.GPU) :], None)
-
-    def look_anew(self) -> None:
-        """Ask nvidia-smi again at the next turn."""
-        self._due = 0.0
