@@ -27,7 +27,8 @@ A function's own exception is raised as itself, not as one of these. Every error
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import printable
@@ -213,3 +214,14 @@ class NodeFailed(WorkerLost):
 
 class DiskFull(WorkerLost):
     """No space, no inodes or no quota left while the function ran."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a clause for a message that names the nearest known word, or nothing.
+
+    Example:
+        >>> did_you_mean("gpu", ["gpus", "cores"])
+        '; did you mean gpus?'
+    """
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""

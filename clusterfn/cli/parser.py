@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from clusterfn import __version__
-from clusterfn.config.options import ALIASES, did_you_mean
+from clusterfn.config.options import ALIASES
 from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.errors import did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
 # What others call a command, and what it is called here.

@@ -22,9 +22,8 @@ from clusterfn import public_api
 from clusterfn.api import decorator
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.config import config_file
-from clusterfn.config.options import did_you_mean
 from clusterfn.config.spec import Host
-from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _DECORATOR = (decorator.__file__, public_api.__file__)

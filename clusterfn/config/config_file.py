@@ -17,10 +17,9 @@ from pathlib import Path
 
 from clusterfn.config import hosts as host_keys
 from clusterfn.config import places, yamlfile
-from clusterfn.config.options import did_you_mean
 from clusterfn.config.places import FILE
 from clusterfn.config.spec import Host
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, did_you_mean
 
 HOST_VARIABLE = "CLUSTERFN_HOST"
 TOP_KEYS = frozenset(["hosts", "default_host"])

@@ -5,18 +5,17 @@ An option is written once, here: its type and description in `JobOptions` or `Ca
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, Callable, TypedDict, Union
 
 from clusterfn.config.units import NUMBER, finite, parse_memory, parse_time
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, did_you_mean
 
 Time = Union[str, timedelta]
 Check = Callable[[Any, str], Any]  # of a value and its keyword
@@ -116,17 +115,6 @@ _ELSEWHERE = {
     ("chunksize", "timeout"): "say it where you wait: .results(timeout={}); a call's own limit is time= of @cluster",
 }
 _OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A clause that names the nearest known word, or nothing.
-
-    Example:
-        >>> did_you_mean("gpu", ["gpus", "cores"])
-        '; did you mean gpus?'
-    """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> ConfigError:

@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterfn.config.options import did_you_mean
 from clusterfn.config.units import parse_memory, parse_time
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, did_you_mean
 
 LIMIT_BYTES = 2**17  # a worst case takes seconds
 _DEPTH = 12

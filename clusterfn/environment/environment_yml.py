@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterfn.config.options import did_you_mean
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import (
@@ -22,7 +21,7 @@ from clusterfn.environment.specification import (
     conda_requirement,
     named_channels,
 )
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, did_you_mean
 
 SUFFIXES = (".yml", ".yaml")
 LOCK_SUFFIXES = ("conda-lock.yml", "conda-lock.yaml")

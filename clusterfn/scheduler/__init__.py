@@ -9,9 +9,11 @@ from typing import Any
 from clusterfn.config.spec import Host
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Scheduler
-from clusterfn.scheduler.grid_engine import GridEngine, GridEngineSite
+from clusterfn.scheduler.grid_engine.site import GridEngineSite
+from clusterfn.scheduler.grid_engine.submit import GridEngine
 from clusterfn.scheduler.site import SchedulerSite, Section
-from clusterfn.scheduler.slurm import INHERITED, Slurm, SlurmSite
+from clusterfn.scheduler.slurm.site import INHERITED, SlurmSite
+from clusterfn.scheduler.slurm.submit import Slurm
 
 __all__ = ["SCHEDULERS", "SITES", "SURVEY_UNSET", "read_sites", "scheduler_for"]
 

@@ -15,7 +15,7 @@ from clusterfn.bridge import layout
 from clusterfn.config.spec import JobSpec, Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Scheduler, SchedulerVerdict, Submission
-from clusterfn.scheduler.slurm import INHERITED
+from clusterfn.scheduler.slurm.site import INHERITED
 
 
 class Bare(Scheduler):

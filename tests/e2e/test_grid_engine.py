@@ -16,7 +16,7 @@ from clusterfn.cli import main
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
-from clusterfn.scheduler.grid_engine import GridEngineSite
+from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.site import Given
 from tests.e2e.conftest import MINOR, wait_until
 

@@ -34,7 +34,7 @@ from clusterfn.calls import history
 from clusterfn.calls.group import state_of_group
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
-from clusterfn.scheduler.slurm import Slurm
+from clusterfn.scheduler.slurm.submit import Slurm
 from tests.e2e.conftest import give_to, wait_until
 from tests.e2e.many_items import measure
 

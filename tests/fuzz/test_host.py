@@ -29,12 +29,12 @@ from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus
 from clusterfn.hosts.survey import parse as surveyed
-from clusterfn.scheduler import Section
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
-from clusterfn.scheduler.slurm import Slurm
+from clusterfn.scheduler.site import Section
 from clusterfn.scheduler.slurm import gres as slurm_gres
 from clusterfn.scheduler.slurm import site as slurm_site
+from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fuzz import damaged, fuzzed, twisted
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM

@@ -6,7 +6,7 @@ import pytest
 
 from clusterfn.config.spec import Group, Resources
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm import Slurm
+from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import matches
 from tests.golden.samples import SLURM, SUBMISSIONS, job
 

@@ -19,9 +19,9 @@ from clusterfn.calls import call
 from clusterfn.calls.job import PENDING, Job
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
 from clusterfn.cli.env import manage
-from clusterfn.config.options import Options, did_you_mean, parse_options
+from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, did_you_mean
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import CALLER, HostState
 from clusterfn.scheduler import job_script

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
-from clusterfn.config.options import did_you_mean
 from clusterfn.config.spec import Host
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import NodeGpus, Waiting
 from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section
 

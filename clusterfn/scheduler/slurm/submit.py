@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,18 +35,7 @@ from clusterfn.scheduler.base import (
 )
 from clusterfn.scheduler.slurm import gres, site
 from clusterfn.scheduler.slurm import states as slurm_states
-
-
-def _all_but(prefix: str, kept: str) -> list[str]:
-    """Prefixes that cover every capitalised name that begins with `prefix`, except those beginning with `kept`."""
-    letters = string.ascii_uppercase + string.digits + "_"
-    return [
-        prefix + kept[:length] + letter for length, wanted in enumerate(kept) for letter in letters if letter != wanted
-    ]
-
-
-# What sbatch, squeue and scancel would obey or pass on from the login's environment; SLURM_CONF says where SLURM is.
-INHERITED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_", *_all_but("SLURM_", "CONF"))
+from clusterfn.scheduler.slurm.site import INHERITED
 
 # By list, so that nothing of the login's session leaks into the job: SLURM then makes the user's login environment on
 # the node. HOME is there in any case. Without the site's proxies and certificates no download would work.

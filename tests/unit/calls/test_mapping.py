@@ -16,7 +16,7 @@ from clusterfn.calls.chunking import MapOptions
 from clusterfn.config import units
 from clusterfn.config.spec import EnvironmentRef, Group, Host, Interpreter, JobSpec, Limits, Resources
 from clusterfn.scheduler import scheduler_for
-from clusterfn.scheduler.slurm import Slurm
+from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import BARE, SLURM, job
 
 GB = 1 << 30

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from clusterfn.api.decorator import cluster
 from clusterfn.bridge import layout
-from clusterfn.config.options import CallOptions, Options, did_you_mean, parse_options
+from clusterfn.config.options import CallOptions, Options, parse_options
 from clusterfn.config.units import parse_memory, parse_time
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, did_you_mean
 
 
 @pytest.mark.parametrize(

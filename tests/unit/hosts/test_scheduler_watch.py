@@ -7,7 +7,7 @@ import pytest
 from clusterfn.hosts.scheduler_watch import SchedulerWatch, Silent
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, RUNNING, JobState
-from clusterfn.scheduler.slurm import Slurm
+from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
 
 

@@ -10,7 +10,8 @@ from clusterfn.bridge import layout
 from clusterfn.config.spec import Group, Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, JobState, NodeGpus, SchedulerLimits
-from clusterfn.scheduler.grid_engine import GridEngine, GridEngineSite
+from clusterfn.scheduler.grid_engine.site import GridEngineSite
+from clusterfn.scheduler.grid_engine.submit import GridEngine
 from clusterfn.scheduler.site import Given, Section
 from tests.golden.samples import BARE, job
 

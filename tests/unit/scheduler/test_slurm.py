@@ -10,8 +10,9 @@ from clusterfn.bridge import layout
 from clusterfn.errors import SubmitError
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission
-from clusterfn.scheduler.slurm import INHERITED, Slurm
+from clusterfn.scheduler.slurm.site import INHERITED
 from clusterfn.scheduler.slurm.states import PHASES
+from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
 

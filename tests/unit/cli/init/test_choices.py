@@ -10,7 +10,7 @@ from clusterfn.cli.init import choices
 from clusterfn.cli.init.answers import Answers
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
-from clusterfn.scheduler.grid_engine import GridEngineSite
+from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.site import Given
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 
