@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -38,12 +39,17 @@ TABLES = pytest.StashKey[list[tuple[str, str]]]()
 
 def group_of(item: pytest.Item) -> str:
     """What runs one after the other in one process (pytest-xdist): a file, or all tests that share parts of the lab."""
-    path = item.path.relative_to(Path(__file__).parent).as_posix()
-    if not item.get_closest_marker("lab"):
-        return path
-    for name, paths in APART.items():
-        if any(path == each or path.startswith(f"{each}/") for each in paths.split()):
-            return name
+    return _group_of(item.path, item.get_closest_marker("lab") is not None)
+
+
+@functools.cache  # asked twice for each of thousands of tests, in each process
+def _group_of(path: Path, on_lab: bool) -> str:
+    name = path.relative_to(Path(__file__).parent).as_posix()
+    if not on_lab:
+        return name
+    for group, paths in APART.items():
+        if any(name == each or name.startswith(f"{each}/") for each in paths.split()):
+            return group
     return "lab"
 
 
