@@ -51,10 +51,6 @@ _NOT_RAISED_HERE = (
 )
 
 
-# Modules that travelled lie in a folder named by their content, which says nothing to a reader.
-_SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
-
-
 @dataclass(frozen=True)
 class JobLocation:
     """Where a job ran, for messages.
@@ -245,22 +241,6 @@ def _count(outcome: Mapping[str, Any]) -> str:
     return f"this was the last of {len(outcome['earlier']) + 1} attempts"
 
 
-def own_files(text: str) -> str:
-    """Return `text` with the user's own modules and notebook cells named as on this machine."""
-    return _FILE.sub(_as_cell, _SENT_SOURCES.sub('File "', text))
-
-
-_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
-
-
-def _as_cell(named: re.Match[str]) -> str:
-    """Return `Cell In[6]`, as IPython's tracebacks name the file of a cell."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    label, number = (name_of(named[1]) if name_of else None) or ("", "")
-    return f"{label} {number}" if number else named[0]
-
-
 def _where(outcome: Mapping[str, Any], place: JobLocation) -> str:
     node = outcome.get("node")
     return place.host if not node or node == place.host else f"{place.host} ({node})"
@@ -272,7 +252,7 @@ def _facts(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
         "host": _where(outcome, place),
         "job": place.job,
         "stage": outcome.get("stage"),
-        "evidence": [own_files(line) for line in outcome.get("evidence") or ()],
+        "evidence": [user_modules.own_files(line) for line in outcome.get("evidence") or ()],
         "hint": outcome.get("hint"),
         "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
         "retryable": outcome["kind"] in (layout.NODE, layout.LOST),
@@ -323,7 +303,7 @@ def _result_error(message: str, outcome: Mapping[str, Any], place: JobLocation, 
 def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException:
     what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
     what.update(outcome.get("exception") or {})
-    what["traceback"] = own_files(what["traceback"].rstrip())
+    what["traceback"] = user_modules.own_files(what["traceback"].rstrip())
     error = _rebuilt(outcome, value)
     facts = _facts(outcome, place)
     facts["hint"] = facts["hint"] or _about_gpus(outcome, place)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import printable
-from clusterfn.calls.outcome import own_files
+from clusterfn.calls.user_modules import own_files
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import Completed, HostConnection, Reply

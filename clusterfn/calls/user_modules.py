@@ -13,6 +13,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import struct
 import sys
 import sysconfig
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterfn.bridge import layout
 from clusterfn.calls.files import holds_credentials
 from clusterfn.errors import PayloadError
 from clusterfn.hosts.bridge_bundle import FileBundle, make
@@ -337,3 +339,21 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, object]]:
     for each in body:
         if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):
             yield from ((name.id, each.value.value) for name in each.targets if isinstance(name, ast.Name))
+
+
+# Modules that travelled lie in a folder named by their content, which says nothing to a reader.
+_SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
+_NAMED_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
+
+
+def own_files(text: str) -> str:
+    """Return `text` with the user's own modules and notebook cells named as on this machine."""
+    return _NAMED_FILE.sub(_as_cell, _SENT_SOURCES.sub('File "', text))
+
+
+def _as_cell(named: re.Match[str]) -> str:
+    """Return `Cell In[6]`, as IPython's tracebacks name the file of a cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    label, number = (name_of(named[1]) if name_of else None) or ("", "")
+    return f"{label} {number}" if number else named[0]

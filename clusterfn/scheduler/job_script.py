@@ -14,7 +14,6 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, JobSpec
-from clusterfn.scheduler import scheduler_for
 
 _HOLE = re.compile(r"@@([a-z]+)")
 _MODULE_ERRORS = "module.err"
@@ -93,14 +92,14 @@ def _loading(modules: Iterable[str], said: str) -> list[str]:
     return [fill("modules.sh", {"said": said}).rstrip("\n"), *(f"load_module {quote(name)}" for name in names)]
 
 
-def modules_check(host: Host, mark: str) -> str:
+def modules_check(host: Host, mark: str, has_nodes: bool) -> str:
     """A script that does what a host's jobs do before Python, and prints a line `MARK STATUS STAGE`.
 
     The stage is "loaded", "setup", "prolog" or "module:NAME". After "setup" and "prolog" follows the line that failed,
     after a module those with a similar name. Where there are compute nodes `prolog:` is left out: it is
     meant for them.
     """
-    prolog = () if scheduler_for(host).has_nodes else host.prolog
+    prolog = () if has_nodes else host.prolog
     lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), prolog)
     return fill("modules_check.sh", {"mark": mark, "lines": lines})
 

@@ -35,7 +35,7 @@ def modules(found: CheckState) -> str:
     if not (wanted or found.host.setup or found.host.prolog):
         raise StepSkipped("clusterfn.yml names no modules and no lines for the host's shell")
     mark = f"clusterfn-{secrets.token_hex(8)}"
-    answer = found.run("/bin/sh", "-c", job_script.modules_check(found.host, mark))
+    answer = found.run("/bin/sh", "-c", job_script.modules_check(found.host, mark, found.has_nodes))
     before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{mark} ")
     head, *like = after.splitlines() or [""]
     status, _, stage = head.partition(" ")

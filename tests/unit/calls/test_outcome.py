@@ -16,7 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from clusterfn import errors
 from clusterfn.bridge import layout
-from clusterfn.calls import outcome
+from clusterfn.calls import outcome, user_modules
 from clusterfn.hosts import serialization
 
 container, exceptions = serialization.part("container"), serialization.part("exceptions")
@@ -413,7 +413,7 @@ def test_a_remote_traceback_names_the_cell_of_the_notebook():
         file = shell.compile.cache("def f(): 1 / 0", 6)
         text = f'Traceback:\n  File "{file}", line 2, in f\n  File "/opt/x.py", line 3, in g\n'
 
-        told = outcome.own_files(text)
+        told = user_modules.own_files(text)
     finally:
         InteractiveShell.clear_instance()
     assert told == 'Traceback:\n  Cell In[6], line 2, in f\n  File "/opt/x.py", line 3, in g\n'
