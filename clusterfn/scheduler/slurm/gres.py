@@ -5,8 +5,9 @@ SLURM knows no sizes of GPUs: the host's `cards:` says them. Pure, like all of `
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from clusterfn.bridge.supervisor.eligible_gpus import large_enough
 from clusterfn.config.spec import Host, Resources
@@ -22,23 +23,8 @@ _COLUMNS = (
     ("JobArrayID", 32), ("UserName", 32), ("tres-per-node", 48), ("tres-per-job", 48), ("SubmitTime", 22),
     ("Reason", 40), ("Name", 80),
 )  # fmt: skip
-_OLD = "--format=%i|%u|%b|%V|%r|%j"  # SLURM before 18.08 has no tres-per-job
-
-
-def nodes_command(clusters: Sequence[str]) -> tuple[str, ...]:
-    """Shows all nodes with their cards, and what of them is in use."""
-    return ("scontrol", *clusters, "--details", "--oneline", "show", "node")
-
-
-def waiting_command(clusters: Sequence[str], old: bool = False) -> tuple[str, ...]:
-    """Shows all jobs that wait; `old` is for a squeue that knows fewer columns."""
-    shown = _OLD if old else "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMNS)
-    return ("squeue", *clusters, "--noheader", "--all", "--states=PENDING", shown)
-
-
-def types_command(clusters: Sequence[str]) -> tuple[str, ...]:
-    """Shows what kinds of nodes have of cards and the like, each kind once."""
-    return ("sinfo", *clusters, "--noheader", "--all", "--format=%G")
+COLUMNS_OPTION = "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+OLD_COLUMNS_OPTION = "--format=%i|%u|%b|%V|%r|%j"  # SLURM before 18.08 has no tres-per-job
 
 
 def types(text: str) -> list[str]:
@@ -73,23 +59,19 @@ def _counted(gres: str) -> Iterable[tuple[str, int]]:
 
 
 def waiting(text: str, old: bool = False) -> list[Waiting]:
-    """The jobs that wait for cards, in the order of the text."""
-    rows = [line.split("|", 5) if old else _cut(line) for line in text.splitlines() if line.strip()]
+    """Read the jobs that wait for GPUs, in the order of the text.
+
+    Args:
+        old: Whether these are the columns of `OLD_COLUMNS_OPTION`; else each has a fixed width.
+    """
+    ends = list(itertools.accumulate(width for _, width in _COLUMNS))
     found = []
-    for row in rows:
+    for line in text.splitlines():
+        row = line.split("|", 5) if old else [line[a:b].strip() for a, b in zip([0, *ends], ends)]
         wants = [word for cell in row[2:-3] for word in _WANTS.findall(cell)]
         if len(row) >= 6 and wants:
             found.append(Waiting(row[0], row[1], ",".join(wants), *row[-3:]))
     return found
-
-
-def _cut(line: str) -> list[str]:
-    """A line of columns that have fixed widths."""
-    cells, start = [], 0
-    for _, width in _COLUMNS:
-        cells.append(line[start : start + width].strip())
-        start += width
-    return cells
 
 
 def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str, str]:
@@ -126,7 +108,12 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
         ConfigError: The type cannot be one of SLURM's, or clusterfn.yml does not say how large the GPUs are.
         Unsatisfiable: No type is as large as asked.
     """
-    given = _as_known(host, asked.gpu_type)
+
+    def as_written(kind: str | None) -> str | None:
+        """The type as `cards:` writes it, if it does."""
+        return next((name for name in host.cards if kind and name.lower() == kind.lower()), kind) or None
+
+    given = as_written(asked.gpu_type)
     if given and " " in given:
         raise ConfigError(
             f"gpu_type={given!r} is not a type of SLURM", host=host.name,
@@ -134,34 +121,20 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
         )  # fmt: skip
     if asked.gpu_memory_bytes is None:
         return given
-    fixed = given or _as_known(host, _of_gres(host.scheduler_options.get("gres") or ""))
+    kind = given or as_written(_of_gres(host.scheduler_options.get("gres") or ""))
     size = f'gpu_memory="{shown_memory(asked.gpu_memory_bytes)}"'
-    if fixed not in host.cards if fixed else not host.cards:
-        raise _unknown(host, size, fixed)
-    return _smallest(host, [fixed] if fixed else list(host.cards), asked.gpu_memory_bytes, size)
-
-
-def _as_known(host: Host, kind: str | None) -> str | None:
-    """The type as `cards:` writes it, if it does."""
-    return next((name for name in host.cards if kind and name.lower() == kind.lower()), kind) or None
-
-
-def _smallest(host: Host, kinds: Sequence[str], memory_bytes: int, size: str) -> str:
-    enough = [kind for kind in kinds if large_enough(host.cards[kind], memory_bytes)]
+    if kind not in host.cards if kind else not host.cards:
+        of = f"the {kind} cards of {host.name}" if kind else f"the cards of {host.name}"
+        raise ConfigError(
+            f"{size} cannot be asked of SLURM, and {host.source} does not say how large {of} are", host=host.name,
+            hint=f"write there `cards: {{{kind or 'a100'}: 80GB}}`, or ask by gpu_type= alone",
+        )  # fmt: skip
+    kinds = [kind] if kind else list(host.cards)
+    enough = [each for each in kinds if large_enough(host.cards[each], asked.gpu_memory_bytes)]
     if not enough:
-        there = ", ".join(f"{kind} ({shown_memory(host.cards[kind])})" for kind in kinds)
+        there = ", ".join(f"{each} ({shown_memory(host.cards[each])})" for each in kinds)
         raise Unsatisfiable(
             f"{size} is more than a card of {host.name} has: {there}", host=host.name, stage="submit",
             hint="ask for less, for another gpu_type=, or use another host",
         )  # fmt: skip
-    return min(enough, key=lambda kind: host.cards[kind])
-
-
-def _unknown(host: Host, size: str, kind: str | None) -> ConfigError:
-    of = f"the {kind} cards of {host.name}" if kind else f"the cards of {host.name}"
-    example = kind or "a100"
-    return ConfigError(
-        f"{size} cannot be asked of SLURM, and {host.source} does not say how large {of} are",
-        host=host.name,
-        hint=f"write there `cards: {{{example}: 80GB}}`, or ask by gpu_type= alone",
-    )
+    return min(enough, key=lambda each: host.cards[each])

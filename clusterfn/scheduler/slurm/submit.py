@@ -69,6 +69,7 @@ class Slurm(Scheduler):
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
         self.user = user
+        self._clusters = (f"--clusters={host.clusters}",) if host.clusters else ()  # which of several to ask
 
     def resolve_resources(self, asked: Resources) -> Resources:
         """Choose the type of GPU."""
@@ -83,14 +84,13 @@ class Slurm(Scheduler):
         """Job arrays, as few as may be; together they run as many elements at once as the group allows."""
         arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
         at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
-        return [(each, self._array(job, each, at_once)) for each in arrays]
-
-    def _array(self, job: JobSpec, numbers: range, at_once: int) -> Submission:
         folder = self._folder(job)
-        options = self._options(job, folder)
-        options["array"] = f"1-{len(numbers)}%{at_once}"
-        options["output"] = posixpath.join(folder, layout.element_log("%A_%a"))
-        return self._sbatch(folder, options, str(numbers[0] - 1))
+        output = posixpath.join(folder, layout.element_log("%A_%a"))
+        options = {**self._options(job, folder), "output": output}
+        return [
+            (each, self._sbatch(folder, {**options, "array": f"1-{len(each)}%{at_once}"}, str(each[0] - 1)))
+            for each in arrays
+        ]
 
     def _folder(self, job: JobSpec) -> str:
         folder = layout.job_dir(job.root, job.id)
@@ -105,7 +105,7 @@ class Slurm(Scheduler):
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
         """scontrol, and sacctmgr where a site has accounting."""
-        return site.limits_commands(self._clusters(), self.user)
+        return site.limits_commands(self._clusters, self.user)
 
     def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
         """Of the partition that a job with so many cards goes to."""
@@ -141,7 +141,9 @@ class Slurm(Scheduler):
             options["time"] = math.ceil(time_s / 60) + 1
         in_all = self.host.gpu_option == "gpus"
         cards = resources.gpus * resources.nodes if in_all else resources.gpus
-        options = {**self._with_the_hosts(options, cards, resources.gpu_type), **_several(resources.nodes)}
+        options = self._with_the_hosts(options, cards, resources.gpu_type)
+        if resources.nodes > 1:  # what else is asked for is for each of them
+            options.update({"nodes": resources.nodes, "ntasks": resources.nodes, "ntasks-per-node": 1})
         if job.retries:  # sbatch obeys the last of both
             options.pop("no-requeue", None)
         return options
@@ -191,7 +193,7 @@ class Slurm(Scheduler):
     def watch_command(self) -> tuple[str, ...]:
         """squeue for all of the user's jobs, those included that ended a short while ago."""
         shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%j", f"--user={self.user}")
-        return ("squeue", *self._clusters(), *shown)
+        return ("squeue", *self._clusters, *shown)
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
         """Of several jobs of one name (array elements, a submission that was repeated) the one most alive counts."""
@@ -199,10 +201,14 @@ class Slurm(Scheduler):
         for line in text.splitlines():
             first, _, name = line.strip().rpartition("|")
             number, _, state_and_reason = first.partition("|")
-            state, _, reason = state_and_reason.partition("|")
+            state, _, told = state_and_reason.partition("|")
             if not number[:1].isdecimal() or not state:
                 continue
-            seen = _state(number, state, reason)
+            word = re.split(r"[+ ]", state, maxsplit=1)[0]
+            counted = _NODES.fullmatch(told)
+            reason, nodes = (counted[1], int(counted[2])) if counted else (told, 1)
+            phase = slurm_states.PHASES.get(word, UNKNOWN)
+            seen = JobState(phase, word, "" if reason == "None" else reason, number, nodes)
             if name not in states or _ORDER[seen.phase] < _ORDER[states[name].phase]:
                 states[name] = seen
         return states
@@ -217,7 +223,7 @@ class Slurm(Scheduler):
 
     def cancel_command(self, name: str) -> tuple[str, ...]:
         """scancel by name: it reaches a submission whose number never arrived."""
-        return ("scancel", *self._clusters(), f"--user={self.user}", f"--name={name}")
+        return ("scancel", *self._clusters, f"--user={self.user}", f"--name={name}")
 
     def cancel_by_hand(self, name: str) -> str:
         """The shortest form."""
@@ -229,7 +235,7 @@ class Slurm(Scheduler):
 
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
         """scontrol, which knows a job for MinJobAge (300 s) after its end."""
-        return ("scontrol", *self._clusters(), "--oneliner", "show", "job", scheduler_id)
+        return ("scontrol", *self._clusters, "--oneliner", "show", "job", scheduler_id)
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """What scontrol and the end of scheduler.log say, once SLURM says that the job is over."""
@@ -249,36 +255,21 @@ class Slurm(Scheduler):
         return str((named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or "")
 
     def gpu_types(self) -> Question[Sequence[str]]:
-        """From the nodes' gres."""
-        return Question(gres.types_command(self._clusters()), gres.types)
+        """From the nodes' gres, each kind of node once."""
+        return Question(("sinfo", *self._clusters, "--noheader", "--all", "--format=%G"), gres.types)
 
     def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
         """From scontrol."""
-        return Question(gres.nodes_command(self._clusters()), gres.nodes)
+        return Question(("scontrol", *self._clusters, "--details", "--oneline", "show", "node"), gres.nodes)
 
     def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
         """From squeue, whose columns older versions do not all have."""
+        shown = ("squeue", *self._clusters, "--noheader", "--all", "--states=PENDING")
         return [
-            Question(gres.waiting_command(self._clusters(), old), partial(gres.waiting, old=old))
-            for old in (False, True)
+            Question((*shown, option), partial(gres.waiting, old=old))
+            for old, option in ((False, gres.COLUMNS_OPTION), (True, gres.OLD_COLUMNS_OPTION))
         ]
-
-    def _clusters(self) -> tuple[str, ...]:
-        """The option that asks the right one of several clusters; () for the login's own."""
-        return (f"--clusters={self.host.clusters}",) if self.host.clusters else ()
-
-
-def _several(nodes: int) -> dict[str, int]:
-    """More nodes than one; what else is asked for is for each of them."""
-    return {"nodes": nodes, "ntasks": nodes, "ntasks-per-node": 1} if nodes > 1 else {}
 
 
 def _as_words(options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items())
-
-
-def _state(number: str, state: str, told: str) -> JobState:
-    word = re.split(r"[+ ]", state, maxsplit=1)[0]
-    counted = _NODES.fullmatch(told)
-    reason, nodes = (counted[1], int(counted[2])) if counted else (told, 1)
-    return JobState(slurm_states.PHASES.get(word, UNKNOWN), word, "" if reason == "None" else reason, number, nodes)

@@ -1,17 +1,18 @@
 """What scontrol and squeue say of cards, as recorded or as their manuals show it."""
 
+from dataclasses import replace
+
 import pytest
 
 from clusterfn.scheduler.slurm.gres import (
     NodeGpus,
     Waiting,
     nodes,
-    nodes_command,
     types,
-    types_command,
     waiting,
-    waiting_command,
 )
+from clusterfn.scheduler.slurm.submit import Slurm
+from tests.golden.samples import SLURM
 
 # SLURM 22.05.8, shortened in the middle
 N1 = (
@@ -77,9 +78,12 @@ def test_who_waits_for_cores_alone_is_left_out():
 
 
 def test_the_questions_go_to_the_right_cluster():
-    assert nodes_command(("--clusters=big",))[:2] == ("scontrol", "--clusters=big")
-    assert types_command(("--clusters=big",))[:2] == ("sinfo", "--clusters=big")
-    assert "--states=PENDING" in waiting_command(("--clusters=big",))
+    slurm = Slurm(replace(SLURM, scheduler_options={"clusters": "big"}), "ada")
+
+    assert slurm.gpu_nodes().argv[:2] == ("scontrol", "--clusters=big")
+    assert slurm.gpu_types().argv[:2] == ("sinfo", "--clusters=big")
+    assert [each.argv[:2] for each in slurm.gpu_queue()] == [("squeue", "--clusters=big")] * 2
+    assert all("--states=PENDING" in each.argv for each in slurm.gpu_queue())
 
 
 def test_a_count_that_is_too_long_to_be_one_is_left_out():
