@@ -41,6 +41,8 @@ def command_line(argv: Iterable[str]) -> str:
 
 def job_script(job: JobSpec) -> str:
     """The script that runs this job, the same for every scheduler."""
+    folder = layout.job_dir(job.root, job.id)
+    said = f"{_folder(job)}/{_MODULE_ERRORS}" if job.group else quote(posixpath.join(folder, _MODULE_ERRORS))
     return fill(
         "job.sh",
         {
@@ -53,7 +55,7 @@ def job_script(job: JobSpec) -> str:
             "published": str(layout.EXIT_PUBLISHED),
             "queued": str(layout.EXIT_QUEUED),
             "again": str(layout.EXIT_AGAIN),
-            "lines": _before_python(job.host, _module_lines(job), job.host.prolog),
+            "lines": _before_python(job.host, _loading([*job.host.modules, *job.modules], said), job.host.prolog),
         },
     )
 
@@ -76,12 +78,6 @@ def _folder(job: JobSpec) -> str:
     """The word for the job's folder; for an element of a group, its own in it."""
     folder = layout.job_dir(job.root, job.id)
     return f'{quote(posixpath.join(folder, layout.ELEMENTS, ""))}"$clusterfn_element"' if job.group else quote(folder)
-
-
-def _module_lines(job: JobSpec) -> list[str]:
-    folder = layout.job_dir(job.root, job.id)
-    said = f"{_folder(job)}/{_MODULE_ERRORS}" if job.group else quote(posixpath.join(folder, _MODULE_ERRORS))
-    return _loading([*job.host.modules, *job.modules], said)
 
 
 def _loading(modules: Iterable[str], said: str) -> list[str]:

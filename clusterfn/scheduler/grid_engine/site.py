@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
@@ -101,7 +101,7 @@ class GridEngineSite(SchedulerSite):
 
 
 # $1 the resource. qhost knows what is left of it, and the configuration of a host what there is.
-_GPUS_OF_NODES = """\
+GPU_NODES_PROGRAM = """\
 qhost -F "$1" -xml || exit
 for host in $(qconf -sel); do
     qconf -se "$host"
@@ -112,15 +112,18 @@ _JOB = re.compile(r"\s*([0-9]+)\s+[0-9.]+\s+\S+\s+(\S+)\s+(\S+)\s+([0-9]+)/([0-9
 _LABEL = re.compile(r"\s+([A-Z][\w ]+):\s+(.*)")
 
 
-def gpu_nodes_command(resource: str) -> tuple[str, ...]:
-    """Show what each host has of this resource, and what of it is left."""
-    return ("/bin/sh", "-c", _GPUS_OF_NODES, "sh", resource)
-
-
 def read_gpu_nodes(text: str, resource: str) -> list[NodeGpus]:
     """Read the GPUs of each host that has some."""
     document, _, settings = text.partition("</qhost>")
-    totals = dict(_totals(settings, resource))
+    totals: dict[str, int] = {}
+    name = ""
+    lines = settings.replace("\\\n", "").splitlines()  # what continues below ends with a backslash
+    for line in lines:
+        key, _, value = line.partition(" ")
+        name = value.strip() if key == "hostname" else name
+        amount = _amount(re.sub(r"\s", "", value), resource)
+        if key == "complex_values" and amount:
+            totals[name] = int(amount)
     found = []
     for host in ElementTree.fromstring(f"{document}</qhost>").iter("host"):
         name = host.get("name", "")
@@ -130,17 +133,6 @@ def read_gpu_nodes(text: str, resource: str) -> list[NodeGpus]:
             used = totals[name] - int(free[0]) if free else None
             found.append(NodeGpus(name, "no answer" if load == "-" else "up", "", totals[name], used))
     return found
-
-
-def _totals(settings: str, resource: str) -> Iterator[tuple[str, int]]:
-    """Host and amount, of the texts that `qconf -se` prints; a line that continues ends with a backslash."""
-    host = ""
-    for line in settings.replace("\\\n", "").splitlines():
-        key, _, value = line.partition(" ")
-        host = value.strip() if key == "hostname" else host
-        amount = _amount(re.sub(r"\s", "", value), resource)
-        if key == "complex_values" and amount:
-            yield host, int(amount)
 
 
 def _amount(text: str, resource: str) -> str:

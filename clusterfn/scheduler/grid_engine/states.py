@@ -7,7 +7,7 @@ word that it does not know.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from xml.etree import ElementTree
 
 from clusterfn.bridge import layout
@@ -146,7 +146,12 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     listed = [job for job in _listed(evidence.answer) if job[0] == number]
     own = [job for job in listed if not task or _has_task(job[3], int(task))]
     if own:
-        return _lost_host(own[0][4], evidence)
+        queue = own[0][4]
+        if "u" not in queue:
+            return None
+        message = "the host that ran the job does not report to Grid Engine any more"
+        seen = _seen(f"qstat: the queue instance is in state {queue}", evidence)
+        return SchedulerVerdict(layout.NODE, message, seen, _AGAIN)
     facts = _last_block(evidence.answer)
     if facts:
         return _ending(facts, evidence)
@@ -167,16 +172,6 @@ def _has_task(tasks: str, wanted: int) -> bool:
         if first.isdecimal() and wanted in range(int(first), int(last or first) + 1, int(step or 1)):
             return True
     return False
-
-
-def _lost_host(queue: str, evidence: Evidence) -> SchedulerVerdict | None:
-    """`u`: the host of this queue instance does not report."""
-    if "u" not in queue:
-        return None
-    message = "the host that ran the job does not report to Grid Engine any more"
-    return SchedulerVerdict(
-        layout.NODE, message, _seen(f"qstat: the queue instance is in state {queue}", evidence), _AGAIN
-    )
 
 
 def _last_block(text: str) -> dict[str, str]:
@@ -237,8 +232,4 @@ def _number(text: str) -> int:
 
 
 def _seen(first: str, evidence: Evidence) -> tuple[str, ...]:
-    return (first, *_end_of(evidence.log))
-
-
-def _end_of(log: str) -> Iterable[str]:
-    return log.splitlines()[-_TAIL:]
+    return (first, *evidence.log.splitlines()[-_TAIL:])

@@ -317,7 +317,9 @@ class GridEngine(Scheduler):
     def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
         """qhost for what is free, qconf for what there is."""
         name = self._option("gpus") or ""
-        return Question(site.gpu_nodes_command(name), lambda text: site.read_gpu_nodes(text, name))
+        return Question(
+            ("/bin/sh", "-c", site.GPU_NODES_PROGRAM, "sh", name), lambda text: site.read_gpu_nodes(text, name)
+        )
 
     def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
         """qstat of all users."""
