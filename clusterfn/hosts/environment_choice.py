@@ -110,21 +110,18 @@ class EnvironmentResolver:
         self._outdated = True
 
     def _remembered(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
-        if environment.key() not in self._known:
-            self._known[environment.key()] = self._ask(environment)
-        return self._known[environment.key()]
-
-    def _ask(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
-        connection = self._session.connection
-        answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
-        try:
-            found = environment.verification(answer.rc, answer.out, answer.err)
-        except EnvironmentBuildError as error:
-            error.host = self._session.host.name
-            raise
-        root = self._session.root
-        interpreter = Interpreter(found.path, found.version, environment.activation(found, root))
-        return ResolvedEnvironment(interpreter, environment.plan(found, root))
+        key = environment.key()
+        if key not in self._known:
+            answer = self._session.connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+            try:
+                found = environment.verification(answer.rc, answer.out, answer.err)
+            except EnvironmentBuildError as error:
+                error.host = self._session.host.name
+                raise
+            root = self._session.root
+            interpreter = Interpreter(found.path, found.version, environment.activation(found, root))
+            self._known[key] = ResolvedEnvironment(interpreter, environment.plan(found, root))
+        return self._known[key]
 
     def _made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
         from clusterfn.environment import resolve

@@ -87,33 +87,25 @@ def gpus_of_jobs(session: ConnectedHost, environments: str) -> GpuCapabilities:
 
 def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
     """Return the same, or None instead of a guess."""
-    if session.host.making.driver:
-        return torch_build.unknown_gpus(session.host)
-    return _remembered(session, environments) if scheduler_for(session.host).has_nodes else _asked(session)
-
-
-def _asked(session: ConnectedHost) -> GpuCapabilities | None:
-    question = host_gpus.nvidia_smi("driver_version", "compute_cap")
-    argv = ["/bin/sh", "-c", 'command -v "$1" >/dev/null && exec "$@"', "sh", *question]
-    answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
-    rows = [row for row in host_gpus.rows(answer.out.decode("utf-8", "replace"), 2) if len(row) == 2]
-    if answer.rc != 0 or not rows:
-        return None
-    return GpuCapabilities(
-        rows[0][0].strip(), _capabilities(row[1] for row in rows), f"nvidia-smi says on {session.host.name}"
-    )
-
-
-def _remembered(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
-    """Return what the last job on the partition saw."""
-    name = scheduler_for(session.host).partition(gpus=1) or layout.DEFAULT
-    path = posixpath.join(environments, layout.CARDS, f"{name}.json")
-    text = remote_files.read_text(session.connection, path)
+    host = session.host
+    if host.making.driver:
+        return torch_build.unknown_gpus(host)
+    if not scheduler_for(host).has_nodes:
+        question = host_gpus.nvidia_smi("driver_version", "compute_cap")
+        argv = ["/bin/sh", "-c", 'command -v "$1" >/dev/null && exec "$@"', "sh", *question]
+        answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
+        rows = [row for row in host_gpus.rows(answer.out.decode("utf-8", "replace"), 2) if len(row) == 2]
+        if answer.rc != 0 or not rows:
+            return None
+        capabilities = _capabilities(row[1] for row in rows)
+        return GpuCapabilities(rows[0][0].strip(), capabilities, f"nvidia-smi says on {host.name}")
+    # what the last job on the partition saw
+    name = scheduler_for(host).partition(gpus=1) or layout.DEFAULT
+    text = remote_files.read_text(session.connection, posixpath.join(environments, layout.CARDS, f"{name}.json"))
     try:
         told: dict[str, Any] = json.loads(text) if text else {}
-        return GpuCapabilities(
-            told["driver"], _capabilities(told["capabilities"]), f"the last job saw on {told['node']}"
-        )
+        capabilities = _capabilities(told["capabilities"])
+        return GpuCapabilities(told["driver"], capabilities, f"the last job saw on {told['node']}")
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -80,18 +80,13 @@ def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str]
     return asked.read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
 
 
-def suitable(there: tuple[GpuInfo, ...], wanted: Resources) -> list[GpuInfo]:
-    """Return the GPUs of the type and size that the call asks for."""
-    return eligible_gpus(there, wanted.gpu_type, wanted.gpu_memory_bytes)
-
-
 def enough(there: tuple[GpuInfo, ...] | None, wanted: Resources, host: str) -> None:
     """Reject a type or a size of which the host has too few.
 
     Raises:
         Unsatisfiable: Names the GPUs of the host.
     """
-    if there is None or len(suitable(there, wanted)) >= wanted.gpus:
+    if there is None or len(eligible_gpus(there, wanted.gpu_type, wanted.gpu_memory_bytes)) >= wanted.gpus:
         return
     raise _unsatisfiable(wanted, host, f"{host} has {describe_gpus(there)}", suggest_gpus(there, wanted.gpu_type))
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.eligible_gpus import eligible_gpus
 from clusterfn.config.units import shown_memory
 from clusterfn.environment import existing
 from clusterfn.errors import HostError, Unsatisfiable
@@ -227,13 +228,22 @@ class HostState:
             if asked.gpu_type:
                 gpus.known(self.card_types, asked, self.host.name, self.scheduler.title)
             return
-        facts, limits = self.connection.facts, self.host.limits
-        self._refuse_over_limit(asked)
-        self._refuse_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
-        self._refuse_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
+        facts, limits, host = self.connection.facts, self.host.limits, self.host
+        wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
+                  ("memory", asked.memory_bytes or 0, limits.memory_bytes, shown_memory))  # fmt: skip
+        for name, amount, limit, shown in wanted:
+            if limit is not None and amount > limit:  # it would wait for ever for the user's own jobs
+                raise Unsatisfiable(
+                    f"{name}={shown(amount)} is more than all your jobs on {host.name} may have: {shown(limit)}",
+                    host=host.name,
+                    stage="submit",
+                    hint=f"ask for at most {shown(limit)}, or change limits: {{{name}: …}} in {host.source}",
+                )
+        self._reject_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
+        self._reject_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
         there = self.cards if asked.gpus else None
         if there is not None:
-            self._refuse_above("gpus", asked.gpus, len(there), str)
+            self._reject_above("gpus", asked.gpus, len(there), str)
             if asked.gpu_type or asked.gpu_memory_bytes:
                 gpus.enough(there, asked, self.host.name)
 
@@ -247,21 +257,7 @@ class HostState:
             f"`clusterfn check {self.host.name}` says what to ask the administrator for"
         )
 
-    def _refuse_over_limit(self, asked: Resources) -> None:
-        """Reject what would wait for ever for the user's own jobs."""
-        limits, host = self.host.limits, self.host
-        wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
-                  ("memory", asked.memory_bytes or 0, limits.memory_bytes, shown_memory))  # fmt: skip
-        for name, amount, limit, shown in wanted:
-            if limit is not None and amount > limit:
-                raise Unsatisfiable(
-                    f"{name}={shown(amount)} is more than all your jobs on {host.name} may have: {shown(limit)}",
-                    host=host.name,
-                    stage="submit",
-                    hint=f"ask for at most {shown(limit)}, or change limits: {{{name}: …}} in {host.source}",
-                )
-
-    def _refuse_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
+    def _reject_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
         if asked > there:
             raise Unsatisfiable(
                 f"{name}={shown(asked)} is more than {self.host.name} has: {shown(there)}",
@@ -284,7 +280,7 @@ class HostState:
 
     def cards_for(self, asked: Resources) -> int:
         """Return how many GPUs of the requested type and size it has; 0 if that is not known."""
-        return len(gpus.suitable(self.cards or (), asked))
+        return len(eligible_gpus(self.cards or (), asked.gpu_type, asked.gpu_memory_bytes))
 
 
 _sessions: dict[str, HostState] = {}

@@ -140,7 +140,16 @@ def fetch(
     if not found and plain and not _GLOB.search(plain):
         found = list_files(connection, folder, f"{plain}/**", item)
     if not found:
-        raise _nothing_matches(pattern, [file.name for file in list_files(connection, folder, item=item)], item)
+        there = [file.name for file in list_files(connection, folder, item=item)]
+        who, called = ("the job", "job.download(") if item is None else (f"item {item}", f"group.download({item}, ")
+        call = f'{called}"{_pattern_of(there)}", to=".") fetches what there is'
+        error = NothingMatches(
+            f"{who} left no file that matches {pattern!r}",
+            evidence=there[:_NAMED] or ["the function left no files in its folder"],
+            hint=call if there else "relative paths in the function are taken from its own folder",
+        )
+        error.there = tuple(there)
+        raise error
     transfer = Transfer("receiving its files:", size=sum(file.size for file in found))
     on_transfer(transfer)
     fetched: list[Path] = []
@@ -171,18 +180,6 @@ class NothingMatches(ClusterfnError):
     """
 
     there: tuple[str, ...] = ()
-
-
-def _nothing_matches(pattern: str, there: list[str], item: int | None) -> NothingMatches:
-    who, called = ("the job", "job.download(") if item is None else (f"item {item}", f"group.download({item}, ")
-    call = f'{called}"{_pattern_of(there)}", to=".") fetches what there is'
-    error = NothingMatches(
-        f"{who} left no file that matches {pattern!r}",
-        evidence=there[:_NAMED] or ["the function left no files in its folder"],
-        hint=call if there else "relative paths in the function are taken from its own folder",
-    )
-    error.there = tuple(there)
-    return error
 
 
 def _pattern_of(names: list[str]) -> str:

@@ -112,7 +112,14 @@ class SchedulerWatch:
             self._repeat(self._floor_s)
 
     def _repeat(self, interval_s: float | None = None) -> None:
-        wanted = self._wanted_s() if interval_s is None else interval_s
+        wanted = interval_s
+        if wanted is None:
+            now, looks = self._clock(), self._scheduler.looks_s
+            intervals = [
+                _RUNNING_S if job.running else next(interval for until, interval in looks if now - job.added < until)
+                for job in self._jobs.values()
+            ]
+            wanted = max(min(intervals, default=0.0), self._floor_s)
         command = self._scheduler.watch_command()
         if not self._jobs or not command:
             wanted = 0.0
@@ -125,14 +132,6 @@ class SchedulerWatch:
         if wanted:
             unset, on_look = self._scheduler.unset, self._on_look
             self._repeating = self._connection.repeat(command, wanted, share=_SHARE, unset=unset, on_look=on_look)
-
-    def _wanted_s(self) -> float:
-        now, looks = self._clock(), self._scheduler.looks_s
-        wanted = [
-            _RUNNING_S if job.running else next(interval for until, interval in looks if now - job.added < until)
-            for job in self._jobs.values()
-        ]
-        return max(min(wanted, default=0.0), self._floor_s)
 
     def _on_look(self, look: CommandLook) -> None:
         with self._lock:

@@ -22,7 +22,11 @@ _FOLDER = Path(__file__).parents[1] / "bridge" / "serialization"
 @functools.cache
 def part(name: str) -> ModuleType:
     """Return a module of the package, such as `container`, `exceptions` or `pickler`."""
-    _ensure()
+    with _lock:  # calls may be sent from several threads
+        if NAME not in sys.modules:
+            _load(NAME, _FOLDER)
+        if f"{NAME}.cloudpickle" not in sys.modules:
+            _load(f"{NAME}.cloudpickle", cloudpickle_folder())
     return importlib.import_module(f"{NAME}.{name}")
 
 
@@ -32,14 +36,6 @@ def cloudpickle_folder() -> Path:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("cloudpickle is not installed: pip install 'cloudpickle>=3.1'", name="cloudpickle")
     return Path(spec.origin).parent
-
-
-def _ensure() -> None:
-    with _lock:  # calls may be sent from several threads
-        if NAME not in sys.modules:
-            _load(NAME, _FOLDER)
-        if f"{NAME}.cloudpickle" not in sys.modules:
-            _load(f"{NAME}.cloudpickle", cloudpickle_folder())
 
 
 def _load(name: str, folder: Path) -> None:

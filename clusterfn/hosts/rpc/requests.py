@@ -69,14 +69,12 @@ class OpenRequest(Generic[T]):
         self.after = tuple(reply.id for reply in after)
         self.cancel: Callable[[], None] = lambda: None
         self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
-
-    @property
-    def id(self) -> int:
-        return self.reply.id
+        self.id = self.reply.id
 
     def register(self, number: int, host: str, answering: AbstractSet[int] = frozenset()) -> None:
         """Set the number and the host of the request, and the threads that bring its answer."""
         what = self.fields.get("path") or next(iter(self.fields.get("argv", ())), "")
+        self.id = number
         self.reply.register(number, host, f"{self.do} {what}".rstrip(), answering)
 
     def header(self, still_open: Callable[[int], bool]) -> Header:

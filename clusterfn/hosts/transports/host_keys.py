@@ -105,7 +105,12 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
     if any(entry.blob == blob for entry in trusted):
         return
     if len(known) < len(remembered) and not trusted:
-        raise by_authority(settings, host_name, shown, remembered)
+        # an authority may have signed this key: paramiko cannot check that
+        places = [f"authority:  {entry.place}" for entry in remembered if entry.marker == AUTHORITY]
+        hint = "use transport: auto or openssh, which need the system's ssh; or take this very key: "
+        hint += f"clusterfn trust {host_name}"
+        message = f"The host key of {host_name} ({settings.place}) is left to an authority, which paramiko cannot ask"
+        raise _error(message, host_name, shown, places, hint)
     same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
     raise (changed if same_kind else unknown)(settings, host_name, shown, same_kind)
 
@@ -125,15 +130,6 @@ def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Know
     hint += f"then: clusterfn trust {host_name} (by hand: {once} true)"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
     return _error(message, host_name, shown, [f"not in: {files}"], hint)
-
-
-def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
-    """Return the error where only an authority is known, which may have signed the key: paramiko cannot check it."""
-    places = [f"authority:  {entry.place}" for entry in known if entry.marker == AUTHORITY]
-    hint = "use transport: auto or openssh, which need the system's ssh; or take this very key: "
-    hint += f"clusterfn trust {host_name}"
-    message = f"The host key of {host_name} ({settings.place}) is left to an authority, which paramiko cannot ask"
-    return _error(message, host_name, shown, places, hint)
 
 
 def changed(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:

@@ -135,7 +135,11 @@ def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: A
     """
     ssh.auth_timeout = AUTH_TIMEOUT_S
     tried = _LoginAttempts()
-    further = _by_key(ssh, settings, tried, asker)
+    further: Sequence[str] | None = None
+    with contextlib.closing(paramiko.Agent()) as agent:
+        for name, key in _keys(agent, settings, tried, asker):
+            if not ssh.is_active() or (further := _offer(ssh, settings, name, key, tried)) is not None:
+                break
     partly = further is not None
     if further is None:
         further = _by_nothing(ssh, settings, tried)
@@ -149,20 +153,6 @@ def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: A
         raise ssh_errors.login_refused(
             host_name, settings, evidence, tried.allowed, partly=partly, asked=asker is not None
         )
-
-
-def _by_key(
-    ssh: paramiko.Transport, settings: Settings, tried: _LoginAttempts, asker: Asker | None
-) -> Sequence[str] | None:
-    """Offer keys; return what the host wants after the one that it takes, [] if nothing; None if it takes none."""
-    with contextlib.closing(paramiko.Agent()) as agent:
-        for name, key in _keys(agent, settings, tried, asker):
-            if not ssh.is_active():
-                return None
-            further = _offer(ssh, settings, name, key, tried)
-            if further is not None:
-                return further
-    return None
 
 
 def _keys(

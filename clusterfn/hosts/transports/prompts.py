@@ -131,31 +131,21 @@ else:
         with _asking:
             tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
             try:
-                if question.secret:
-                    return _ask_without_echo(tty, text)
-                os.write(tty, text)
-                return _line(tty)
+                before = termios.tcgetattr(tty)
+                quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+                try:
+                    if question.secret:
+                        termios.tcsetattr(tty, termios.TCSAFLUSH, quiet)
+                    os.write(tty, text)
+                    data = b""
+                    while not data.endswith(b"\n") and (piece := os.read(tty, 1024)):
+                        data += piece
+                finally:
+                    if question.secret:
+                        termios.tcsetattr(tty, termios.TCSAFLUSH, before)
+                        os.write(tty, b"\n")
             finally:
                 os.close(tty)
-
-    def _ask_without_echo(tty: int, text: bytes) -> str:
-        before = termios.tcgetattr(tty)
-        quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
-        try:
-            termios.tcsetattr(tty, termios.TCSAFLUSH, quiet)
-            os.write(tty, text)
-            return _line(tty)
-        finally:
-            termios.tcsetattr(tty, termios.TCSAFLUSH, before)
-            os.write(tty, b"\n")
-
-    def _line(tty: int) -> str:
-        data = b""
-        while not data.endswith(b"\n"):
-            piece = os.read(tty, 1024)
-            if not piece:
-                break
-            data += piece
         return _answer(data.decode(errors="surrogateescape"))
 
 

@@ -232,10 +232,6 @@ def without_chatter(text: str) -> str:
     return "".join(line for line in cut if line.strip() and not CHATTER.match(line))
 
 
-def _unresolved_name(said: SshOutput, match: re.Match[str]) -> HostError:
-    return unresolved(said.host, said.settings, match["name"], [match[0]])
-
-
 def _not_connected(said: SshOutput, match: re.Match[str]) -> HostError:
     why, place = match["why"], f"{match['name']}:{match['port']}"
     kind = "refused" if why == "Connection refused" else "silent" if "timed out" in why else "not reached"
@@ -299,7 +295,10 @@ _DROPPED = re.compile(r"(?:kex|ssh)_exchange_identification: (?:Connection close
 # The first row that matches any line counts: causes before consequences, because a jump host's ssh writes here too.
 _TABLE: tuple[tuple[re.Pattern[str], str | Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
     (re.compile(r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*"), _configuration),
-    (re.compile(r"ssh: Could not resolve hostname (?P<name>\S+): .*"), _unresolved_name),
+    (
+        re.compile(r"ssh: Could not resolve hostname (?P<name>\S+): .*"),
+        lambda said, match: unresolved(said.host, said.settings, match["name"], [match[0]]),
+    ),
     (re.compile(r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)"), _not_connected),
     (re.compile(r"Connection timed out during banner exchange"), "mute"),
     (re.compile(r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out"), "silent"),

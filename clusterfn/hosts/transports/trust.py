@@ -117,15 +117,12 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise ssh_errors.error_of(host, settings, _text(error.stderr), -1) from error
+            said = (error.stderr or b"").decode(errors="replace")
+            raise ssh_errors.error_of(host, settings, said, -1) from error
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if not lines:
-        raise ssh_errors.error_of(host, settings, _text(ran.stderr), ran.returncode)
+        raise ssh_errors.error_of(host, settings, ran.stderr.decode(errors="replace"), ran.returncode)
     return [ShownKey(words[1], base64.b64decode(words[2])) for words in map(str.split, lines) if len(words) >= 3]
-
-
-def _text(data: bytes | None) -> str:
-    return (data or b"").decode(errors="replace")
 
 
 def _options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> list[str]:
