@@ -48,11 +48,7 @@ def is_ready(root: str, env_id: str) -> bool:
 
 
 def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
-    """Build the environment, or wait for the process that does; return the content of outcome.json.
-
-    Raises:
-        BuildStopped: `stopping` was set.
-    """
+    """Build the environment, or wait for the process that does; return the content of outcome.json."""
     folder = build_dir(plan.root, plan.id)
     while True:
         lock = FolderLock(os.path.join(folder, LOCK), holder)
@@ -136,7 +132,6 @@ class _Build:
         self._messages: "list[str]" = []
 
     def run(self) -> "dict[str, Any]":
-        """Build the environment; return the content of READY."""
         self._prepare()
         if self.plan.installer != CLUSTERFN:
             self._conda = conda_installer.find_conda(self.plan, self._holder, self._stop)

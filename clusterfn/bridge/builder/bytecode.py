@@ -78,14 +78,7 @@ def bytecode_path(path: str, tag: str) -> str:
 def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callable[[], None]") -> "list[TargetFile]":
     """Compile sources without byte code: into the package if the file belongs to it, else into the environment.
 
-    Args:
-        layout: Everything in the environment.
-        prefix: Where the environment's files are now.
-        token: The builder's, for the names of temporary folders.
-        stopping: Called now and then; may raise.
-
-    Returns:
-        The byte code that is to be linked.
+    `prefix` is where the environment's files are now. Return the byte code that is to be linked.
     """
     missing = [each for each in layout.sources() if bytecode_path(each.path, layout.tag) not in layout.targets]
     shared = [each for each in missing if each.how == "link"]
@@ -120,7 +113,12 @@ def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callab
 
 def _run(python: str, work: "list[tuple[str, str]]", stopping: "Callable[[], None]") -> None:
     count = min(_PROCESSES, os.cpu_count() or 1, 1 + len(work) // 200)
-    running = [_start(python, work[number::count]) for number in range(count) if work]
+    running = []
+    for number in range(count if work else 0):
+        with tempfile.TemporaryFile() as given:
+            given.write(json.dumps(work[number::count]).encode())
+            given.seek(0)
+            running.append(subprocess.Popen([python, "-I", "-S", "-B", "-c", _COMPILE], stdin=given))
     try:
         while any(process.poll() is None for process in running):
             stopping()
@@ -132,10 +130,3 @@ def _run(python: str, work: "list[tuple[str, str]]", stopping: "Callable[[], Non
             process.wait()
     if any(process.returncode for process in running):
         raise BuildFailed("the environment's Python cannot compile: %s" % python, stage="compile")
-
-
-def _start(python: str, work: "list[tuple[str, str]]") -> "subprocess.Popen[bytes]":
-    with tempfile.TemporaryFile() as given:
-        given.write(json.dumps(work).encode())
-        given.seek(0)
-        return subprocess.Popen([python, "-I", "-S", "-B", "-c", _COMPILE], stdin=given)

@@ -66,12 +66,9 @@ def local_path(url: str) -> str:
 
 
 def fetch_archive(package: "PlannedPackage", target: str, moved: "Callable[[int], None]") -> None:
-    """Download an archive into `target`, by way of `<target>.part`.
+    """Download an archive by way of `<target>.part`: `target` appears whole and checked, or not at all.
 
-    Args:
-        package: What to download; it has an address.
-        target: The file, which appears whole and checked, or not at all.
-        moved: Called with the bytes of each block; may raise to stop.
+    `moved` gets the number of bytes of each block, and may raise to stop.
     """
     part = target + ".part"
     for _ in range(2):  # what was resumed may have been another file: retry from the start
@@ -106,7 +103,13 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
             failures = _TRIES if "CERTIFICATE_VERIFY_FAILED" in str(error) else failures
         failures = 1 if _size(part) > before and failures < _TRIES else failures + 1
         if failures >= _TRIES:
-            raise _unreachable(package, problem)
+            reason = getattr(problem, "reason", None) or problem
+            code = "HTTP %s, " % problem.code if isinstance(problem, urllib.error.HTTPError) else ""
+            raise BuildFailed(
+                "%s cannot be fetched from %s: %s%s" % (package.label, masked(package.url), code, reason),
+                stage="fetch", need=[package.sha256],
+                hint="let the client fetch (fetch_on: client), or set https_proxy on the host",
+            )  # fmt: skip
         until = time.monotonic() + _FIRST_PAUSE_S * 2 ** (failures - 1)
         while time.monotonic() < until:
             moved(0)
@@ -172,15 +175,6 @@ def masked(url: str) -> str:
     return re.sub(r"/t/[^/\s]+/", "/t/***/", re.sub(r"://[^/\s]*@", "://***@", url))
 
 
-def _unreachable(package: "PlannedPackage", problem: Exception) -> BuildFailed:
-    reason = getattr(problem, "reason", None) or problem
-    code = "HTTP %s, " % problem.code if isinstance(problem, urllib.error.HTTPError) else ""
-    return BuildFailed(
-        "%s cannot be fetched from %s: %s%s" % (package.label, masked(package.url), code, reason), stage="fetch",
-        hint="let the client fetch (fetch_on: client), or set https_proxy on the host", need=[package.sha256],
-    )  # fmt: skip
-
-
 def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
@@ -191,11 +185,7 @@ def _size(path: str) -> int:
 def join_pieces(root: str, sha256: str, token: str, moved: "Callable[[int], None]") -> "Optional[str]":
     """Return the path of the archive, joined from its pieces if they are complete; None if it is not there.
 
-    Args:
-        root: The root of environments.
-        sha256: The archive's.
-        token: The builder's, for the names of temporary files.
-        moved: Called after each block with 0; may raise to stop.
+    `token` is the builder's, for the names of temporary files; `moved` gets 0 after each block, and may raise to stop.
     """
     final, folder = blob(root, sha256), pieces_dir(root, sha256)
     if os.path.isfile(final):

@@ -92,8 +92,7 @@ def read_manifest(path: str) -> "Optional[Manifest]":
 class PackageDamaged(Exception):
     """A file of an unpacked package is missing or truncated: a purging file system, or a crash of the machine.
 
-    Attributes:
-        package: The package's folder.
+    `package` is its folder.
     """
 
     def __init__(self, package: str) -> None:

@@ -170,12 +170,7 @@ class LockHolder:
 
 
 class OtherHolder:
-    """Another holder of a lock, observed repeatedly.
-
-    Args:
-        root: The root of environments.
-        token: Its token.
-    """
+    """Another holder of a lock, observed repeatedly."""
 
     def __init__(self, root: str, token: str) -> None:
         self.token = token

@@ -38,15 +38,7 @@ def archive_path(root: str, env_id: str, node_root: str) -> str:
 def pack_environment(
     root: str, env_id: str, node_root: str, holder: "LockHolder", stop: "Callable[..., None]"
 ) -> "dict[str, Any]":
-    """Make the archive unless it exists.
-
-    Args:
-        root: The root of environments.
-        env_id: An existing environment.
-        node_root: The folder on the nodes, absolute.
-        holder: This process.
-        stop: Called now and then; may raise.
-    """
+    """Make the archive of an existing environment for the nodes' folder, unless there is one."""
     final = archive_path(root, env_id, node_root)
     lock = FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
     lock.wait(stop)
@@ -102,15 +94,7 @@ def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes, executable: bool) -
 def unpack_environment(
     root: str, env_id: str, node_root: str, holder: "LockHolder", stop: "Callable[..., None]"
 ) -> "dict[str, Any]":
-    """Unpack the environment on this node unless it is there.
-
-    Args:
-        root: The root of environments, which holds the archive.
-        env_id: The environment.
-        node_root: This node's folder, which the caller owns.
-        holder: This process, with its heartbeat in `node_root`.
-        stop: Called now and then; may raise.
-    """
+    """Unpack the environment into this node's folder, where `holder` has its heartbeat, unless it is there."""
     prefix = environment_dir(node_root, env_id)
     lock = FolderLock(os.path.join(build_dir(node_root, env_id), LOCK), holder)
     lock.wait(stop)

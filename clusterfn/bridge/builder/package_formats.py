@@ -81,11 +81,7 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
 
 
 def layout_beside_conda(plan: "BuildPlan", prefix: str, site: "Optional[str]") -> Layout:
-    """Compute what is added to an environment that conda has filled with a Python.
-
-    Raises:
-        PackageDamaged: As `layout_of_plan`.
-    """
+    """Compute what is added to an environment that conda has filled with a Python; raise as `layout_of_plan` does."""
     made = Layout(prefix, plan.python, site)
     _place_packages(made, _read_manifests(plan))
     return made

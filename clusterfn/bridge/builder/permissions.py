@@ -36,12 +36,9 @@ def refuse_untrusted(root: str, owners: "Iterable[str]", env_id: str = "") -> No
     """Refuse a root of environments, or an environment in it, that another user could have filled.
 
     Args:
-        root: Of environments; it need not exist.
+        root: The root; it need not exist.
         owners: Names of users and groups that are trusted.
         env_id: The environment; "" for the root alone.
-
-    Raises:
-        BuildFailed: It names the folder and the user.
     """
     trusted = Trusted(owners)
     found = trusted.objection(root)
@@ -54,11 +51,7 @@ def refuse_untrusted(root: str, owners: "Iterable[str]", env_id: str = "") -> No
 
 
 def check_trusted(trusted: Trusted, path: str) -> bool:
-    """Return whether a path exists; refuse it if it belongs to an untrusted user.
-
-    Raises:
-        BuildFailed: It names the user.
-    """
+    """Return whether a path exists; refuse it if it belongs to an untrusted user."""
     for look in (os.lstat, os.stat):
         try:
             found = look(path)

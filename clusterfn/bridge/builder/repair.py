@@ -34,7 +34,6 @@ def repair_environment(root: str, env_id: str, holder: "LockHolder", stopping: "
 
     Raises:
         BuildFailed: There is no such environment, or archives are needed (`need`).
-        BuildStopped: `stopping` was set.
     """
     lock = FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
     lock.wait(stopper(stopping))
