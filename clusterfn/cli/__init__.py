@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from clusterfn.cli.parser import make_parser
 from clusterfn.errors import ClusterfnError, ConfigError
 
-__all__ = ["Complaint", "describe_error", "main"]
+__all__ = ["Complaint", "FileFailed", "describe_error", "main"]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -57,13 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_error(error: BaseException, loud: bool) -> int | None:
     """Print what went wrong to stderr; return the exit code, or None for an error that nothing foresaw."""
-    from clusterfn.calls import job_display  # late, as are those below: they take time, and `clusterfn --help` is fast
+    from clusterfn.calls import job_display  # late, as below: they take time, and `clusterfn --help` is fast
 
     complaint = describe_error(error, loud)
     if complaint is None:
         return None
     job_display.say(f"{complaint.text}\n")
     return complaint.code
+
+
+class FileFailed(Exception):
+    """The user's file cannot be imported; the text is Python's own complaint, from the user's lines on."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,6 @@ def describe_error(error: BaseException, loud: bool = False) -> Complaint | None
     Args:
         loud: Whether our own traceback is wanted before it.
     """
-    from clusterfn.cli.target import FileFailed
-
     if isinstance(error, FileFailed):
         text, code = str(error), USAGE
     elif isinstance(error, ClusterfnError):

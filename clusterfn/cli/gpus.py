@@ -17,11 +17,9 @@ from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.calls import job_display
 from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen, target
-from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState, open_session
-from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Question
 
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
@@ -51,11 +49,6 @@ def ask_machine(session: HostState) -> dict[str, Any]:
     return told
 
 
-def no_gpus_on_machine(told: Mapping[str, Any]) -> str:
-    """Why there is nothing to show; "" if there are cards."""
-    return "" if told["cards"] else "nvidia-smi is not there, or lists none"
-
-
 class MachineTables:
     """Both tables as text. Who watches is told for how long a held card has done nothing: since it was first seen so.
 
@@ -70,7 +63,7 @@ class MachineTables:
     def of(self, told: Mapping[str, Any]) -> str:
         """The text of one look."""
         rows = [self._row(card) for card in told["cards"]]
-        free = sum(_is_free(card) for card in told["cards"])
+        free = sum(card["holder"] is None and not card["without_lease"] for card in told["cards"])
         queue = [_waiting(place, each) for place, each in enumerate(told["waiting"], 1)]
         parts = [f"{free} of {len(rows)} GPUs free", screen.table(_MACHINE_HEAD, rows)]
         return "\n\n".join([*parts, *([screen.table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
@@ -90,10 +83,6 @@ class MachineTables:
             self._idle[card["uuid"]] = (state, self._clock())
         seconds = self._clock() - self._idle[card["uuid"]][1]
         return f" for {screen.age(seconds)}" if seconds >= 1 else ""
-
-
-def _is_free(card: Mapping[str, Any]) -> bool:
-    return card["holder"] is None and not card["without_lease"]
 
 
 def _memory(used_mib: int | None, total_mib: int | None) -> str:
@@ -168,30 +157,21 @@ def _text(session: HostState, answer: Completed) -> str:
     return answer.out.decode("utf-8", "replace")
 
 
-def no_gpus_on_cluster(told: Mapping[str, Any]) -> str:
-    """Why there is nothing to show; "" if there are cards."""
-    return "" if told["nodes"] else "no node has a gres named gpu"
-
-
 def cluster_tables(told: Mapping[str, Any]) -> str:
     """Both tables as text."""
     nodes = told["nodes"]
-    rows = [(each["node"], each["state"], each["type"] or "-", _free(each)) for each in nodes]
-    queue = [
-        (_owner_name(each), each["id"], each["wants"], each["submitted"], each["reason"]) for each in told["waiting"]
-    ]
+    rows = []
+    for each in nodes:
+        left = "?" if each["used"] is None else each["total"] - each["used"]
+        rows.append((each["node"], each["state"], each["type"] or "-", f"{left} of {each['total']}"))
+    queue = []
+    for each in told["waiting"]:
+        owner = f"you: {each['name']}" if each["own"] else str(each["user"])
+        queue.append((owner, each["id"], each["wants"], each["submitted"], each["reason"]))
     used = [each["used"] for each in nodes]
     free = "?" if None in used else sum(each["total"] for each in nodes) - sum(used)
     parts = [f"{free} of {sum(each['total'] for each in nodes)} GPUs free", screen.table(_NODES_HEAD, rows)]
     return "\n\n".join([*parts, *([screen.table(_CLUSTER_QUEUE_HEAD, queue)] if queue else [])])
-
-
-def _free(cards: Mapping[str, Any]) -> str:
-    return f"{'?' if cards['used'] is None else cards['total'] - cards['used']} of {cards['total']}"
-
-
-def _owner_name(job: Mapping[str, Any]) -> str:
-    return f"you: {job['name']}" if job["own"] else str(job["user"])
 
 
 _EVERY_S = 2.0
@@ -205,55 +185,56 @@ class GpuView:
     Attributes:
         look: Asks it; what it told, for `--json`.
         lines: The same for people; it may remember earlier looks.
-        none: Whether there are no cards, and what to say then.
+        gpus: The part of the answer that lists GPUs.
+        none: What to say where it lists none.
     """
 
     look: Callable[[HostState], dict[str, Any]]
     lines: Callable[[dict[str, Any]], str]
-    none: Callable[[dict[str, Any]], str]
+    gpus: str
+    none: str
     every_s: float
 
 
 def gpus(given: argparse.Namespace) -> int:
-    """The cards of a host and their queue."""
+    """Print the GPUs of a host and their queue."""
     _, host, _ = target.host(given.host, "gpus")
-    session, kind = open_session(host), _view_of(host)
-    return _watch(session, kind, given.json) if given.watch else _once(session, kind, given.json)
+    session = open_session(host)
+    if session.scheduler.has_nodes:
+        every_s = max(_EVERY_ON_CLUSTER_S, host.poll_floor_s)
+        view = GpuView(ask_cluster, cluster_tables, "nodes", "no node has a gres named gpu", every_s)
+    else:
+        none = "nvidia-smi is not there, or lists none"
+        view = GpuView(ask_machine, MachineTables(time.monotonic).of, "cards", none, _EVERY_S)
+    return _watch(session, view, given.json) if given.watch else _once(session, view, given.json)
 
 
-def _view_of(host: Host) -> GpuView:
-    if scheduler_for(host).has_nodes:
-        return GpuView(ask_cluster, cluster_tables, no_gpus_on_cluster, max(_EVERY_ON_CLUSTER_S, host.poll_floor_s))
-    return GpuView(ask_machine, MachineTables(time.monotonic).of, no_gpus_on_machine, _EVERY_S)
-
-
-def _once(session: HostState, kind: GpuView, as_json: bool) -> int:
-    told = kind.look(session)
-    none = kind.none(told)
+def _once(session: HostState, view: GpuView, as_json: bool) -> int:
+    told = view.look(session)
     if as_json:
         print(_json(session, told))
-    elif not none:
-        print(kind.lines(told))
-    if none:
-        job_display.say(f"clusterfn: no GPUs on {session.host.name}: {none}\n")
+    elif told[view.gpus]:
+        print(view.lines(told))
+    if not told[view.gpus]:
+        job_display.say(f"clusterfn: no GPUs on {session.host.name}: {view.none}\n")
     return 0
 
 
-def _watch(session: HostState, kind: GpuView, as_json: bool) -> int:
+def _watch(session: HostState, view: GpuView, as_json: bool) -> int:
     """Until Ctrl-C; a look that fails is shown in its place, and the next one may be better."""
     block = screen.Block(sys.stdout)
     while True:
         try:
-            told = kind.look(session)
+            told = view.look(session)
         except ClusterfnError as error:
             told, text = {"trouble": error.message}, in_one_line(error.message)
         else:
-            text = kind.none(told) or kind.lines(told)
+            text = view.lines(told) if told[view.gpus] else view.none
         if as_json:
             print(_json(session, told), flush=True)
         else:
             block.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{text}")
-        time.sleep(kind.every_s)
+        time.sleep(view.every_s)
 
 
 def _json(session: HostState, told: dict[str, Any]) -> str:

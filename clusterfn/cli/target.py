@@ -21,6 +21,7 @@ from typing import Any
 from clusterfn import public_api
 from clusterfn.api import decorator
 from clusterfn.api.decorator import ClusterFunction
+from clusterfn.cli import FileFailed
 from clusterfn.config import config_file
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
@@ -30,10 +31,6 @@ _DECORATOR = (decorator.__file__, public_api.__file__)
 _DECORATING = ("cluster", "decorate", "with_options", "on")
 _UNGUARDED = 'The file itself makes this call when it is imported; put the call below: if __name__ == "__main__":'
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-
-
-class FileFailed(Exception):
-    """The user's file cannot be imported; the text is Python's own complaint, from the user's lines on."""
 
 
 def host(name: str | None, command: str) -> tuple[config_file.Config, Host, str]:

@@ -13,7 +13,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.transports import auto, can_hold, prompts, transport_for
+from clusterfn.hosts.transports import auto, can_hold, prompts, ssh_keys, transport_for
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
@@ -63,8 +63,6 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
     Raises:
         AuthenticationError: The host does not take the key.
     """
-    from clusterfn.hosts.transports import ssh_keys
-
     # where a password alone is not enough, a key is there already, or only its administrator can install one
     if auto.needs_ssh(settings) or not ssh_keys.takes_passwords(host):
         return False
