@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class JobOnHost:
         return [json.loads(line) for line in text.split(b"\n")[:-1]]
 
     def is_at(self, stage: str) -> bool:
-        """Whether it has come as far as this stage; cheap, for it is asked a thousand times a second."""
+        """Whether it has come as far as this stage; cheap, for it is asked 200 times a second."""
         if stage == "submit":
             return self.folder.exists()
         if stage == "start":
@@ -83,8 +83,7 @@ class JobOnHost:
 
     def processes(self) -> list[str]:
         """Living processes that carry its tag or are of its bridge, in words."""
-        tag, word = f"{TAG}={self.id}/".encode(), self.id.encode()
-        return [f"{pid} {_cmdline(pid)!r}" for pid in _newest() if _belongs(pid, tag, word)]
+        return processes_of([self])
 
     def tagged(self) -> list[str]:
         """Those that carry its tag."""
@@ -127,6 +126,12 @@ _WORDS = {
 }
 
 
+def processes_of(jobs: Iterable[JobOnHost]) -> list[str]:
+    """The same of many jobs, in one look at all processes."""
+    ids = {job.id.encode() for job in jobs}
+    return [f"{pid} {_cmdline(pid)!r}" for pid in _newest() if _belongs(pid, ids)]
+
+
 def until(look: Callable[[], Any], limit_s: float, pause_s: float = 0.02) -> Any:
     """What `look` gives as soon as it is true; what it gives at last otherwise."""
     deadline = time.monotonic() + limit_s
@@ -166,13 +171,16 @@ def _newest() -> Iterator[int]:
     yield from sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
 
 
-def _belongs(pid: int, tag: bytes, word: bytes) -> bool:
+def _belongs(pid: int, jobs: Collection[bytes]) -> bool:
     if not _lives(pid):
         return False
     words = _cmdline(pid)
-    if word in words and (b"job.sh" in words or b"supervise.py" in words or b"worker.py" in words):
+    ours = b"job.sh" in words or b"supervise.py" in words or b"worker.py" in words
+    if ours and any(job in words for job in jobs):
         return True
-    return _has(pid, tag)
+    tag = TAG.encode() + b"="
+    entries = _read(Path(f"/proc/{pid}/environ")).split(b"\0")
+    return any(entry[len(tag) :].split(b"/")[0] in jobs for entry in entries if entry.startswith(tag))
 
 
 def _lives(pid: int) -> bool:

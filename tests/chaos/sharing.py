@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.chaos import holds
 from tests.chaos.lanes import Lane
-from tests.chaos.onhost import JobOnHost, until
+from tests.chaos.onhost import JobOnHost, processes_of, until
 from tests.chaos.world import MINOR
 from tests.lab import Lab, OwnBox
 
@@ -143,7 +143,7 @@ class Sharing:
 
     def left(self) -> list[str]:
         """Processes that still run for a job of theirs."""
-        return [line for job in self.sent.values() for line in self.there(job).processes()]
+        return processes_of(map(self.there, self.sent.values()))
 
     def names(self) -> set[str]:
         """Names of ours that are bound on the boxes."""

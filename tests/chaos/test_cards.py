@@ -53,12 +53,12 @@ def sharing(lab: Lab) -> Iterator[Sharing]:
         yield box
 
 
-SHORT = Play(20, 0.5, {"supervisor": 1, "worker": 1, "agent": 1, "spooler": 1}, (0.5, 1.5), 90.0)
+SHORT = Play(14, 1.0, {"supervisor": 1, "worker": 1, "agent": 1, "spooler": 1}, (0.5, 1.5), 90.0)
 LONG = Play(200, 2.0, {"supervisor": 12, "worker": 12, "agent": 10, "spooler": 12}, (0.3, 1.0), 900.0)
 
 
 @pytest.mark.timeout(300)
-def test_twenty_jobs_of_two_users_are_given_cards_fairly(sharing: Sharing, table: Callable[[str], None]) -> None:
+def test_fourteen_jobs_of_two_users_are_given_cards_fairly(sharing: Sharing, table: Callable[[str], None]) -> None:
     play(sharing, SHORT, table)
 
 

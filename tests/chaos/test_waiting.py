@@ -58,10 +58,10 @@ def resident_mb(pid: int) -> float:
 
 
 @pytest.mark.timeout(240)
-def test_thirty_jobs_wait_in_one_process_and_are_found_by_another_client(
+def test_ten_jobs_wait_in_one_process_and_are_found_by_another_client(
     sharing: Sharing, table: Callable[[str], None]
 ) -> None:
-    wait_unattended(sharing, 30, table)
+    wait_unattended(sharing, 10, table)
 
 
 @pytest.mark.long

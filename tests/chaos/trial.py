@@ -28,6 +28,7 @@ VICTIMS = ("client", "agent", "sshd", "script", "supervisor", "worker")
 NEVER = "never began"
 STARTS_S = 80.0  # other tests may have taken a node of SLURM away for a while
 ENDS_S = 90.0
+LOOK_S = 0.005
 TAGGED_S = 10.0  # what a job may leave for so long; what only concludes for it, for as long again
 _OUTSIDE = frozenset(["client", "agent", "sshd"])
 _BEFORE_WORKER = ("submit", "queue", "start", "lease")
@@ -180,7 +181,7 @@ class Trial:
         if stage == "queue":
             return bool(until(self._is_queued, 30, 0.1))
         wanted = stage if stage != "start" or "supervisor" not in self.plan.victims else "claimed"
-        return bool(until(lambda: job.is_at(wanted), STARTS_S, 0.001))
+        return bool(until(lambda: job.is_at(wanted), STARTS_S, LOOK_S))
 
     def _is_queued(self) -> bool:
         argv = ("squeue", "-h", "--states=all", "-o", "%j")
@@ -218,7 +219,7 @@ class Trial:
             found |= {"agent": [agent], "sshd": session_of(agent)}
         inside = set(self.plan.victims) - _OUTSIDE
         if inside and self.plan.stage == "start":
-            found |= {name: [pid] for name, pid in (until(lambda: self._all(inside), 5, 0.001) or {}).items()}
+            found |= {name: [pid] for name, pid in (until(lambda: self._all(inside), 5, 0.02) or {}).items()}
         elif inside:
             found |= {name: [pid] for name, pid in self.job.by_event().items()}
         # 0 and 1 stand for somebody who is gone; to kill them would hit our own group, or init.

@@ -55,6 +55,7 @@ class Row:
         left_s: How long processes of the job may go on after the outcome.
         alone: Rows of the same word do not run at the same time; those of "nodes" not beside any other.
         long: Only in test-long.
+        long_on: Hosts on which it runs only in test-long: what differs there from its others, other rows show.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Row:
     left_s: float = 10.0
     alone: str = ""
     long: bool = False
+    long_on: Sequence[str] = ()
 
 
 class Case:
@@ -268,15 +270,18 @@ def _has_outcome(attempt: Path) -> bool:
 
 
 def _belongs(pid: int, tag: bytes, word: bytes) -> bool:
-    folder = Path(f"/proc/{pid}")
     try:
-        if (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+        arguments = _read(f"/proc/{pid}/cmdline")
+        if not arguments:  # a thread of the kernel, or dead
             return False
-        variables = (folder / "environ").read_bytes().split(b"\0")
-        arguments = (folder / "cmdline").read_bytes()
+        ours = word in arguments and any(name in arguments for name in (b"job.sh", b"supervise.py", b"slurm_script"))
+        if not ours and not any(part.startswith(tag) for part in _read(f"/proc/{pid}/environ").split(b"\0")):
+            return False
+        return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in b"ZX"
     except OSError:
         return False
-    ours = any(part.startswith(tag) for part in variables)
-    return ours or (
-        word in arguments and (b"job.sh" in arguments or b"supervise.py" in arguments or b"slurm_script" in arguments)
-    )
+
+
+def _read(name: str) -> bytes:
+    with Path(name).open("rb") as file:
+        return file.read()

@@ -126,12 +126,18 @@ ODD = "ü 日本 %j $HOME 'q' \"d\" \\ !"
 ROWS: list[Row] = [
     # The eleven functions of requirements, section 2.
     Row("returns", "2.1", calls.returns, value=42),
-    Row("40 lines", "2.1", calls.long_body, (4,), value=calls.long_body(4)),
-    Row("ValueError", "2.2 3c 1", calls.raises, expect=ValueError, text=("boom",), check=remote_traceback_is_cause),
-    Row("40 lines, helper", "2.3", calls.long_body_with_helper, (4,), value=calls.long_body_with_helper(4)),
-    Row("globals", "2.4", calls.uses_globals, value="[3]"),
-    Row("inner lru_cache", "2.5", calls.inner_cache, value=(832040, 31)),
-    Row("walrus", "2.6", calls.walrus, value=3),
+    Row("40 lines", "2.1", calls.long_body, (4,), value=calls.long_body(4), long_on=("slurm",)),
+    Row(
+        "ValueError", "2.2 3c 1", calls.raises, expect=ValueError, text=("boom",), check=remote_traceback_is_cause,
+        long_on=("bare",),
+    ),
+    Row(
+        "40 lines, helper", "2.3", calls.long_body_with_helper, (4,), value=calls.long_body_with_helper(4),
+        long_on=("bare",),
+    ),
+    Row("globals", "2.4", calls.uses_globals, value="[3]", long_on=("bare",)),
+    Row("inner lru_cache", "2.5", calls.inner_cache, value=(832040, 31), long_on=("slurm",)),
+    Row("walrus", "2.6", calls.walrus, value=3, long_on=("slurm",)),
     Row(
         "os._exit(3)", "2.7 3c 3", calls.exits, expect=errors.ExitedEarly, stage="function",
         text=("exit code 3",), seen=("last words",), check=code_is(3),
@@ -139,42 +145,56 @@ ROWS: list[Row] = [
     Row(
         "SIGSEGV", "2.8 3c 5", calls.crashes, expect=errors.KilledBySignal, stage="function",
         text=("SIGSEGV", "compiled library"), seen=("Segmentation fault", "in crashes"), check=signal_is("SIGSEGV"),
+        long_on=("bare",),
     ),
     Row(
         "numpy array", "2.9", calls.returns_numpy, expect=errors.ResultError, stage="result",
         text=("needs the module numpy", "not installed here"),
-        options={"environment": "python:/opt/clusterfn-lab/envs/torch/bin/python"},
+        options={"environment": "python:/opt/clusterfn-lab/envs/torch/bin/python"}, long_on=("bare",),
     ),
-    Row("local class", "2.10", calls.returns_local_class, check=is_point),
+    Row("local class", "2.10", calls.returns_local_class, check=is_point, long_on=("slurm",)),
     # 1-12: what the function itself does.
-    Row("chained cause", "3c 1", calls.raises_chain, expect=ValueError, text=("no such key",), check=chain_is_intact),
-    Row("odd constructor", "3c 1", calls.raises_own, expect=calls.NeedsTwo, text=("too odd",), check=own_facts),
+    Row(
+        "chained cause", "3c 1", calls.raises_chain, expect=ValueError, text=("no such key",), check=chain_is_intact,
+        long_on=("bare",),
+    ),
+    Row(
+        "odd constructor", "3c 1", calls.raises_own, expect=calls.NeedsTwo, text=("too odd",), check=own_facts,
+        long_on=("slurm",),
+    ),
     Row(
         "foreign exception", "3c 2", calls.raises_foreign, expect=errors.FunctionError, stage="function",
         text=("OnlyThere", "nobody here knows me"), seen=("raises_foreign",), check=names_the_foreign_type,
+        long_on=("bare",),
     ),
-    Row("os._exit(0)", "3c 3", calls.exits, (0,), errors.ExitedEarly, text=("exit code 0",), stage="function"),
+    Row(
+        "os._exit(0)", "3c 3", calls.exits, (0,), errors.ExitedEarly, text=("exit code 0",), stage="function",
+        long_on=("slurm",),
+    ),
     Row(
         "sys.exit(2)", "3c 4", calls.sys_exit, (2,), errors.FunctionError, text=("SystemExit: 2",),
-        seen=("in sys_exit",), stage="function",
+        seen=("in sys_exit",), stage="function", long_on=("bare",),
     ),
     Row("sys.exit('x')", "3c 4", calls.sys_exit, ("x",), errors.FunctionError, text=("SystemExit: x",),
-        stage="function"),
+        stage="function", long_on=("slurm",)),
     Row(
         "KeyboardInterrupt", "3c 6", calls.interrupts, expect=errors.FunctionError, text=("KeyboardInterrupt",),
-        stage="function",
+        stage="function", long_on=("slurm",),
     ),
     Row(
         "StopIteration", "3c 6", calls.stops_iteration, expect=errors.FunctionError, text=("StopIteration",),
-        stage="function",
+        stage="function", long_on=("slurm",),
     ),
-    Row("70 MB of noise", "3c 7", calls.floods, value="intact", check=cut_output, takes_s=6),
-    Row("closes its output", "3c 8", calls.closes_output, value="intact"),
-    Row("removes its folder", "3c 9", calls.removes_its_folder, value="intact"),
+    Row("70 MB of noise", "3c 7", calls.floods, value="intact", check=cut_output, takes_s=6, long_on=("slurm",)),
+    Row("closes its output", "3c 8", calls.closes_output, value="intact", long_on=("bare",)),
+    Row("removes its folder", "3c 9", calls.removes_its_folder, value="intact", long_on=("bare",)),
     Row("leaves children", "3c 10", calls.leaves_children, value="intact", check=notes_children),
-    Row("leaves a thread", "3c 11", calls.leaves_thread, value="intact", left_s=25, takes_s=16),
-    Row("recursion", "3c 12", calls.recurses, expect=RecursionError, text=("maximum recursion",)),
-    Row("MemoryError", "3c 12", calls.memory_error, expect=MemoryError, check=remote_traceback_is_cause),
+    Row("leaves a thread", "3c 11", calls.leaves_thread, value="intact", left_s=25, takes_s=16, long_on=("slurm",)),
+    Row("recursion", "3c 12", calls.recurses, expect=RecursionError, text=("maximum recursion",), long_on=("slurm",)),
+    Row(
+        "MemoryError", "3c 12", calls.memory_error, expect=MemoryError, check=remote_traceback_is_cause,
+        long_on=("slurm",),
+    ),
     # 13-16: limits and requests.
     Row(
         "kernel OOM", "3c 13", calls.hogs_memory, (300,), errors.OutOfMemory, stage="function", hosts=("cgroup",),
@@ -294,7 +314,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "worker told to end", "3c 24", calls.sleeps_with_children, expect=errors.KilledBySignal, stage="function",
-        text=("SIGTERM",), act=do.kill("worker", number=signal.SIGTERM), check=signal_is("SIGTERM"),
+        text=("SIGTERM",), act=do.kill("worker", number=signal.SIGTERM), check=signal_is("SIGTERM"), long_on=("slurm",),
     ),
     Row(
         "supervisor killed", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="supervisor",
@@ -302,7 +322,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "supervisor told to end", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="supervisor",
-        text=("supervisor",), act=do.kill("supervisor", number=signal.SIGTERM), check=used_so_far,
+        text=("supervisor",), act=do.kill("supervisor", number=signal.SIGTERM), check=used_so_far, long_on=("bare",),
     ),
     Row(
         "job.sh killed", "3c 25", calls.sleeps, (4,), value="slept", hosts=("bare",), act=do.kill("script"), takes_s=6,
@@ -350,16 +370,16 @@ ROWS: list[Row] = [
     ),
     Row(
         "environment went away", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
-        text=("cannot be started", "No such file"), send=do.interpreter(do.stays_away),
+        text=("cannot be started", "No such file"), send=do.interpreter(do.stays_away), long_on=("bare",),
     ),
     Row(
         "environment changed", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
-        text=("Python 3.8", "expected 3.11"), send=do.interpreter(do.becomes_38),
+        text=("Python 3.8", "expected 3.11"), send=do.interpreter(do.becomes_38), long_on=("slurm",),
     ),
     Row(
         "other Python", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
         text=("Python 3.8", "needs Python 3.9"), check=nothing_was_sent,
-        options={"environment": "python:/opt/clusterfn-lab/python/3.8/bin/python"},
+        options={"environment": "python:/opt/clusterfn-lab/python/3.8/bin/python"}, long_on=("slurm",),
     ),
     Row(
         "setup: fails", "-", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
@@ -367,7 +387,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "no such module", "-", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
-        options={"modules": ["cuda/99"]}, text=("module cuda/99 could not be loaded",),
+        options={"modules": ["cuda/99"]}, text=("module cuda/99 could not be loaded",), long_on=("slurm",),
     ),
     # 38-40: bytes.
     Row(
@@ -376,7 +396,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "payload: cut", "3c 38", calls.raises, ("x" * 99,), errors.PayloadError, stage="load", text=("check sum",),
-        send=do.damaged_payload(do.cut),
+        send=do.damaged_payload(do.cut), long_on=("slurm",),
     ),
     Row(
         "blob: a bit flipped", "3c 38", calls.size_of, (bytes(range(256)) * 8192,), errors.PayloadError, stage="load",
@@ -384,45 +404,46 @@ ROWS: list[Row] = [
     ),
     Row(
         "value: a bit flipped", "3c 38", calls.large, (1,), errors.ResultError, stage="result",
-        text=("damaged", "check sum"), act=do.damage_value(do.flipped),
+        text=("damaged", "check sum"), act=do.damage_value(do.flipped), long_on=("bare",),
     ),
     Row(
         "value: cut", "3c 38", calls.large, (1,), errors.ResultError, stage="result",
-        text=("damaged", "bytes arrived"), act=do.damage_value(do.cut),
+        text=("damaged", "bytes arrived"), act=do.damage_value(do.cut), long_on=("slurm",),
     ),
-    Row("20 MB there", "3c 39", calls.size_of, (_20_MB,), value=20 << 20, takes_s=4),
-    Row("20 MB back", "3c 39", calls.large, (20,), check=is_all_ab(20), takes_s=4),
+    Row("20 MB there", "3c 39", calls.size_of, (_20_MB,), value=20 << 20, takes_s=4, long_on=("bare",)),
+    Row("20 MB back", "3c 39", calls.large, (20,), check=is_all_ab(20), takes_s=4, long_on=("slurm",)),
     Row(
         "300 MB back", "3c 39", calls.large, (300,), check=is_all_ab(300), options={"memory": "2GB"},
         takes_s=20, long=True,
     ),
     Row(
         "unpicklable", "3c 40", calls.returns_lock, expect=errors.ResultError, stage="result",
-        text=("result['model'][0]", "lock"),
+        text=("result['model'][0]", "lock"), long_on=("bare",),
     ),
     Row(
         "generator", "3c 40", calls.returns_generator, expect=errors.ResultError, stage="result",
-        text=("generator", "return a list"),
+        text=("generator", "return a list"), long_on=("slurm",),
     ),
     Row(
         "exits when loaded", "3c 40", calls.returns_trap, expect=errors.ResultError, stage="result",
-        text=("cannot be loaded here: SystemExit: 3",),
+        text=("cannot be loaded here: SystemExit: 3",), long_on=("slurm",),
     ),
     Row(
         "outcome.json damaged", "3c 38", calls.returns, expect=errors.JobError, stage="result",
-        text=("outcome.json is damaged",), act=do.damage_outcome,
+        text=("outcome.json is damaged",), act=do.damage_outcome, long_on=("bare",),
     ),
     Row(  # here is a folder of that name
         "outputs find no place", "3c 32", calls.leaves_file, ("tests",), value=1, options={"outputs": ["tests"]},
+        long_on=("slurm",),
     ),
     # 44-46: names and shells.
     Row(
         "odd values", "3c 44", calls.echo, (ODD, {ODD: [ODD]}, "\udcff", "a\nb", "-n"),
-        value=((ODD, {ODD: [ODD]}, "\udcff", "a\nb", "-n"), {}),
+        value=((ODD, {ODD: [ODD]}, "\udcff", "a\nb", "-n"), {}), long_on=("bare",),
     ),
     Row(
         "odd names", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]),
-        options={"env": {"ODD": ODD}, "name": "a.b-c_d"},
+        options={"env": {"ODD": ODD}, "name": "a.b-c_d"}, long_on=("slurm",),
     ),
     Row("odd home", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]), hosts=("odd-home",),
         options={"env": {"ODD": ODD}}),
@@ -433,12 +454,15 @@ ROWS: list[Row] = [
     Row("odd root, SLURM", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]),
         hosts=("odd-root-slurm",), options={"env": {"ODD": ODD}}),
     Row("tcsh and fish", "3c 45", calls.returns, value=42, hosts=("tcsh", "fish", "tcsh-slurm", "fish-slurm"),
-        takes_s=4),
+        takes_s=4, long_on=("tcsh-slurm", "fish")),
     Row(
         "nologin", "3c 45", calls.returns, expect=errors.HostError, hosts=("nologin",),
         text=("login shell",), seen=("not available",), check=nothing_was_sent,
     ),
-    Row("noisy .bashrc", "3c 46", calls.returns, value=42, hosts=("noisy", "noisy-slurm"), takes_s=4),
+    Row(
+        "noisy .bashrc", "3c 46", calls.returns, value=42, hosts=("noisy", "noisy-slurm"), takes_s=4,
+        long_on=("noisy",),
+    ),
     Row(
         "exit in .bashrc", "3c 46", calls.returns, expect=errors.HostError, hosts=("exits",),
         text=("did not start the agent", "rc file must not exit"), check=nothing_was_sent,
@@ -452,9 +476,8 @@ ROWS: list[Row] = [
 
 # Cheap ones that need no lab.
 LOCAL = (
-    "ValueError", "chained cause", "os._exit(3)", "SIGSEGV", "sys.exit(2)", "worker killed", "supervisor killed",
-    "unpicklable", "exits when loaded", "outcome.json damaged", "outputs find no place", "memory of the tree",
-    "time limit", "Job.stop()", "leaves children",
+    "ValueError", "os._exit(3)", "SIGSEGV", "worker killed", "supervisor killed", "unpicklable",
+    "outcome.json damaged", "memory of the tree", "time limit", "Job.stop()", "leaves children",
 )  # fmt: skip
 
 

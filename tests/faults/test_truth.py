@@ -19,7 +19,9 @@ _LATE = pytest.mark.filterwarnings("ignore:.*was not fetched")  # a warning, and
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1000), _LATE]
 
 CASES = [
-    pytest.param(row, host, id=f"{row.name}-{host}", marks=[pytest.mark.long] if row.long else [])
+    pytest.param(
+        row, host, id=f"{row.name}-{host}", marks=[pytest.mark.long] if row.long or host in row.long_on else []
+    )
     for row in ROWS
     for host in row.hosts
 ]
