@@ -61,7 +61,7 @@ def local_host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture(
-    params=[6, 8, 13, *(pytest.param(minor, marks=pytest.mark.long) for minor in (7, 9, 10, 11, 12))],
+    params=[6, 13, *(pytest.param(minor, marks=pytest.mark.long) for minor in (7, 8, 9, 10, 11, 12))],
     ids=lambda minor: f"py3{minor}",
 )
 def here(request: pytest.FixtureRequest, connect_to: Connect, tmp_path: Path) -> HostConnection:

@@ -102,6 +102,8 @@ def address(lab: Any, newcomer: Any) -> str:
 class Onlooker:
     """Looks again and again for a word in the arguments and variables of all processes of this machine."""
 
+    _NAMES = ("cmdline", "environ")
+
     def __init__(self, word: str) -> None:
         self.seen: set[str] = set()
         self.looks = 0
@@ -118,14 +120,14 @@ class Onlooker:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(0.05):
+        while not self._over.wait(0.1):
             self.looks += 1
-            for name in ("cmdline", "environ"):
-                self.seen |= {str(path) for path in Path("/proc").glob(f"[0-9]*/{name}") if self._holds(path)}
+            paths = [f"/proc/{pid}/{name}" for pid in os.listdir("/proc") if pid.isdigit() for name in self._NAMES]
+            self.seen |= set(filter(self._holds, paths))
 
-    def _holds(self, path: Path) -> bool:
+    def _holds(self, path: str) -> bool:
         try:
-            return self._word in path.read_bytes()
+            return self._word in Path(path).read_bytes()
         except OSError:  # it has ended
             return False
 
@@ -155,13 +157,10 @@ def test_the_readme_leads_to_a_result(
     assert onlooker.looks and not onlooker.seen
     assert newcomer.password not in terminal.seen
     assert not holding(newcomer.password, laptop.home, laptop.project, newcomer.home, lab.root / "log")
+    the_same_command_again_finds_all_in_place(typed[0], laptop, terminal, newcomer)
 
 
-def test_the_same_command_again_finds_all_in_place(
-    laptop: Laptop, terminal: Terminal, newcomer: Any, address: str
-) -> None:
-    command = readme_commands(address)[0]
-    terminal.command(command, {**RETURNS, **TRUSTS, PASSWORD: newcomer.password})
+def the_same_command_again_finds_all_in_place(command: str, laptop: Laptop, terminal: Terminal, newcomer: Any) -> None:
     keys = newcomer.home / ".ssh" / "authorized_keys"
     before = {name: (laptop.home.parent / name).read_bytes() for name in laptop.files() if "jobs.jsonl" not in name}
     assert len(keys.read_text().splitlines()) == 1

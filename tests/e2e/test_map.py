@@ -40,6 +40,9 @@ from tests.e2e.many_items import measure
 
 pytestmark = pytest.mark.lab
 BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+# What does not differ between the two; the other one in test-long.
+ON_BARE = pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
+ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", marks=pytest.mark.long)])
 
 
 @pytest.fixture
@@ -114,7 +117,14 @@ def began(gate, x):
 
 
 @pytest.mark.parametrize(
-    ("host", "count"), [("local", 3), ("local", 20), ("tensor01", 20), ("slurm", 3), ("slurm", 20)]
+    ("host", "count"),
+    [
+        ("local", 3),
+        ("tensor01", 20),
+        ("slurm", 20),
+        pytest.param("local", 20, marks=pytest.mark.long),
+        pytest.param("slurm", 3, marks=pytest.mark.long),
+    ],
 )
 def test_results_come_in_order(hosts, host, count):
     group = cluster(host=host, memory="256MB")(square).map(range(count), max_parallel=4)
@@ -124,7 +134,7 @@ def test_results_come_in_order(hosts, host, count):
     assert group.logs(2) == "squaring 2\n"
 
 
-@BOTH
+@ON_BARE
 def test_a_hundred_items_grow_no_files_with_items(hosts, host, tmp_path):
     group = cluster(host=host)(square).map(range(100), max_parallel=4)
 
@@ -133,7 +143,7 @@ def test_a_hundred_items_grow_no_files_with_items(hosts, host, tmp_path):
     assert len(files) < 100
 
 
-@BOTH
+@ON_SLURM
 def test_each_end_in_the_middle_is_its_own(hosts, host):
     function = cluster(host=host, time="3s", memory="200MB")(troubled)
 
@@ -303,7 +313,7 @@ def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeyp
     assert group.retry_failed().results(90) == [2] * 4
 
 
-@BOTH
+@ON_BARE
 def test_a_group_is_found_again_and_is_one_line_of_jobs(hosts, host, run_script, capfd):
     text = f"""
 import json
@@ -397,7 +407,7 @@ def alive(pid):
         return False
 
 
-@BOTH
+@ON_SLURM
 def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, host):
     group = cluster(host=host)(counted_until_told(gate, (1, 4))).map(range(12), max_parallel=2)
     pid, supervisor = wait_until(lambda: began(gate, 1), 40)[0]
@@ -490,7 +500,7 @@ def test_a_value_that_a_crash_cut_short_is_the_damage_of_its_item_alone(hosts):
     assert "the value is damaged" in damaged.message
 
 
-@pytest.mark.parametrize("ends_at_once", [True, False])
+@pytest.mark.parametrize("ends_at_once", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_refused_map_leaves_nothing_behind(hosts, lab, tmp_path, monkeypatch, ends_at_once):
     config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=("slurm",))
     config.write_text(config.read_text().replace("cpu: short", "cpu: nosuch"))
@@ -620,7 +630,7 @@ def test_ctrl_c_twice_ends_a_group(waiting):
     assert group.wait(20) and group.states == ["RETURNED", "CANCELLED", "CANCELLED"]
 
 
-@BOTH
+@ON_SLURM
 def test_a_group_that_was_stopped_before_all_had_begun_is_found_with_all_its_ends(hosts, host, run_script):
     text = f"""
 import json, time
@@ -678,7 +688,7 @@ group.stop()
 """
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("half", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_where_a_client_died_while_it_stopped_a_group_the_next_one_ends_the_telling(hosts, run_script, capfd, half):
     group_id = run_script(DIES.format(half=half))
     journals = (hosts.root / "jobs" / group_id).glob("elements/*/attempts/1/journal.jsonl")

@@ -68,7 +68,7 @@ def load(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("lines", SIZES)
+@pytest.mark.parametrize("lines", [1, 5000, *(pytest.param(lines, marks=pytest.mark.long) for lines in SIZES[1:-1])])
 def test_a_function_of_any_length_in_a_module(hosts, load, lines):
     function = load(with_lines(lines), "steps", "tensor01")
 
@@ -85,7 +85,7 @@ def test_each_of_those_lengths_has_its_own_value():
     assert len(values) == len(SIZES)
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
 def test_functions_of_all_lengths_in_a_script(hosts, run_script, host):
     text = ["import json", "from clusterfn import cluster"]
     for lines in SIZES:
@@ -100,20 +100,21 @@ def test_functions_of_all_lengths_in_a_script(hosts, run_script, host):
     assert there == here
 
 
-@pytest.mark.parametrize("calls", [1, 5, 50])
+@pytest.mark.parametrize("calls", [50, *(pytest.param(calls, marks=pytest.mark.long) for calls in (1, 5))])
 def test_any_number_of_child_processes(hosts, load, calls):
     function = load(with_calls(calls), "calls", "tensor01")
 
     assert function() == function.local()
 
 
+@pytest.mark.long
 def test_fifty_child_processes_on_slurm(hosts, load):
     function = load(with_calls(50), "calls", "slurm")
 
     assert function() == function.local()
 
 
-@pytest.mark.parametrize("size", [1 << 10, 100 << 10, 10 << 20])
+@pytest.mark.parametrize("size", [100 << 10, *(pytest.param(n, marks=pytest.mark.long) for n in (1 << 10, 10 << 20))])
 def test_string_literals_of_any_size_in_a_module(hosts, load, size):
     function = load(with_literal(size), "literal", "tensor01")
 
@@ -121,8 +122,8 @@ def test_string_literals_of_any_size_in_a_module(hosts, load, size):
     assert function.local()[0] == size
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
-@pytest.mark.parametrize("size", [1 << 10, 10 << 20])
+@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
+@pytest.mark.parametrize("size", [10 << 20, pytest.param(1 << 10, marks=pytest.mark.long)])
 def test_string_literals_of_any_size_in_a_script(hosts, run_script, host, size):
     ending = "import json\nprint(json.dumps([literal(), literal.local()]))\n"
     source = with_literal(size).replace("def literal", f"@cluster(host={host!r})\ndef literal")
@@ -133,7 +134,7 @@ def test_string_literals_of_any_size_in_a_script(hosts, run_script, host, size):
     assert here[0] == size
 
 
-@pytest.mark.parametrize("size", [1 << 10, 100 << 10])
+@pytest.mark.parametrize("size", [100 << 10, pytest.param(1 << 10, marks=pytest.mark.long)])
 def test_code_as_a_string_with_every_quote_passes_through_a_child_process(hosts, load, size):
     code = f"import sys\ntext = {SHELL!r} + sys.argv[1]\nsys.stdout.buffer.write(text.encode())\n"
     argument = (SHELL * (size // len(SHELL.encode()) + 1)).encode()[:size].decode("utf-8", "ignore")
