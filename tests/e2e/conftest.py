@@ -19,6 +19,10 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 MINOR = f"3.{sys.version_info[1]}"
 _OLD_S = 3600.0
+BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+# What does not differ between the two; the other one in test-long.
+ON_BARE = pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
+ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", marks=pytest.mark.long)])
 ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
 
 

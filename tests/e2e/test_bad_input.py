@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ConfigError, EnvironmentBuildError, File, PayloadError, cluster
+from tests.e2e.conftest import ON_BARE
 
 
 def plain(*args):
@@ -179,7 +180,7 @@ def test_an_environment_that_cannot_be_is_refused(here):
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@ON_BARE
 def test_an_environment_older_than_the_worker_is_refused(hosts, lab, host):
     before = hosts.jobs()
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.lab
 NEEDED = ("cloudpickle>=3.1", "paramiko>=3.4", "pyyaml>=6.0")
 CALLERS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 HOSTS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
-USUAL = {("3.9", "3.6"), ("3.9", "3.8"), ("3.9", "3.13"), ("3.13", "3.6"), ("3.13", "3.8"), ("3.13", "3.13")}
+USUAL = {("3.9", "3.13"), ("3.13", "3.6")}
 PAIRS = [
     pytest.param(caller, host, marks=() if (caller, host) in USUAL else pytest.mark.long, id=f"{caller}-on-{host}")
     for caller in CALLERS

@@ -9,9 +9,9 @@ import re
 import pytest
 
 from clusterfn import Directory, File, cluster
+from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM
 
 pytestmark = pytest.mark.lab
-BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
 ODD_NAMES = ["with space.txt", "ünïcode 漢.txt", "new\nline.txt", "quote'\"$`.txt", "-dash", "tab\t.txt"]
 
 
@@ -30,7 +30,7 @@ def to_send(text):
     return [line for line in named if line not in there], there
 
 
-@BOTH
+@ON_BARE
 def test_a_file_arrives_under_its_name_with_its_content(hosts, host, tmp_path):
     path = tmp_path / "data.csv"
     path.write_text(f"a,b\n1,ü\n{host}")
@@ -96,7 +96,7 @@ def test_what_was_sent_cannot_be_altered_by_a_function(hosts, tmp_path):
     assert cluster(host="tensor01")(read)(File(path)) == ("data.txt", "original")
 
 
-@BOTH
+@ON_SLURM
 def test_a_directory_arrives_with_all_that_is_below_it(hosts, host, tmp_path):
     root = tmp_path / "model v2"
     (root / "deep" / "er").mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_odd_names_arrive_as_they_are(hosts, tmp_path, name):
     assert cluster(host="tensor01")(read)(File(path)) == (name, "odd")
 
 
-@BOTH
+@ON_BARE
 def test_odd_names_are_listed_and_fetched_as_they_are(hosts, host, tmp_path):
     @cluster(host=host)
     def leave(names):
@@ -152,7 +152,7 @@ def test_odd_names_are_listed_and_fetched_as_they_are(hosts, host, tmp_path):
     assert {path.name: path.read_text() for path in fetched} == {name: name for name in ODD_NAMES}
 
 
-@BOTH
+@ON_SLURM
 def test_the_working_directory_is_empty_and_the_jobs_own(hosts, host):
     @cluster(host=host)
     def look():

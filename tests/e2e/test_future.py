@@ -16,10 +16,9 @@ from clusterfn.calls import attach as finding
 from clusterfn.calls import history
 from clusterfn.calls import submit as sending
 from clusterfn.config import config_file
-from tests.e2e.conftest import give_to, wait_until
+from tests.e2e.conftest import BOTH, ON_BARE, give_to, wait_until
 
 pytestmark = pytest.mark.lab
-BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_wait_returns_at_the_first_exception(hosts, gate):
     assert waiting.result(20) == "value"
 
 
-@BOTH
+@ON_BARE
 def test_a_timeout_leaves_the_job_alone(hosts, gate, host):
     job = cluster(host=host)(until_told(gate)).submit()
 

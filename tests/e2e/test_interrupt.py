@@ -15,7 +15,7 @@ import pytest
 
 from clusterfn import Cancelled, ConfigError, attach
 from clusterfn.calls import attach as calls_attach
-from tests.e2e.conftest import give_to, wait_until
+from tests.e2e.conftest import BOTH, ON_SLURM, give_to, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -87,7 +87,7 @@ def call(hosts, tmp_path, gate):
         caller.process.communicate()
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@ON_SLURM
 def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
     caller = call(host)
     begin = time.monotonic()
@@ -111,7 +111,7 @@ def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
     assert job.result(20) == "value"
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@BOTH
 def test_twice_ends_the_job_and_its_tree(call, lab, host):
     caller = call(host)
     assert len(lab.processes(f"{caller.job_id}/1")) == 2
@@ -398,7 +398,7 @@ print(json.dumps(job.id))
 """
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@ON_SLURM
 def test_a_script_that_submits_and_ends_has_submitted(hosts, run_script, host):
     job_id = run_script(SUBMITTING, host)
 

@@ -14,9 +14,9 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from clusterfn import cluster
+from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM
 
 pytestmark = pytest.mark.lab
-BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
 LINES = 20
 
 
@@ -80,7 +80,7 @@ def test_lines_arrive_as_they_are_printed(hosts, host):
 
 
 @pytest.mark.long
-@BOTH
+@ON_SLURM
 def test_lines_half_a_second_apart_arrive_half_a_second_apart(hosts, host):
     with redirect_stdout(Arrivals()) as arrivals:
         cluster(host=host)(speak(LINES, 0.5))()
@@ -91,7 +91,7 @@ def test_lines_half_a_second_apart_arrive_half_a_second_apart(hosts, host):
     assert sorted(gaps)[len(gaps) // 2] == pytest.approx(0.5, abs=0.1)
 
 
-@BOTH
+@ON_BARE
 def test_a_bar_without_newlines_moves(hosts, host):
     @cluster(host=host)
     def bar():
@@ -126,7 +126,7 @@ def test_both_streams_arrive_each_where_it_belongs(hosts, capsys):
     assert "err\n" in said.err
 
 
-@BOTH
+@ON_SLURM
 def test_utf8_survives_a_host_in_the_c_locale(hosts, host, capsys):
     @cluster(host=host, env={"LANG": "C", "LC_ALL": "C"})
     def emoji():

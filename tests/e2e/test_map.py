@@ -35,14 +35,10 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm.submit import Slurm
-from tests.e2e.conftest import give_to, wait_until
+from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, give_to, wait_until
 from tests.e2e.many_items import measure
 
 pytestmark = pytest.mark.lab
-BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
-# What does not differ between the two; the other one in test-long.
-ON_BARE = pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
-ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", marks=pytest.mark.long)])
 
 
 @pytest.fixture

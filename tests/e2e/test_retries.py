@@ -10,7 +10,7 @@ import pytest
 import clusterfn
 from clusterfn import cluster
 from clusterfn.errors import ConfigError, TimeLimit, WorkerLost
-from tests.e2e.conftest import wait_until
+from tests.e2e.conftest import ON_SLURM, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -156,7 +156,7 @@ def test_a_job_whose_node_is_lost_begins_elsewhere_and_never_runs_twice_at_the_s
     assert lines[-1].split()[1] != lost
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@ON_SLURM
 def test_a_job_that_ran_out_of_time_says_how_to_resume_it_and_the_next_one_begins_where_it_was(hosts, host):
     patient = cluster(host=host, time="3s")(waiting)
     with pytest.raises(TimeLimit) as caught:

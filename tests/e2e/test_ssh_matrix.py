@@ -75,6 +75,10 @@ WAYS = {
 }
 
 
+# One for each transport that `auto` comes to.
+CHOOSING = ("Include, Match and ProxyJump in several files", "an authority for host keys")
+
+
 @pytest.fixture(scope="module")
 def root(lab: Any) -> Iterator[str]:
     """A root for every account, as clusterfn.yml writes it."""
@@ -119,7 +123,11 @@ def left_alone(describe: Describe) -> Iterator[None]:
 @pytest.mark.usefixtures("left_alone")
 @pytest.mark.parametrize(
     ("way", "transport"),
-    [pytest.param(way, by, id=f"{name}, {by}") for name, way in WAYS.items() for by in way.by],
+    [
+        pytest.param(way, by, id=f"{name}, {by}", marks=() if by != "auto" or name in CHOOSING else pytest.mark.long)
+        for name, way in WAYS.items()
+        for by in way.by
+    ],
 )
 def test_a_call_returns_its_value(lab: Any, describe: Describe, way: Way, transport: str) -> None:
     describe(way.alias, transport, lab.client / way.file)

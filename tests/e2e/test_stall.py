@@ -11,7 +11,7 @@ import pytest
 import clusterfn
 from clusterfn import cluster
 from clusterfn.errors import ClusterfnError, ConfigError, Stalled
-from tests.e2e.conftest import Hosts, wait_until
+from tests.e2e.conftest import ON_BARE, ON_SLURM, Hosts, wait_until
 from tests.fixtures.standing import waits_for
 
 FORKS_AND_LOCKS = """def forks_while_a_lock_is_held():
@@ -27,7 +27,7 @@ FORKS_AND_LOCKS = """def forks_while_a_lock_is_held():
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@ON_BARE
 def test_a_fork_that_waits_for_a_lock_is_shown_by_the_line(hosts: Hosts, host: str, tmp_path: Path):
     """The function travels by value, and the host's user may not read the file that it stands in."""
     (tmp_path / "mine.py").write_text(FORKS_AND_LOCKS)
@@ -47,7 +47,7 @@ def test_a_fork_that_waits_for_a_lock_is_shown_by_the_line(hosts: Hosts, host: s
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@ON_SLURM
 def test_a_running_job_says_where_it_is_and_goes_on(hosts: Hosts, host: str):
     gate = hosts.root / f"gate-{host}"
     job = cluster(host=host)(waits_for).submit(str(gate))
