@@ -90,7 +90,7 @@ def test_a_group_leaves_half_of_the_cards_to_who_waits_and_has_them_again(sharin
     watcher = Watcher(sharing.box)
     ada = sharing.uid("ada")
     with watcher.looking() as seen:
-        group = cluster(host="ada", gpus=1)(on_cards(sharing, 0.8)).map(range(6000), max_parallel=CARDS)
+        group = cluster(host="ada", gpus=1)(on_cards(sharing, 0.8)).map(range(2000), max_parallel=CARDS)
         assert until(lambda: cards_of(frozenset(sharing.names()), ada) == CARDS, 60), sharing.names()
         lane, over = sharing.new_lane(), sharing.folder / "over"
         job = sharing.send_until(lane, "bob", 4, over)
