@@ -156,7 +156,7 @@ class ClusterFunction(Generic[P, R]):
     @public_api
     @show_options(CallOptions)
     def with_options(self, **given: Unpack[CallOptions]) -> ClusterFunction[P, R]:
-        """The same function with some options changed; those not named stay. See `cluster` for what they mean.
+        """Return the same function with some options changed; the others stay. See `cluster` for what they mean.
 
         With `gpus=0` no type and size of GPUs stays.
         """
@@ -204,7 +204,7 @@ class ClusterFunction(Generic[P, R]):
 
 
 def _mark(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:
-    """An empty function that is found at `name._mark`, where `name` is the decorated function's.
+    """Make an empty function that is found at `name._mark`, where `name` is the decorated function's.
 
     Every pickler treats it as it treats functions of that module, and so the decorated one that refers to it.
     """

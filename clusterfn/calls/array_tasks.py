@@ -39,16 +39,16 @@ class ArrayTaskOwner(Protocol):
         """The connection to the group's host."""
 
     def queued(self) -> None:
-        """An element waits in the scheduler's queue."""
+        """Take note that an element waits in the scheduler's queue."""
 
     def ended(self, published: Mapping[str, Any]) -> None:
-        """An element has published its final outcome."""
+        """Take the final outcome of an element."""
 
     def quiet(self, item: str, told: str) -> None:
-        """An item has made no progress for long."""
+        """Say that an item has made no progress for long."""
 
     def cannot_conclude(self, error: ClusterfnError) -> None:
-        """The host cannot conclude an element."""
+        """Take the error of an element that the host cannot conclude."""
 
 
 class ArrayTask:
@@ -162,7 +162,7 @@ class ArrayTaskTracker(Tracker):
         self._owner, self._number = owner, number
 
     def log_path(self, stream: str) -> str:
-        """The file of a stream; of "scheduler" that of this element."""
+        """Return the file of a stream; for "scheduler" that of this element."""
         if stream != "scheduler":
             return super().log_path(stream)
         name = self.session.scheduler.element_log(self._number, self.scheduler_id)

@@ -110,7 +110,7 @@ def _digits(job_id: object) -> str:
 
 @public_api
 def jobs(host: str | None = None) -> list[JobInfo]:
-    """The jobs on a host, newest first; without a name on the host that a call would use.
+    """List the jobs on a host, newest first; without a name on the host that a call would use.
 
     Raises:
         ConfigError, HostError: The host is unknown or cannot be reached.
@@ -190,7 +190,7 @@ class _Patience(job_display.StatusLine):
         return bool(arriving) or (self.was_needed and not found and now - self._seen < _ON_ITS_WAY_S)
 
     def wait(self) -> None:
-        """Until the next look; a long upload needs few."""
+        """Wait until the next look; a long upload needs few."""
         time.sleep(self._pause_s)
         self._pause_s = min(_LOOK_LAST_S, 1.1 * self._pause_s)
 

@@ -35,7 +35,7 @@ exit 0
 
 
 def to_resume(session: HostState, job_id: str) -> str:
-    """The whole id of the job that `resume=` names; waits for one that is being stopped.
+    """Return the whole id of the job that `resume=` names; wait for one that is being stopped.
 
     Raises:
         ConfigError: The host has no such job, it still runs, or it left no checkpoint.

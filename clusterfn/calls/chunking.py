@@ -58,13 +58,13 @@ class MachineCapacity:
     local: bool = False
 
     def room(self) -> int:
-        """Items that may run side by side; at least one, which waits for what it needs."""
+        """Return how many items may run side by side; at least one, which waits for what it needs."""
         most = [self.by_cores, *(each for each in (self.by_memory, self.by_cards) if each is not None)]
         return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
 
 
 def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
-    """For a host without a scheduler: as many processes as there is room for, which take what comes.
+    """Share out items on a host without a scheduler: as many processes as fit, which take what comes.
 
     Example:
         >>> on_machine(100, MapOptions(), MachineCapacity(by_cores=8))
@@ -82,7 +82,7 @@ def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
 
 
 def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> Group:
-    """For a scheduler with nodes: elements of job arrays.
+    """Share out items on a scheduler with nodes: as elements of job arrays.
 
     Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
     for the time of one chunk, as far as the partition gives it, so there is one for each chunk; those that are not
@@ -113,7 +113,7 @@ def _longest_s(item_s: float, limits: SchedulerLimits) -> float:
 def load_on_controller(
     group: Group, how: MapOptions, item_s: float | None, limits: SchedulerLimits, scheduler: str
 ) -> str:  # fmt: skip
-    """What many elements of one item mean for the scheduler, why there are so many, what makes fewer; "" where few.
+    """Say what many elements of one item mean for the scheduler, and what makes fewer; "" if there are few.
 
     Args:
         group, how, item_s, limits: What `in_arrays` gave, and what it was given.

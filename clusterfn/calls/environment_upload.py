@@ -83,7 +83,7 @@ def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, outco
 
 
 def upload_for(session: HostState, made: LockedEnvironment, job: submit.Sent, say: Say) -> EnvironmentUpload:
-    """As `upload`; progress is said before the job is shown, and then part of the job's state."""
+    """Upload it as `upload` does; print progress before the job is shown, then make it part of the job's state."""
     aloud = _seldom(say)
 
     def show(told: BuildProgress) -> None:
@@ -238,7 +238,7 @@ class _Sending:
         self._due = 0.0
 
     def add(self, sent: Reply[Any]) -> None:
-        """One more part is sent."""
+        """Add a part that is being sent."""
         self._of += 1
         self._transfer.add(sent)
         sent.add_done_callback(self._arrived)

@@ -86,7 +86,7 @@ def holds_credentials(path: pathlib.Path) -> bool:
 
 
 def as_given(value: Any, given: Mapping[str, pathlib.PurePath]) -> Any:
-    """A value that has just come, with the caller's own paths in place of those that the host has for the same files.
+    """Return a value with the caller's own paths in place of the host's paths of the same files.
 
     Texts and paths are looked at, alone and in built-in containers, keys included. Only a whole path is replaced: that
     of a File or Directory which was an argument, or one below such a Directory.
@@ -134,7 +134,7 @@ class _Giving:
 
 
 def shipment(path: File | Directory) -> FileUpload:
-    """What a File or Directory consists of.
+    """Describe what a File or Directory consists of.
 
     Raises:
         PayloadError: It is not there, is of the other kind, or cannot be read.
@@ -182,7 +182,7 @@ def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator
 
 
 def _digest(path: pathlib.Path) -> str:
-    """SHA-256 of a file, remembered while it stays the same as far as the file system tells.
+    """Return the SHA-256 of a file; remember it while the file system shows no change.
 
     The time of its last change of any kind (ctime) is part of that: it cannot be set back. Two changes within one
     tick of the file system's clock (milliseconds) cannot be told apart.

@@ -163,13 +163,13 @@ class JobGroup(Generic[R, E]):
 
     @public_api
     def usage(self, index: int) -> Mapping[str, Any]:
-        """What one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
+        """Return what one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
         ended = self._known.ended(self._known.at(index))
         return {} if ended is None else ended.usage
 
     @public_api
     def logs(self, index: int, stream: str = "stdout") -> str:
-        """What one call has printed so far.
+        """Return what one call has printed so far.
 
         Args:
             index: Which.
@@ -202,7 +202,7 @@ class JobGroup(Generic[R, E]):
 
     @public_api
     def files(self, index: int) -> list[remote_files.RemoteFile]:
-        """The files that one call left in its folder."""
+        """List the files that one call left in its folder."""
         which, backend = self._known.at(index), self._backend
         return remote_files.list_files(backend.connection, backend.work_folder(which), item=which)
 
@@ -223,7 +223,7 @@ class JobGroup(Generic[R, E]):
             self._known.backend.withdraw()
 
     def cancel(self) -> bool:
-        """As `stop`; whether there was anything to end."""
+        """Stop it as `stop` does; return whether there was anything to end."""
         if self.done():
             return False
         self.stop()
@@ -248,7 +248,7 @@ class JobGroup(Generic[R, E]):
 
     @public_api
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame with a row for each item: its arguments as a label, state, what it used, result or error.
+        """Return a pandas DataFrame with a row for each item: its label, state, what it used, result or error.
 
         A result that is a dict fills a column for each of its keys, `result_…` where there is one of that name.
 
@@ -259,7 +259,7 @@ class JobGroup(Generic[R, E]):
 
     @public_api
     def label(self, index: int) -> str:
-        """What a person calls an item."""
+        """Return the name of an item for people."""
         return self._known.label(self._known.at(index))
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -276,7 +276,7 @@ class JobGroup(Generic[R, E]):
 
 
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:
-    """The state behind a `JobGroup`, for other parts of the library."""
+    """Return the state behind a `JobGroup`, for other parts of the library."""
     return group._known
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
+from clusterfn.calls.job import CANCELLED, DIED, PENDING, RETURNED, RUNNING, UNKNOWN
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Group
@@ -72,10 +72,10 @@ class GroupBackend(Protocol):
         """Read what an item has printed."""
 
     def element_folder(self, index: int) -> str:
-        """The folder of the element that runs or ran the item."""
+        """Return the folder of the element that runs or ran the item."""
 
     def work_folder(self, index: int) -> str:
-        """The folder in which the item runs or ran."""
+        """Return the folder in which the item runs or ran."""
 
     def stop(self) -> None:
         """End what runs, and keep the rest from ever starting."""
@@ -138,7 +138,7 @@ class GroupState:
     # what is known
 
     def at(self, index: int) -> int:
-        """The number of the item that a user names, who may count from the end, as in a list.
+        """Return the number of an item that a user may count from the end, as in a list.
 
         Raises:
             IndexError, TypeError: There is no such item.
@@ -187,7 +187,7 @@ class GroupState:
         return f"{self.state} ({'; '.join(filter(None, [progress, '' if self.done() else self.reason]))})"
 
     def ended(self, index: int) -> ItemOutcome | None:
-        """How one item ended; None if it has not."""
+        """Return how one item ended; None if it has not."""
         return self._ended.get(index)
 
     @property
@@ -196,7 +196,7 @@ class GroupState:
         return {index: each.error for index, each in sorted(self._ended.items()) if each.error is not None}
 
     def label(self, index: int) -> str:
-        """What a person calls an item."""
+        """Return the name of an item for people."""
         return self._labels[index] if self._labels else f"item {index}"
 
     @property
@@ -213,7 +213,7 @@ class GroupState:
     # waiting for more
 
     def end_of(self, index: int, until: float | None) -> ItemOutcome:
-        """How that item ended, waiting for it until that moment of the monotonic clock.
+        """Return how that item ended; wait for it until that moment of the monotonic clock.
 
         Raises:
             TimeoutError: It has not.
@@ -224,7 +224,7 @@ class GroupState:
         return self._ended[index]
 
     def give_away(self, index: int, until: float | None) -> Any:
-        """The value of that item, waiting for it as `end_of`; it is kept no longer.
+        """Return the value of that item, waiting for it as `end_of`, and keep it no longer.
 
         Raises:
             BaseException: What the item raised.
@@ -237,14 +237,14 @@ class GroupState:
         return ended.value
 
     def ended_after(self, given: int, until: float | None) -> tuple[int, ItemOutcome]:
-        """The item that ended after `given` others, waiting for it as `end_of`."""
+        """Return the item that ended after `given` others, waiting for it as `end_of`."""
         with self._changed:
             self._await(lambda: len(self._ended) > given, until, self._late(given))
             index = self._order[given]
             return index, self._ended[index]
 
     def begun_after(self, given: int, until: float | None) -> int | None:
-        """The item that began after `given` others, waiting for it as `end_of`; None if as many ended without."""
+        """Return the item that began after `given` others, waiting as `end_of`; None if as many ended without."""
         with self._changed:
             self._await(lambda: len(self._begun) > given or len(self._ended) > given, until, self._late(given))
             return list(self._begun)[given] if len(self._begun) > given else None
@@ -280,7 +280,7 @@ class GroupState:
     # what the backend reports
 
     def on_begin(self, index: int) -> None:
-        """An item runs."""
+        """Record that an item runs."""
         if index not in self._ended:
             with self._changed:
                 self._states[index] = RUNNING
@@ -288,7 +288,7 @@ class GroupState:
                 self._changed.notify_all()
 
     def on_end(self, index: int, ended: ItemOutcome) -> None:
-        """An item has ended; later reports about the same item are ignored."""
+        """Record how an item ended; ignore later reports about it."""
         with self._changed:
             if index not in self._ended:
                 self._states[index] = ended.state
@@ -298,7 +298,7 @@ class GroupState:
         self._notify()
 
     def on_state(self, state: str, reason: str = "") -> None:
-        """What the group waits for, or what is being done for it."""
+        """Record what the group waits for, or what is being done for it."""
         self._reason = in_one_line(reason)
 
     def on_connection(self, trouble: str) -> None:
@@ -306,11 +306,11 @@ class GroupState:
         self._reason = in_one_line(trouble)
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """Files of it are being sent."""
+        """Take the transfer of files that are being sent."""
         self.transfer = transfer
 
     def on_refused(self, error: ClusterfnError) -> None:
-        """Nothing more can come of it."""
+        """End it with this error: nothing more can come of it."""
         with self._changed:
             self._lost = self._lost or error
             self._changed.notify_all()
@@ -319,8 +319,3 @@ class GroupState:
     def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()
-
-
-def state_of(kind: str) -> str:
-    """The state for a kind of outcome."""
-    return FINAL.get(kind, DIED)

@@ -75,11 +75,11 @@ class GroupTracker(BaseTracker):
         return self.item_results.read_log(self.connection, index, stream)
 
     def element_folder(self, index: int) -> str:
-        """The folder of the element that runs or ran the item."""
+        """Return the folder of the element that runs or ran the item."""
         return self.item_results.element_folder(index)
 
     def work_folder(self, index: int) -> str:
-        """The folder in which the item runs or ran."""
+        """Return the folder in which the item runs or ran."""
         return self.item_results.work_folder(index)
 
     # starting and following
@@ -217,7 +217,7 @@ class GroupTracker(BaseTracker):
     # ends
 
     def ended(self, published: Mapping[str, Any]) -> None:
-        """An element has ended for good."""
+        """Record that an element has ended for good."""
         if published["kind"] != layout.RETURNED:
             self._last = published
         if published["kind"] == layout.UNSATISFIABLE:

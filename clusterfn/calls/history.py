@@ -45,15 +45,11 @@ def remember(job: Job[Any] | GroupState, config: Path | None) -> None:
     path = _path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _append(path, job, config)
-
-
-def _append(path: Path, job: Job[Any] | GroupState, config: Path | None) -> None:
-    if path.exists() and path.stat().st_size > _LARGEST:
-        path.replace(_before(path))  # the one before it goes: hosts know their jobs without it
-    with path.open("a", encoding="utf-8") as file:
+        if path.exists() and path.stat().st_size > _LARGEST:
+            path.replace(_before(path))  # the one before it goes: hosts know their jobs without it
         entry = {"id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time())}
-        file.write(json.dumps(entry) + "\n")
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
 
 
 def entries(job_id: str) -> set[Entry]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.calls import files, job_display, outcome
-from clusterfn.calls.group_state import GroupState, ItemOutcome, state_of
-from clusterfn.calls.job import DIED, RETURNED
+from clusterfn.calls.group_state import GroupState, ItemOutcome
+from clusterfn.calls.job import DIED, FINAL, RETURNED
 from clusterfn.errors import JobError, ResultError
 from clusterfn.hosts import remote_files
 
@@ -103,7 +103,7 @@ class ItemResults:
         self._records.put(None)
 
     def count_ended(self) -> int:
-        """The number of items whose end was received, loaded or not."""
+        """Return the number of items whose end was received, loaded or not."""
         return sum("index" in line for _, _, line in list(self._places.values()))
 
     def on_lines(self, stream: ItemStream, data: bytes) -> None:
@@ -170,7 +170,7 @@ class ItemResults:
             self._group.on_end(index, ItemOutcome(RETURNED, None, error, usage))
             return
         failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
-        self._group.on_end(index, ItemOutcome(state_of(line["kind"]), value, failure, usage, line["kind"]))
+        self._group.on_end(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
 
     # what a user asks about one item
 
@@ -186,11 +186,11 @@ class ItemResults:
         return remote_files.read_part(connection, posixpath.join(self._attempt_folder(index), stream), begin, size)
 
     def element_folder(self, index: int) -> str:
-        """The folder of the element that runs or ran the item."""
+        """Return the folder of the element that runs or ran the item."""
         return layout.element_dir(self._folder, self._places.get(index, (1, 1, {}))[0])
 
     def work_folder(self, index: int) -> str:
-        """The folder in which the item runs or ran."""
+        """Return the folder in which the item runs or ran."""
         return posixpath.join(self._attempt_folder(index), layout.WORK, str(index))
 
     def _attempt_folder(self, index: int) -> str:

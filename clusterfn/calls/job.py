@@ -54,7 +54,7 @@ class JobBackend(Protocol):
         """The folder in which the function runs."""
 
     def log_path(self, stream: str) -> str:
-        """The file of stdout, stderr or the scheduler."""
+        """Return the file of stdout, stderr or the scheduler."""
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
@@ -142,7 +142,7 @@ class Job(concurrent.futures.Future[R]):
 
     @public_api
     def logs(self, stream: str = "stdout") -> str:
-        """What the function has printed so far.
+        """Return what the function has printed so far.
 
         Args:
             stream: "stdout", "stderr", or "scheduler" for what the scheduler and the supervisor said.
@@ -265,7 +265,7 @@ class Job(concurrent.futures.Future[R]):
             listener("done", None)
 
     def tell(self, kind: str, what: Any) -> None:
-        """Pass on to the listeners; the first one also gets what the function printed before it came."""
+        """Pass it on to the listeners; the first one also gets what was printed before."""
         with self._lock:
             listeners = list(self._listeners)
             if not listeners and kind in _OUTPUT:
@@ -274,7 +274,7 @@ class Job(concurrent.futures.Future[R]):
             listener(kind, what)
 
     def on_state(self, state: str, reason: str = "") -> None:
-        """The job is now in this state."""
+        """Take the job's new state."""
         if self.done():
             return
         if state in (STARTING, RUNNING) and not self.running():
@@ -282,35 +282,35 @@ class Job(concurrent.futures.Future[R]):
         self._set_state(state, reason)
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """Files of it are being sent or received."""
+        """Take the transfer of files that are being sent or received."""
         self.transfer = transfer
         self.tell("state", self.state)
 
     def on_output(self, stream: str, data: bytes) -> None:
-        """The function has printed this."""
+        """Take what the function has printed."""
         self.tell(stream, data)
 
     def on_quiet(self, told: str, item: str = "") -> None:
-        """It has made no progress for long, in words; "" once it makes progress again."""
+        """Take, in words, that it has made no progress for long; "" once it makes progress again."""
         where = f"{told}: clusterfn stack {self.id[:SHORT]} shows where it waits" if told else ""
         if where and self._listeners:
             self._say(f"{self.id[:SHORT]} has {where}")
         self.on_state(self.state, where)
 
     def on_retry(self, told: str) -> None:
-        """An attempt failed for a transient cause, and another begins."""
+        """Show that an attempt failed for a transient cause, and another begins."""
         if self._listeners:
             self._say(told)
         self.on_state(STARTING, told)
 
     def on_connection(self, trouble: str) -> None:
-        """Why nothing is received from the host; "" while it is connected. The state stays as it is."""
+        """Take why nothing is received from the host; "" while it is connected. The state stays as it is."""
         if trouble != self._trouble:
             self._trouble = trouble
             self.tell("connection", trouble)
 
     def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
-        """The job has its final outcome. Called in a thread of its own: loading a value runs code of the user's."""
+        """Take the final outcome, in a thread of its own: loading a value runs code of the user's."""
         with self._settling:
             if self.done():
                 return
@@ -357,11 +357,11 @@ class Job(concurrent.futures.Future[R]):
         self._finish(lambda: self.set_result(result))
 
     def on_lost(self, error: ClusterfnError) -> None:
-        """Nothing more can be received; the job itself may continue."""
+        """Take the error after which nothing more can be received; the job itself may continue."""
         self._end_apart(error, UNKNOWN)
 
     def on_refused(self, error: ClusterfnError) -> None:
-        """The job was not accepted, or its outcome cannot be read."""
+        """Take the error of a job that was not accepted, or whose outcome cannot be read."""
         self._end_apart(error, DIED)
 
     def _end_apart(self, error: ClusterfnError, state: str) -> None:

@@ -81,7 +81,7 @@ class StatusLine:
             say(f"{line}\n")
 
     def close(self) -> None:
-        """Leave the line as it is, and go to the next one."""
+        """Leave the line as it is, and begin another one."""
         if self.line:
             self.line = ""
             say("\n")
@@ -239,7 +239,7 @@ def _unsent(job: Job[Any] | GroupState) -> Sending | None:
 
 
 def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "result()") -> None:
-    """The first Ctrl-C detaches and says so; a second within three seconds stops the job.
+    """Detach at the first Ctrl-C, and say so; stop the job at a second one within three seconds.
 
     What has not left this machine is sent before the program ends, and until then each Ctrl-C drops it.
     """

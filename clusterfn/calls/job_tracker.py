@@ -57,31 +57,31 @@ class JobListener(Protocol):
         """Why it is in that state."""
 
     def on_state(self, state: str, reason: str = "") -> None:
-        """The job is now in this state."""
+        """Take the job's new state."""
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """Files of it are being sent or received."""
+        """Take the transfer of files that are being sent or received."""
 
     def on_output(self, stream: str, data: bytes) -> None:
-        """It has printed this to "stdout" or "stderr"."""
+        """Take what it has printed to "stdout" or "stderr"."""
 
     def on_quiet(self, told: str, item: str = "") -> None:
-        """It has made no progress for long, in words; "" once it makes progress again."""
+        """Take, in words, that it has made no progress for long; "" once it makes progress again."""
 
     def on_retry(self, told: str) -> None:
-        """An attempt has ended, and another begins, for this reason."""
+        """Take the reason for which an attempt has ended and another begins."""
 
     def on_connection(self, trouble: str) -> None:
-        """Why nothing is received from the host; "" once it is connected again."""
+        """Take why nothing is received from the host; "" once it is connected again."""
 
     def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
-        """It has its final outcome. Called in a thread of its own."""
+        """Take its final outcome, in a thread of its own."""
 
     def on_lost(self, error: ClusterfnError) -> None:
-        """Nothing more can be received; the job itself may continue."""
+        """Take the error after which nothing more can be received; the job itself may continue."""
 
     def on_refused(self, error: ClusterfnError) -> None:
-        """The job was not accepted, or its outcome cannot be read."""
+        """Take the error of a job that was not accepted, or whose outcome cannot be read."""
 
 
 class BaseTracker:
@@ -169,7 +169,7 @@ class Tracker(BaseTracker):
         return posixpath.join(self.attempt_folder, layout.WORK)
 
     def log_path(self, stream: str) -> str:
-        """The file of stdout, stderr or the scheduler."""
+        """Return the file of stdout, stderr or the scheduler."""
         if stream == "scheduler":
             return posixpath.join(self.folder, layout.SCHEDULER_LOG)
         return posixpath.join(self.attempt_folder, stream)

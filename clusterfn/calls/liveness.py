@@ -61,7 +61,7 @@ class MonitoredJob(Protocol):
         """The folder of the present attempt."""
 
     def log_path(self, stream: str) -> str:
-        """The file of stdout, stderr or the scheduler."""
+        """Return the file of stdout, stderr or the scheduler."""
 
     def cancel_at_scheduler(self) -> object:
         """Ask the scheduler to take the job out of its queue."""

@@ -149,7 +149,7 @@ class Arriving:
         self._size = 0
 
     def announce(self, content: bytes) -> None:
-        """What outcome.json holds; it comes before the value.
+        """Take the content of outcome.json, which comes before the value.
 
         Raises:
             ResultError: The value does not fit into the memory that is free.
@@ -167,7 +167,7 @@ class Arriving:
             )
 
     def take(self, piece: bytes) -> None:
-        """More of it has come.
+        """Take a further piece of the value.
 
         Raises:
             ResultError: That is more than was announced.

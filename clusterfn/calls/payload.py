@@ -240,7 +240,7 @@ class Needs:
         )
 
     def decided_here(self) -> Iterator[str]:
-        """What the function would find otherwise on the host, as its own module was run on this machine only."""
+        """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
         for name, (value, file, scope) in self._flags.items():
             cells = [each for each in scope.get("In") or () if isinstance(each, str)]  # of a notebook
             found = (user_modules.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))

@@ -48,7 +48,7 @@ class SessionCallJob(Job[R]):
         self.add_done_callback(lambda _: setattr(self, "payload", None))
 
     def stack(self) -> str:
-        """The stacks of the session's processes, this call's among them if it runs."""
+        """Return the stacks of the session's processes, this call's among them if it runs."""
         return self.held.stack()
 
     def move(self, held: Job[Any], tracker: SessionCallTracker) -> None:
@@ -85,7 +85,7 @@ class SessionCallTracker(Tracker):
         return posixpath.join(self.attempt_folder, layout.OUTCOME)
 
     def log_path(self, stream: str) -> str:
-        """The call's own, or the session's for what the scheduler said."""
+        """Return the call's own file, or the session's for "scheduler"."""
         return self._holder.log_path(stream) if stream == "scheduler" else super().log_path(stream)
 
     def withdraw(self) -> bool:

@@ -43,26 +43,26 @@ class Sent(Protocol):
         """As `Job.state`."""
 
     def on_state(self, state: str, reason: str = "") -> None:
-        """It is now in this state."""
+        """Take its new state."""
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """Files of it are being sent."""
+        """Take the transfer of files that are being sent."""
 
 
 class SubmissionListener(Protocol):
     """What `start` reports to: one job, or elements of a group that are started together."""
 
     def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
-        """It was started; with `doubt` the scheduler's answer may mean that it was not."""
+        """Take the scheduler's id; with `doubt` its answer may mean that the job was not started."""
 
     def on_not_started(self, error: BaseException) -> None:
-        """It was refused, or not all that it needs has arrived."""
+        """Take the error: it was refused, or not all that it needs has arrived."""
 
     def on_queued(self) -> None:
-        """It waits in the host's own queue."""
+        """Take note that it waits in the host's own queue."""
 
     def on_script_ended(self) -> None:
-        """Its script has ended."""
+        """Take note that its script has ended."""
 
 
 def submit_job(

@@ -73,7 +73,7 @@ def sources(wanted: Iterable[str]) -> FileBundle | None:
 
 
 def names(parcel: FileBundle) -> list[str]:
-    """The modules in a parcel made by `sources`.
+    """Return the modules in a bundle made by `sources`.
 
     Example:
         >>> names(make({"pkg/__init__.py": b"", "pkg/data.csv": b""}))

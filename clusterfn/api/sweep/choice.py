@@ -64,14 +64,14 @@ class SweepSelection:
         return wanted
 
     def batches(self, seed: int | None, journal: SweepJournal) -> Iterable[list[Configuration]]:
-        """What is run together."""
+        """Yield the configurations that run together."""
         return [spaces.choose(self.space, self.sampler, self._max, seed or 0)]
 
     def tell(self, trials: Sequence[Trial[Any]]) -> None:
-        """How they ended: nothing follows from it."""
+        """Do nothing: scores choose no further configurations."""
 
     def keywords(self) -> list[list[str]]:
-        """The arguments of each configuration."""
+        """Return the arguments of each configuration."""
         if isinstance(self.space, ConfigurationList):
             return [list(each) for each in self.space.configurations]
         return [self.space.keywords()]
@@ -123,7 +123,7 @@ class Study:
         return lowest
 
     def batches(self, seed: int | None, journal: SweepJournal) -> Iterator[list[Configuration]]:
-        """What is run together: first what a journal knows, as it was, then `at_once` at a time."""
+        """Yield the configurations that run together: first those of the journal, then `at_once` at a time."""
         before = journal.records_of("sampled")
         known = {name: values for record in before for name, values in record["configurations"].items()}
         if known:
@@ -159,7 +159,7 @@ class Study:
                 self._study.tell(number, trial.score)
 
     def keywords(self) -> list[list[str]]:
-        """The arguments of each configuration."""
+        """Return the arguments of each configuration."""
         return [list(self._distributions)]
 
 

@@ -35,7 +35,7 @@ class Unstable(Exception):
 
 
 def fingerprint(*objects: Any) -> str:
-    """One digest, 64 hex digits, of all of them.
+    """Return one digest, 64 hex digits, of all of them.
 
     Raises:
         Unstable: Something in them is nothing but itself: a lock, an open file, a connection.
@@ -69,7 +69,7 @@ class _Walk:
         self._open: dict[int, int] = {}
 
     def digest(self, obj: Any) -> bytes:
-        """The digest of one object; one that contains itself counts by how far above it is."""
+        """Return the digest of one object; one that contains itself counts by how far above it is."""
         if type(obj) is bytes:
             return _joined("bytes", [obj])
         if type(obj) in _PLAIN:
@@ -86,11 +86,11 @@ class _Walk:
         return found
 
     def all(self, objects: Iterable[Any]) -> list[bytes]:
-        """The digest of each."""
+        """Return the digest of each."""
         return [self.digest(each) for each in objects]
 
     def pairs(self, mapping: Mapping[Any, Any]) -> list[bytes]:
-        """Of a mapping, whatever its order."""
+        """Return the digests of a mapping's items, whatever their order."""
         return sorted(self.digest(each) for each in mapping.items())
 
     def _reduced(self, obj: Any) -> list[bytes]:
@@ -106,12 +106,12 @@ class _Walk:
         return [self.digest(type(obj)), *self.all([make, args, state, *(items or ())]), *self.all(entries or ())]
 
     def note(self, name: str | None) -> None:
-        """A module that counts with its source, if it is one of the user's own."""
+        """Count a module with its source, if it is one of the user's own."""
         if name and user_modules.is_own(name):
             self.modules.add(name)
 
     def home(self, name: str) -> bytes:
-        """A module in which something is found by its name: its source if it is the user's own, else its version."""
+        """Describe the module in which something is found by name: the user's own by its source, others by version."""
         self.note(name)
         package = sys.modules.get(name.partition(".")[0])
         return f"{name} {getattr(package, '__version__', '')}".encode()

@@ -114,7 +114,7 @@ class SweepJournal:
         self._before = b""
 
     def records_of(self, event: str) -> list[dict[str, Any]]:
-        """The records of one kind of event."""
+        """Return the records of one kind of event."""
         return [each for each in self.records if each["event"] == event]
 
 
@@ -138,7 +138,7 @@ def _record(line: bytes) -> dict[str, Any]:
 
 
 def code_of(function: Callable[..., Any], options: Options) -> str | None:
-    """A digest of a function and of the environment that its decorator names; None where there can be none."""
+    """Return a digest of a function and its decorator's environment; None if there can be none."""
     environment: tuple[str | None, tuple[str, ...]] = options.environment, options.packages
     if not options.packages and not existing.is_existing(options.environment):
         from clusterfn.environment import resolve  # which jobs do not have, and their modules may import `sweep`
@@ -152,7 +152,7 @@ def code_of(function: Callable[..., Any], options: Options) -> str | None:
 
 
 def describe(space: Grid | ConfigurationList) -> dict[str, dict[str, Any]]:
-    """The configurations for a reader, and as digests; each key apart."""
+    """Describe the configurations for a reader and as digests, each key apart."""
     if isinstance(space, ConfigurationList):
         parts: dict[str, Any] = {"configurations": [dict(sorted(each.items())) for each in space.configurations]}
     else:
@@ -172,12 +172,12 @@ def _digest(value: Any) -> str | None:
 
 
 def score_of(by: Any) -> str | None:
-    """A way of scoring as one word."""
+    """Describe a way of scoring in one word."""
     return (_digest(by) or "a function") if callable(by) else by
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What two first lines of a journal say differently of what was to be done, in words.
+    """Say in words how the tasks of two first lines of a journal differ.
 
     Args:
         before: That of the journal.

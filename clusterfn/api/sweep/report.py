@@ -128,7 +128,7 @@ def _row(trial: Trial[Any]) -> dict[str, Any]:
 
 
 def report(result: SweepResult[Any]) -> list[str]:
-    """The lines that end a sweep: how many were completed, the best, what failed and what is suspicious."""
+    """Return the last lines of a sweep: how many were completed, the best, what failed and what is suspicious."""
     done, total = len(result.ranking), len(result.results)
     lines = [f"{done}/{total} configurations completed ({100 * done // total} %)"]
     for rank, each in enumerate(result.top(), 1):
@@ -140,13 +140,13 @@ def report(result: SweepResult[Any]) -> list[str]:
 
 
 def label(values: Mapping[str, Any]) -> str:
-    """A configuration as a person reads it."""
+    """Return a configuration as a person reads it."""
     text = ", ".join(f"{key}={payload_items.label((value,))}" for key, value in values.items())
     return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
 
 
 def number(score: float | None) -> str:
-    """A score as it is shown.
+    """Return a score as it is shown.
 
     Example:
         >>> number(0.61), number(0.00012)
@@ -158,7 +158,7 @@ def number(score: float | None) -> str:
 
 
 def cause(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     return outcome.in_a_line(error)[:160]
 
 
@@ -167,7 +167,7 @@ def show_line(text: str) -> None:
 
 
 def distribution(key: str, possible: Sequence[Any], chosen: Sequence[Configuration]) -> str:
-    """How many configurations have each value of a key.
+    """Say how many configurations have each value of a key.
 
     Example:
         >>> distribution("m", ["a", "b"], [Configuration("GRID_0000", {"m": "a"})])

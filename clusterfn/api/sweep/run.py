@@ -47,7 +47,7 @@ class ResultStore:
     code: str | None = None
 
     def key(self, config: Mapping[str, Any]) -> str | None:
-        """What a result is found by; None if there is no cache, or nothing to find it by."""
+        """Return the key of a result in the cache; None if there is no cache, or no such key."""
         if self.cache is None:
             return None
         try:
@@ -91,7 +91,7 @@ class Runner:
         self.folder = ""
 
     def run(self, batch: Sequence[Configuration]) -> list[Trial[Any]]:
-        """The trials of a batch, in its order.
+        """Run a batch, and return its trials in its order.
 
         Raises:
             PayloadError: One of them cannot travel; the message says which.
@@ -183,7 +183,7 @@ class Runner:
             raise
 
     def _follow(self, following: _Following, again: bool = False) -> dict[str, Trial[Any]]:
-        """The ends of those items of a group that are wanted, as they come.
+        """Collect the ends of those items of a group that are wanted, as they come.
 
         With `again`, of a group of an earlier run, an item that was stopped since then has no end: it is sent again.
         """
@@ -248,7 +248,7 @@ class _Following:
         self._look_at = 0.0
 
     def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, ItemOutcome]:
-        """The item that ended after those before; None for one that is not wanted. `on_tick` runs between looks."""
+        """Return the next item that has ended; None for one that is not wanted. `on_tick` runs between looks."""
         while True:
             if time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + _LOOK_S

@@ -28,7 +28,7 @@ class Scoring:
     minimize: bool = False
 
     def of(self, value: Any) -> float:
-        """The score of a result.
+        """Return the score of a result.
 
         Raises:
             ValueError: It has none, or one that is not a number.
@@ -47,7 +47,7 @@ class Scoring:
 
 
 def possible_keys(values: Iterable[Any]) -> list[str]:
-    """The keys that could be meant by `score=`: those of a number, in dicts that have no "score".
+    """Return the keys that `score=` could mean: those of a number, in dicts without "score".
 
     Example:
         >>> possible_keys([{"loss": 0.1, "model": "a"}, {"f1": 0.9}, 3])
@@ -89,7 +89,7 @@ def _described(by: By, value: Any) -> str:
 
 
 def sequence(value: Any) -> tuple[float, ...]:
-    """The scores that a result consists of, such as one for each query: under "scores", or the result itself."""
+    """Return the scores that a result consists of, such as one for each query: its "scores", or the result itself."""
     found: Any = value.get(_SEQUENCE) if isinstance(value, Mapping) else value
     found = found.tolist() if hasattr(found, "tolist") else found
     if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
@@ -99,7 +99,7 @@ def sequence(value: Any) -> tuple[float, ...]:
 
 
 def ghosts(sequences: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    """Names of different configurations whose sequences of scores are the very same.
+    """Return the names of different configurations whose sequences of scores are the same.
 
     Args:
         sequences: Name -> scores; fewer than two are no evidence.
@@ -116,5 +116,5 @@ def ghosts(sequences: Mapping[str, Sequence[float]]) -> list[list[str]]:
 
 
 def ranked(scores: Iterable[tuple[str, float]], minimize: bool) -> list[str]:
-    """Names, the best first; of equals the one that was named first."""
+    """Return the names, the best first; of equals the one that was named first."""
     return [name for name, _ in sorted(scores, key=lambda each: each[1] if minimize else -each[1])]

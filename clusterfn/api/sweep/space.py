@@ -60,7 +60,7 @@ class Grid:
         return [*self.values, *self.drawn]
 
     def possible(self, key: str) -> list[Any]:
-        """The values that a key may have; none where they are drawn."""
+        """Return the values that a key may have; none if they are drawn."""
         return list(self.values.get(key, ()))
 
 
@@ -78,11 +78,11 @@ class ConfigurationList:
         return dict(self.configurations[index])
 
     def keywords(self) -> list[str]:
-        """The keywords of any of them."""
+        """Return the keywords of any of them."""
         return list(dict.fromkeys(key for each in self.configurations for key in each))
 
     def possible(self, key: str) -> list[Any]:
-        """The values that a key has, in the order in which they come."""
+        """Return the values that a key has, in the order in which they come."""
         found: list[Any] = []
         for each in self.configurations:
             if key in each and each[key] not in found:
@@ -91,7 +91,7 @@ class ConfigurationList:
 
 
 def read(given: object) -> Grid | ConfigurationList:
-    """What a user wrote as configurations.
+    """Read what a user wrote as configurations.
 
     Raises:
         ConfigError: It is neither a dict of lists nor a list of dicts.
@@ -150,7 +150,7 @@ def check(space: Grid | ConfigurationList, sampler: str, max_configs: int | None
 
 
 def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | None, seed: int) -> list[Configuration]:
-    """The configurations to be tested: exactly `max_configs` of them, or all where there are not as many.
+    """Choose the configurations to be tested: exactly `max_configs`, or all if there are fewer.
 
     Args:
         space: All there are.

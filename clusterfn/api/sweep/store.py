@@ -57,7 +57,7 @@ class Store:
             )
 
     def get(self, key: str, name: str) -> Kept | None:
-        """What was kept under that key; None if there is nothing, or nothing that can be read, which is said."""
+        """Return what was kept under that key; None if there is nothing, or, with a message, nothing readable."""
         path = self._path(key)
         if not path.exists():
             return None
@@ -86,7 +86,7 @@ class Store:
                 part.unlink()
 
     def in_words(self) -> str:
-        """How many values there are, how large, and where."""
+        """Say how many values there are, how large, and where."""
         sizes = [path.stat().st_size for path in self.folder.glob(f"*{_SUFFIX}")]
         count = f"{len(sizes)} result{'' if len(sizes) == 1 else 's'}"
         return f"{count}, {sum(sizes) / 2**20:.1f} MB, in {self.folder}"
@@ -96,7 +96,7 @@ class Store:
 
 
 def beside(journal: Path) -> Path:
-    """The folder with the values of a journal."""
+    """Return the folder with the values of a journal."""
     return journal.with_name(f"{journal.name}{_BESIDE}")
 
 
@@ -106,7 +106,7 @@ def forget(journal: Path) -> None:
 
 
 def forget_old(folder: Path) -> None:
-    """The same for the journals of a folder that no sweep has used for two weeks."""
+    """Forget the journals of a folder that no sweep has used for two weeks."""
     for values in folder.glob(f"*{_BESIDE}"):
         journal = values.with_name(values.name[: -len(_BESIDE)])
         with contextlib.suppress(ConfigError, OSError):  # it is open in another process, or gone by now
