@@ -117,12 +117,14 @@ class Chunks:
 
     def end_of(self, element: int) -> "Optional[dict[str, Any]]":
         """The outcome of an element that has ended for good."""
-        if element not in self._over:
-            found = _final_outcome(os.path.join(element_dir(self.home, element), ATTEMPTS))
-            if found is None:
-                return None
-            self._over[element] = found
-        return self._over[element]
+        folder = os.path.join(element_dir(self.home, element), ATTEMPTS)
+        for name in _names(folder) if element not in self._over else ():
+            data = publish.read(os.path.join(folder, name), OUTCOME)
+            outcome: "dict[str, Any]" = json.loads(data.decode()) if data else {}
+            if outcome.get("final"):
+                self._over[element] = outcome
+                break
+        return self._over.get(element)
 
     def past(self, chunk: int) -> "tuple[set[int], dict[int, list[str]]]":
         """Which of its items have ended, and which have begun: for each time, what was said if it was followed."""
@@ -166,15 +168,6 @@ class Chunks:
         """Where the arguments of each item end in items.pkl."""
         with open(os.path.join(self.home, ITEMS_INDEX)) as file:
             return list(json.load(file))
-
-
-def _final_outcome(folder: str) -> "Optional[dict[str, Any]]":
-    for name in _names(folder):
-        data = publish.read(os.path.join(folder, name), OUTCOME)
-        outcome: "dict[str, Any]" = json.loads(data.decode()) if data else {}
-        if outcome.get("final"):
-            return outcome
-    return None
 
 
 def _names(folder: str) -> "list[str]":
@@ -252,21 +245,14 @@ def _write(fd: int, data: bytes) -> None:
 def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
     """All whole lines of one element of a group, attempt after attempt."""
     folder = os.path.join(element_dir(home, element), ATTEMPTS)
-    try:
-        numbers = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
-    except OSError:  # it has not begun
-        return
-    for number in numbers:
-        for line in _whole_lines(os.path.join(folder, str(number), JOURNAL)):
+    for number in sorted(int(name) for name in _names(folder) if name.isdecimal()):
+        try:
+            with open(os.path.join(folder, str(number), JOURNAL), "rb") as file:
+                lines = file.read().split(b"\n")[:-1]
+        except OSError:
+            continue
+        for line in lines:
             try:
                 yield json.loads(line.decode())
             except ValueError:  # torn by a crash, and gone on behind it
                 continue
-
-
-def _whole_lines(path: str) -> "list[bytes]":
-    try:
-        with open(path, "rb") as file:
-            return file.read().split(b"\n")[:-1]
-    except OSError:
-        return []

@@ -45,17 +45,16 @@ def parse_report_line(line: bytes) -> "dict[str, Any]":
         return {}
     if not isinstance(said, dict) or _is_deeper(said, 4):
         return {}
-    if not all(_is_of(said, name, wanted) for name, wanted in _WORDS.items()):
-        return {}
-    if "done" in said and not (said["done"] in _LAST_WORDS and _is_measured(said.get("usage"))):
+    for name, wanted in _WORDS.items():
+        left_out = name not in said or (said[name] is None and name not in _NEVER_NONE)
+        if not left_out and not isinstance(said[name], wanted):
+            return {}
+    usage = said.get("usage") or {}
+    if "done" in said and not (said["done"] in _LAST_WORDS and isinstance(usage.get("cpu_s", 0.0), (int, float))):
         return {}
     if said.get("size") is not None and said.get("crc") is None:
         return {}
     return said
-
-
-def _is_of(said: "dict[str, Any]", name: str, wanted: type) -> bool:
-    return name not in said or isinstance(said[name], wanted) or (said[name] is None and name not in _NEVER_NONE)
 
 
 def _is_deeper(value: "Any", levels: int) -> bool:
@@ -64,10 +63,6 @@ def _is_deeper(value: "Any", levels: int) -> bool:
         return False
     inner = value.values() if isinstance(value, dict) else value
     return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
-
-
-def _is_measured(usage: "Any") -> bool:
-    return usage is None or isinstance(usage.get("cpu_s", 0.0), (int, float))
 
 
 def damaged_bridge(bridge: str, missing: str) -> Verdict:
@@ -103,14 +98,31 @@ def classify_silence(
         own: Signals that it was about to send to itself -> by which call.
     """
     if not os.WIFSIGNALED(status):
-        return _exited(os.WEXITSTATUS(status), stage)
+        code = os.WEXITSTATUS(status)
+        return Verdict(
+            EXITED,
+            "the process that ran the function ended by itself with exit code %d, without returning or raising" % code,
+            code=code, stage=stage,
+            hint="look for os._exit or a library that ends the process in the last lines of the output",
+        )  # fmt: skip
     number = os.WTERMSIG(status)
     if number in own:
-        return _ended_itself(number, own[number], stage)
+        return Verdict(
+            SIGNAL,
+            "the function, or a library that it uses, ended its own process by %s: %s"
+            % (describe_signal(number), own[number]),
+            signal=describe_signal(number), stage=stage,
+            hint="read the last lines of the output: they say why it did so",
+        )  # fmt: skip
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % size(peak)
     if number == signal.SIGKILL and oom:
-        return _ended_for_memory(peak, limit, oom, stage)
+        asked = "asked for %s" % size(limit) if limit else "did not say how much it needs"
+        return Verdict(
+            MEMORY,
+            "the function's process was killed for memory: the job used up to %s and %s; %s" % (size(peak), asked, oom),
+            signal="SIGKILL", stage=stage, hint="ask for more memory, or use less at a time",
+        )  # fmt: skip
     return Verdict(
         SIGNAL,
         "the process that ran the function was ended by %s" % describe_signal(number),
@@ -127,32 +139,6 @@ def lost_supervisor(status: str) -> Verdict:
         "the supervisor of the job %s; what the function had done by then is not known" % how,
         hint="call again; if it happens again, ask who or what ends processes on that machine",
     )
-
-
-def _ended_itself(number: int, sender: str, stage: str) -> Verdict:
-    return Verdict(
-        SIGNAL,
-        "the function, or a library that it uses, ended its own process by %s: %s" % (describe_signal(number), sender),
-        signal=describe_signal(number), stage=stage, hint="read the last lines of the output: they say why it did so",
-    )  # fmt: skip
-
-
-def _exited(code: int, stage: str) -> Verdict:
-    return Verdict(
-        EXITED,
-        "the process that ran the function ended by itself with exit code %d, without returning or raising" % code,
-        code=code, stage=stage,
-        hint="look for os._exit or a library that ends the process in the last lines of the output",
-    )  # fmt: skip
-
-
-def _ended_for_memory(peak: int, limit: "Optional[int]", oom: str, stage: str) -> Verdict:
-    asked = "asked for %s" % size(limit) if limit else "did not say how much it needs"
-    return Verdict(
-        MEMORY,
-        "the function's process was killed for memory: the job used up to %s and %s; %s" % (size(peak), asked, oom),
-        signal="SIGKILL", stage=stage, hint="ask for more memory, or use less at a time",
-    )  # fmt: skip
 
 
 def _signal_hint(number: int) -> str:

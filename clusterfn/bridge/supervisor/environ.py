@@ -44,7 +44,13 @@ def worker_environment(
         cards: UUIDs of leased GPUs; None where the scheduler hands them out.
     """
     spec = job.spec
-    values = _without_leaks(host)
+    keep = host.get(_KEEP, "").split()
+    leaks = (*_LEAKS, _KEEP, TAG)
+    values = {
+        name: value
+        for name, value in host.items()
+        if name in keep or not (name in leaks or name.startswith(_LEAKING_PREFIXES))
+    }
     values.update(dict.fromkeys(_THREADS, str(spec["resources"]["cores"])))
     _activate(values, spec["activation"], spec["python"])
     values.update(_gpus(host, cards, spec["resources"]["gpus"]))
@@ -102,15 +108,6 @@ def _full(home: str) -> str:
     facts = os.statvfs(home)
     free = facts.f_bavail * facts.f_frsize
     return "" if free >= ROOM_BYTES else "the home directory %s has only %s free" % (home, size(free))
-
-
-def _without_leaks(host: "Mapping[str, str]") -> "dict[str, str]":
-    keep = host.get(_KEEP, "").split()
-    return {name: value for name, value in host.items() if name in keep or not _leaks(name)}
-
-
-def _leaks(name: str) -> bool:
-    return name in _LEAKS or name.startswith(_LEAKING_PREFIXES) or name in (_KEEP, TAG)
 
 
 def _activate(values: "dict[str, str]", activation: "dict[str, Any]", python: str) -> None:

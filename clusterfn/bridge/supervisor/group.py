@@ -48,15 +48,9 @@ def conclude_if_complete(job: JobFolder) -> None:
     ended = kinds(job.home)
     group = JobFolder(job.home)
     facts = {"message": in_words(ended, spec["count"]), "by": "supervisor"}
-    Attempt(group, 1).publish(_kind_of_all(list(ended.values())), facts)
+    kind = RETURNED if RETURNED in ended.values() or not ended else RAISED  # as `JobGroup.state` says it
+    Attempt(group, 1).publish(CANCELLED if CANCELLED in ended.values() else kind, facts)
     job.scheduler.cancel_waiting_elements()
-
-
-def _kind_of_all(kinds: "list[str]") -> str:
-    """What is said of the group, here as by `JobGroup.state`."""
-    if CANCELLED in kinds:
-        return CANCELLED
-    return RETURNED if RETURNED in kinds or not kinds else RAISED
 
 
 class ItemRecorder:
@@ -108,7 +102,10 @@ class ItemRecorder:
 
     def left(self, chunk: int) -> "Iterator[int]":
         """Its items that have not begun, or may run again; else those that have begun get their line here."""
-        ended, begun = self._past(chunk)
+        ended: "set[int]" = set()
+        begun: "dict[int, list[str]]" = {}
+        if self.attempt.number > 1 or self.chunks.holders(chunk) != [self.job.element]:
+            ended, begun = self.chunks.past(chunk)
         for index in self.chunks.items(chunk):
             if index not in ended and (index not in begun or self._runs_again(index, begun[index], chunk)):
                 yield index
@@ -124,11 +121,6 @@ class ItemRecorder:
             return False
         self.before[index] = said
         return True
-
-    def _past(self, chunk: int) -> "tuple[set[int], dict[int, list[str]]]":
-        if self.attempt.number == 1 and self.chunks.holders(chunk) == [self.job.element]:
-            return set(), {}
-        return self.chunks.past(chunk)
 
     def tell(self, index: int, verdict: Verdict) -> None:
         """Give an item that does not run the line that this verdict is."""

@@ -87,7 +87,11 @@ class ElementRun(ItemRecorder):
         super().__init__(job, attempt, sync=job.scheduler.has_nodes)
         self.watch = watch
         self._ends = self.chunks.ends()
-        self._until = self._no_item_after()
+        # The last moment at which an item can begin and still have its time before the scheduler ends the element.
+        element_s, item_s = job.spec["group"]["element_s"], job.spec["resources"]["time_s"]
+        self._until: "Optional[float]" = None
+        if element_s and item_s:
+            self._until = time.monotonic() + element_s - item_s + _SPARE_S
         self._took: "list[float]" = []
 
     def pull(self) -> Verdict:
@@ -170,12 +174,6 @@ class ElementRun(ItemRecorder):
             return time.monotonic() > self._until
         ends = self.job.scheduler.end_time()
         return ends is not None and time.time() + max(self._took, default=0.0) + _SPARE_S > ends
-
-    def _no_item_after(self) -> "Optional[float]":
-        """The last moment at which an item can begin and still have its time before the scheduler ends the element."""
-        element_s: "Any" = self.job.spec["group"]["element_s"]
-        item_s: "Any" = self.job.spec["resources"]["time_s"]
-        return None if not element_s or not item_s else time.monotonic() + element_s - item_s + _SPARE_S
 
 
 class ItemAttempt:
@@ -279,30 +277,21 @@ def run_item(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optiona
     """
     work = AttemptRun(job, item, watch)
     try:
-        return _run_to_line(work, item)
+        verdict, alive = run_through(work)
+        if verdict.kind is None:
+            raise verdict
+        used, of = 1 + len(item.before), retries.allowed(job)
+        if retries.passes(verdict) and used <= of:
+            item.again(retries.in_words(used, work.where(), verdict.facts["message"], used, of))
+            work.finish()
+            job.failed_cards += retries.suspects(verdict, work.cards())
+            return None
+        work.publish(verdict)
+        if alive:
+            work.finish()
+        return verdict
     finally:
         watch.stop_clock()
         work.release()
         work.close()
         item.tidy()
-
-
-def _run_to_line(work: AttemptRun, item: ItemAttempt) -> "Optional[Verdict]":
-    verdict, alive = run_through(work)
-    if verdict.kind is None:
-        raise verdict
-    used, of = 1 + len(item.before), retries.allowed(work.job)
-    if retries.passes(verdict) and used <= of:
-        _retry_later(work, item, verdict, used, of)
-        return None
-    work.publish(verdict)
-    if alive:
-        work.finish()
-    return verdict
-
-
-def _retry_later(work: AttemptRun, item: ItemAttempt, verdict: Verdict, used: int, of: int) -> None:
-    """End what is to be run again."""
-    item.again(retries.in_words(used, work.where(), verdict.facts["message"], used, of))
-    work.finish()
-    work.job.failed_cards += retries.suspects(verdict, work.cards())

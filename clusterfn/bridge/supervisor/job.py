@@ -70,13 +70,17 @@ class JobFolder:
 
     def __init__(self, folder: str, spec: "Optional[dict[str, Any]]" = None) -> None:
         self.folder = os.path.abspath(folder)
-        self.home, self.element = _home(self.folder)
+        above, name = os.path.split(self.folder)
+        is_element = os.path.basename(above) == ELEMENTS
+        self.home = os.path.dirname(above) if is_element else self.folder
+        self.element: "Optional[int]" = int(name) if is_element else None
         self.spec = _read_json(self.path(SPEC)) if spec is None else spec
         self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
         self.scheduler = scheduler_named(self.spec["scheduler"])
         self.held: "Optional[HeldResources]" = None
-        self.submission = self.scheduler.submission_id() or _script_id()
+        script = os.getppid()
+        self.submission = self.scheduler.submission_id() or "%s:%d:%s" % (boot_id(), script, start_time(script))
         self.failed_cards: "list[str]" = []
         restarts = self.scheduler.restarts()
         self.start = "%s restart %d" % (self.submission, restarts) if restarts else self.submission
@@ -128,14 +132,6 @@ class JobFolder:
         return self.scheduler.node_name()
 
 
-def _home(folder: str) -> "tuple[str, Optional[int]]":
-    """The folder of the job that it belongs to, and the number of the element that it is."""
-    above, name = os.path.split(folder)
-    if os.path.basename(above) != ELEMENTS:
-        return folder, None
-    return os.path.dirname(above), int(name)
-
-
 def job_folders(root: str) -> "list[str]":
     """The folders of all jobs below a root, and not what an upload or a removal left half done."""
     folder = os.path.join(root, JOBS)
@@ -148,34 +144,23 @@ def _read_json(path: str) -> "dict[str, Any]":
         return dict(native(json.load(file)))
 
 
-def _script_id() -> str:
-    """The process of job.sh, which has started this one."""
-    parent = os.getppid()
-    return "%s:%d:%s" % (boot_id(), parent, start_time(parent))
-
-
 DRIVER_FILE = "/sys/module/nvidia/version"
 _LIBC_VERSION = "CS_GNU_LIBC_VERSION_VERSION"
 
 
 def describe_place(job: "JobFolder") -> "dict[str, Any]":
     """Of this machine and of the environment; None for what there is not."""
-    made = job.spec.get("building")
+    made, machine = job.spec.get("building"), os.uname()
+    libc = os.confstr(_LIBC_VERSION) if _LIBC_VERSION in os.confstr_names else None
+    kernel = "%s %s %s" % (machine.sysname, machine.release, machine.machine)
     return {
         "node": job.node,
-        "platform": _platform(),
+        "platform": ", ".join(filter(None, (kernel, libc))),
         "driver": _driver(),
         "python": job.spec["python"],
         "environment": made["id"] if made else None,
         "lock": "/".join((environment_dir(made["root"], made["id"]), ABOUT, PLAN)) if made else None,
     }
-
-
-def _platform() -> str:
-    """Kernel, processor and C library."""
-    machine = os.uname()
-    libc = os.confstr(_LIBC_VERSION) if _LIBC_VERSION in os.confstr_names else None
-    return ", ".join(filter(None, ("%s %s %s" % (machine.sysname, machine.release, machine.machine), libc)))
 
 
 def _driver() -> "Optional[str]":

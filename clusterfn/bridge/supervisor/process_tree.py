@@ -105,7 +105,14 @@ def children_of_thread(pid: int, thread: int) -> "list[int]":
 def descendants(pid: int) -> "list[int]":
     """All living descendants of `pid`."""
     if os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # cheap beside thousands of other processes
-        children_of = _children
+
+        def children_of(pid: int) -> "list[int]":
+            try:
+                threads = os.listdir("%s/%d/task" % (PROC, pid))
+            except OSError:
+                return []
+            return [child for thread in threads for child in children_of_thread(pid, int(thread))]
+
     else:
         children = {}  # type: dict[int, list[int]]
         for number in _all():
@@ -123,14 +130,6 @@ def descendants(pid: int) -> "list[int]":
     return [number for number in found if is_alive(number)]
 
 
-def _children(pid: int) -> "list[int]":
-    try:
-        threads = os.listdir("%s/%d/task" % (PROC, pid))
-    except OSError:
-        return []
-    return [child for thread in threads for child in children_of_thread(pid, int(thread))]
-
-
 def _all() -> "list[int]":
     try:
         return [int(name) for name in os.listdir(PROC) if name.isdecimal()]
@@ -141,11 +140,8 @@ def _all() -> "list[int]":
 def tagged(job: str, attempt: int) -> "list[int]":
     """Living processes of this user whose last exec carried exactly this attempt's tag."""
     tag, uid, own = ("%s=%s/%d" % (TAG, job, attempt)).encode(), os.getuid(), os.getpid()
-    return [pid for pid in _all() if pid != own and _is_tagged(pid, uid, tag) and is_alive(pid)]
-
-
-def _is_tagged(pid: int, uid: int, tag: bytes) -> bool:
-    return _is_of_user(pid, uid) and tag in read_proc(pid, "environ").split(b"\0")
+    others = [pid for pid in _all() if pid != own and _is_of_user(pid, uid)]
+    return [pid for pid in others if tag in read_proc(pid, "environ").split(b"\0") and is_alive(pid)]
 
 
 def _is_of_user(pid: int, uid: int) -> bool:

@@ -9,7 +9,7 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Tuple
+    from typing import Tuple
 
     from ..schedulers.base import HostScheduler
 
@@ -47,18 +47,15 @@ def free_port() -> int:
     Any of thousands, so that two jobs of one moment choose different ones.
     """
     last = OSError("no port between %d and %d is free" % (_LEAST, _MOST))
-    for port in _some(ports_outside(*ephemeral_ports())):
+    ports = ports_outside(*ephemeral_ports())
+    for port in random.SystemRandom().sample(ports, min(_TRIES, len(ports))):
         try:
-            _bind(port)
+            with socket.socket() as found:
+                found.bind(("", port))
             return port
         except OSError as error:  # another's
             last = error
     raise last
-
-
-def _bind(port: int) -> None:
-    with socket.socket() as found:
-        found.bind(("", port))
 
 
 def ephemeral_ports() -> "Tuple[int, int]":
@@ -74,7 +71,3 @@ def ephemeral_ports() -> "Tuple[int, int]":
 def ports_outside(first: int, last: int) -> "list[int]":
     below, above = range(_LEAST, first), range(last + 1, _MOST + 1)
     return [*below, *above] or list(range(_LEAST, _MOST + 1))
-
-
-def _some(ports: "list[int]") -> "Iterator[int]":
-    yield from random.SystemRandom().sample(ports, min(_TRIES, len(ports)))

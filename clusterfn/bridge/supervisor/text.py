@@ -32,19 +32,13 @@ def native(value: "Any") -> "Any":
 def portable(value: "Any") -> "Any":
     """The opposite of `native`."""
     if isinstance(value, str):
-        return _portable(value) if _has_escapes(value) else value
+        if not any("\udc80" <= character <= "\udcff" for character in value):
+            return value
+        try:
+            return os.fsencode(value).decode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:  # it also holds other surrogates, so it came from no name or path
+            return value
     return _each(value, portable)
-
-
-def _portable(value: str) -> str:
-    try:
-        return os.fsencode(value).decode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # it also holds other surrogates, so it came from no name or path
-        return value
-
-
-def _has_escapes(value: str) -> bool:
-    return any("\udc80" <= character <= "\udcff" for character in value)
 
 
 def _each(value: "Any", convert: "Any") -> "Any":
