@@ -136,7 +136,12 @@ class _Builder:
         try:
             while process.poll() is None:
                 self._look()
-                self._show()
+                if time.monotonic() >= self._due:
+                    self._due = time.monotonic() + _TELL_S
+                    now = progress.in_words(progress.last_line(self._said))
+                    if now and now != self._told:
+                        self._told = now
+                        self._tell(now, False)
                 time.sleep(_LOOK_S)
         finally:
             if process.poll() is None:  # the job ends: other jobs that wait for this environment take it over
@@ -144,15 +149,6 @@ class _Builder:
                 process.wait()
         if process.returncode:
             raise _failed(progress.last_line(self._said), process.returncode)
-
-    def _show(self) -> None:
-        if time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + _TELL_S
-        now = progress.in_words(progress.last_line(self._said))
-        if now and now != self._told:
-            self._told = now
-            self._tell(now, False)
 
 
 def _failed(told: "dict[str, Any]", code: int) -> Verdict:

@@ -53,7 +53,12 @@ def conclude_for_dead(folder: str, status: str) -> int:
     """
     let_in(folder)
     job = JobFolder(folder)
-    if status.isdecimal() and _is_left_to_the_queue(job):  # it died on its way out of the door
+    # It died on its way out of admission, and waits. The ticket by which the spooler has started it goes before it
+    # begins: one since is another.
+    if (status.isdecimal() and _waits(job)) and (
+        launch.TURN not in os.environ
+        or any(Attempt(job, number).owner() == job.start for number in job.attempts())
+    ):  # fmt: skip
         launch.revive_spooler(job.root, job.spec["bridge"])
         return EXIT_RETURNED
     if claim(job) is not None:
@@ -63,8 +68,12 @@ def conclude_for_dead(folder: str, status: str) -> int:
     left = _sweep(lambda: sorted(set(process_tree.tagged(job.id, attempt.number) + process_tree.of_session(script))))
     verdict = _why(job, status)
     if attempt.outcome() is None:
-        if retries.is_lost(verdict, status) and _may_go_on(job, attempt) and attempt.follow():
-            return EXIT_AGAIN
+        if retries.is_lost(verdict, status):
+            # The same job.sh tries again: an element as long as each try brings some item to its end.
+            element = job.element is not None
+            tries_again = attempt.has_told() if element else len(attempt.earlier()) < retries.allowed(job)
+            if tries_again and attempt.follow():
+                return EXIT_AGAIN
         by = attempt.fence()
         if by is not None:
             attempt.supersede(by)
@@ -73,22 +82,6 @@ def conclude_for_dead(folder: str, status: str) -> int:
     facts["evidence"] = _evidence(job, attempt)
     won = attempt.publish(verdict.kind or LOST, facts)
     return _state(attempt, won)
-
-
-def _is_left_to_the_queue(job: JobFolder) -> bool:
-    """Whether it waits. The ticket by which the spooler has started it goes before it begins: one since is another."""
-    return _waits(job) and (launch.TURN not in os.environ or _has_begun_here(job))
-
-
-def _has_begun_here(job: JobFolder) -> bool:
-    return any(Attempt(job, number).owner() == job.start for number in job.attempts())
-
-
-def _may_go_on(job: JobFolder, attempt: Attempt) -> bool:
-    """Whether the same job.sh tries again: an element as long as each try brings some item to its end."""
-    if job.element is not None:
-        return attempt.has_told()
-    return len(attempt.earlier()) < retries.allowed(job)
 
 
 def _latest_own(job: JobFolder) -> "Optional[Attempt]":
@@ -128,17 +121,14 @@ def _not_set_up(what: str, which: str) -> Verdict:
         message = "the environment module %s could not be loaded on the machine that runs the job" % which
         return Verdict(ENVIRONMENT, message, stage="environment", hint="look at `module avail` there; correct modules=")
     code, _, line = which.partition(":")
+    lines = line.strip().splitlines()
+    at = " at the line `%s%s`" % (shortened(lines[0], _SHOWN), " …" if len(lines) > 1 else "") if lines else ""
     return Verdict(
         ENVIRONMENT,
-        "%s: of the host failed with exit code %s%s; the function did not start" % (what, code, _quoted(line)),
+        "%s: of the host failed with exit code %s%s; the function did not start" % (what, code, at),
         stage="environment",
         hint=how_to_correct(line, code, "%s: of the host in clusterfn.yml" % what),
     )
-
-
-def _quoted(line: str) -> str:
-    lines = line.strip().splitlines()
-    return " at the line `%s%s`" % (shortened(lines[0], _SHOWN), " …" if len(lines) > 1 else "") if lines else ""
 
 
 def _evidence(job: JobFolder, attempt: Attempt) -> "list[str]":

@@ -57,20 +57,20 @@ def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     Raises:
         Verdict: It does not, with the numbers that decide.
     """
-    driver, marker = _driver(), _marker(job)
+    wanted = job.spec["building"]
+    marker = os.path.join(build_dir(wanted["root"], wanted["id"]), "runs-on-%s" % job.node)
+    driver = _driver()
     if driver != _UNKNOWN and _read(marker) == driver:
         return
     found = _ask(job, environ)
     cards = _cards()
-    _remember(job, cards)
+    partition = job.scheduler.partition() or DEFAULT
+    for name in [partition, DEFAULT] if cards else []:  # for the next choice of an environment there
+        path = os.path.join(wanted["root"], CARDS, name + ".json")
+        _write(wanted["root"], path, json.dumps(dict(cards or {}, node=job.node)))
     if found["problem"]:
         raise _does_not_run(job, found, cards)
-    _write(job.spec["building"]["root"], marker, driver)
-
-
-def _marker(job: "JobFolder") -> str:
-    wanted = job.spec["building"]
-    return os.path.join(build_dir(wanted["root"], wanted["id"]), "runs-on-%s" % job.node)
+    _write(wanted["root"], marker, driver)
 
 
 def _driver() -> str:
@@ -124,14 +124,6 @@ def _does_not_run(job: "JobFolder", found: "dict[str, Any]", cards: "Optional[di
         hint=_HIDDEN % job.node if hidden
         else "call again: what the cards are is known now, and the environment is chosen for them",
     )  # fmt: skip
-
-
-def _remember(job: "JobFolder", cards: "Optional[dict[str, Any]]") -> None:
-    """What the cards of this node are, for the next choice on its partition."""
-    root = job.spec["building"]["root"]
-    partition = job.scheduler.partition() or DEFAULT
-    for name in [partition, DEFAULT] if cards else []:
-        _write(root, os.path.join(root, CARDS, name + ".json"), json.dumps(dict(cards or {}, node=job.node)))
 
 
 def _read(path: str) -> str:

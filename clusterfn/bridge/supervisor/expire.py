@@ -122,7 +122,8 @@ def tidy(
         try:
             job = JobFolder(folder)
             kept_s = job.spec["keep_days"] * _DAY_S if older_s is None else older_s
-            lives, over = living.has(job), _over_since(job)
+            lives, final = living.has(job), _final(job)
+            over = _last_sign(job) if final is None else _date(final)
             relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
         except DAMAGED as error:
             say("%s is damaged, and is kept: %s: %s" % (folder, type(error).__name__, error))
@@ -132,7 +133,7 @@ def tidy(
             found.told["waiting"].append(job.id)
             found.add(JOBS, folder, False)
             resumed.add(job.spec.get("resume"))
-        elif not job.scheduler.has_nodes and not _was_started(job):
+        elif not job.scheduler.has_nodes and not any(_each(job, name) for name in (STARTED, CLAIM, ATTEMPTS)):
             kept_s = min(kept_s, _STARTS_S) if older_s is None else max(older_s, _STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         short = longest_s is None or kept_s < longest_s
@@ -212,10 +213,6 @@ def _each(job: JobFolder, *names: str) -> "list[str]":
     return [path for pattern in patterns for path in glob.glob(pattern)]
 
 
-def _was_started(job: JobFolder) -> bool:
-    return bool(_each(job, STARTED) or _each(job, CLAIM) or _each(job, ATTEMPTS))
-
-
 def _last_sign(job: JobFolder) -> float:
     """When something was last heard of a job."""
     paths = [job.home, job.path(SPEC)] + _each(job, STARTED) + _each(job, ATTEMPTS, "*")
@@ -231,12 +228,6 @@ def _final(job: JobFolder) -> "Optional[str]":
         if outcome is not None and outcome["final"]:
             return attempt.path(OUTCOME)
     return None
-
-
-def _over_since(job: JobFolder) -> "Optional[float]":
-    """When it ended; of one without an end when something was last heard of it."""
-    final = _final(job)
-    return _last_sign(job) if final is None else _date(final)
 
 
 def _below(folder: str) -> "Iterator[str]":

@@ -44,15 +44,12 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
     fitting = eligible_gpus(there, kind, memory)
     if len(fitting) >= wanted:
         return [card.uuid for card in fitting]
+    asked, has, advice = describe_request(wanted, kind, memory), describe_gpus(there), suggest_gpus(there, kind)
     if kind is None and memory is None:
-        has = "none" if not there else "only %d" % len(there)
-        raise _too_few("%d GPUs" % wanted, has, "ask for fewer, or choose another host")
-    raise _too_few(describe_request(wanted, kind, memory), describe_gpus(there), suggest_gpus(there, kind))
-
-
-def _too_few(wanted: str, has: str, advice: str) -> Verdict:
-    message = "the job asks for %s, and the host has %s" % (wanted, has)
-    return Verdict(UNSATISFIABLE, message, stage="lease", hint=advice)
+        asked, has = "%d GPUs" % wanted, "only %d" % len(there) if there else "none"
+        advice = "ask for fewer, or choose another host"
+    message = "the job asks for %s, and the host has %s" % (asked, has)
+    raise Verdict(UNSATISFIABLE, message, stage="lease", hint=advice)
 
 
 def list_gpus() -> "list[GpuInfo]":

@@ -39,7 +39,11 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
             sys.stdout.write(json.dumps({"after": last}) + "\n")
             break
         try:
-            told = _describe(folder)
+            job = JobFolder(folder)
+            started = os.stat(os.path.join(folder, SPEC)).st_mtime
+            state, message = _state(job)
+            told = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
+            told.update(state=state, message=message, started=started)
         except DAMAGED as error:
             told = _describe_damaged(folder, error)
         last, line = told["id"], json.dumps(told) + "\n"
@@ -56,14 +60,6 @@ def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
     message = "its folder is damaged: %s" % _first_line(portable("%s: %s" % (type(error).__name__, error)))
     told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": "UNKNOWN"}
     return dict(told, message=message, started=started)
-
-
-def _describe(folder: str) -> "dict[str, Any]":
-    job = JobFolder(folder)
-    started = os.stat(os.path.join(folder, SPEC)).st_mtime
-    state, message = _state(job)
-    name, host = job.spec["name"], job.spec["host"]
-    return {"id": job.id, "name": name, "host": host, "state": state, "message": message, "started": started}
 
 
 def _state(job: JobFolder) -> "tuple[str, str]":

@@ -98,7 +98,11 @@ class AttemptRun:
             from . import checkpoint  # few jobs need it, and it imports shutil
 
             self.notes += checkpoint.resume(self.job, self.watch.look)
-        cards, cpus = self._take_cards(), self._take_cores()
+        cards = self._take_cards()
+        cpus: "Optional[set[int]]" = None
+        if not self.job.scheduler.has_nodes:
+            self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
+            cpus = self._cores.chosen
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self.notes += environ.redirect_caches(self.job, env)
@@ -131,7 +135,7 @@ class AttemptRun:
     def _see_kernel_run(self, env: "dict[str, str]") -> None:
         building = self.job.spec.get("building")
         if building and building["cuda"] and self.job.spec["resources"]["gpus"]:
-            from . import cuda
+            from . import cuda  # it imports subprocess
 
             self.stage = cuda.STAGE
             cuda.check(self.job, env)
@@ -147,12 +151,6 @@ class AttemptRun:
         cards = self.job.held.cards(self.job.failed_cards) if self.job.held else []
         self.stage = "start"
         return cards
-
-    def _take_cores(self) -> "Optional[set[int]]":
-        if self.job.scheduler.has_nodes:
-            return None
-        self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
-        return self._cores.chosen
 
     def cards(self) -> "list[str]":
         """The GPUs that it took."""
@@ -290,7 +288,8 @@ class AttemptRun:
         verdict = classify_exit.classify_silence(
             status, self.stage, self._sampler.peak, self._limit, oom, self._own_signals
         )
-        if verdict.kind in (EXITED, SIGNAL) and self._disk_is_full():
+        disk_is_full = any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
+        if verdict.kind in (EXITED, SIGNAL) and disk_is_full:
             verdict.facts["message"] += ", and the disk is full"
             verdict.kind = DISK
         return verdict
@@ -311,9 +310,6 @@ class AttemptRun:
                 return file.read()
         except OSError:
             return b""
-
-    def _disk_is_full(self) -> bool:
-        return any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what could not be killed."""

@@ -70,16 +70,13 @@ def print_disk_full(error: OSError, folder: str) -> None:
     """That the disk takes nothing more, for people and, in the agent's words, for the client that asked."""
     say("nothing can be published: %s" % error)
     path, why = str(error.filename or folder), os.strerror(error.errno or 0)
-    told = {"kind": "full", "message": why, "errno": error.errno, "path": path, "free": _free_bytes(folder)}
-    _write(1, json.dumps({"attempt": None, "kind": None, "won": False, "full": told}))
-
-
-def _free_bytes(folder: str) -> "Optional[int]":
+    told = {"kind": "full", "message": why, "errno": error.errno, "path": path, "free": None}
     try:
         disk = os.statvfs(folder)
+        told["free"] = disk.f_bavail * disk.f_frsize
     except OSError:  # it is gone, or cannot be looked at
-        return None
-    return disk.f_bavail * disk.f_frsize
+        pass
+    _write(1, json.dumps({"attempt": None, "kind": None, "won": False, "full": told}))
 
 
 def _write(fd: int, line: str) -> None:

@@ -91,22 +91,16 @@ def _prepare(wanted: Start, parent: int, out: int, err: int) -> None:
     if wanted.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, wanted.cpus)
     if wanted.has_secrets:
-        _dump_no_core()
+        import resource
+
+        # Keep the secrets out of a core dump; the function can raise the limit again. One byte: Linux then starts no
+        # program that takes core dumps either, which it does with a limit of 0.
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
     os.umask(wanted.umask)
     _enter_own_group()
     os.chdir(wanted.cwd)
     die_with_parent(signal.SIGKILL, parent)
-
-
-def _dump_no_core() -> None:
-    """Keep the secrets out of a core dump; the function can raise the limit again.
-
-    One byte: Linux then starts no program that takes core dumps either, which it does with a limit of 0.
-    """
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
 
 
 def _enter_own_group() -> None:
