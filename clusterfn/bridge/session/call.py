@@ -38,7 +38,7 @@ class CallJob(JobFolder):
         self.scheduler = BareOnHost(self.scheduler.node_name())  # the scheduler knows the session alone
 
     def secrets(self) -> dict[str, str]:
-        """Those of the session, which are in its environment."""
+        """Return those of the session, which are in its environment."""
         return {name: os.environ[name] for name in self.spec["secrets"] if name in os.environ}
 
 
@@ -58,20 +58,20 @@ class CallAttempt:
         return os.path.join(self.folder, name)
 
     def prepare(self) -> None:
-        """Take the space on the disk that its outcome needs."""
+        """Reserve the space on the disk that its outcome needs."""
         self._reserve = publish.Reserve(self.folder)
 
     def call(self) -> list[str]:
         return []
 
     def wait(self, reason: str) -> None:
-        """A session waits for its environment before any call."""
+        """Do nothing: a session waits for its environment before any call."""
 
     def begin(self) -> bool:
         return True
 
     def beat(self) -> None:
-        """The session's heart beats for it."""
+        """Do nothing: the session has a heartbeat."""
 
     def event(self, name: str, **facts: Any) -> None:
         self._events += 1

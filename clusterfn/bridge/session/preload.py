@@ -31,7 +31,7 @@ class Preloader:
         self.refused: dict[str, str] = {}
 
     def load(self, names: Iterable[str]) -> list[str]:
-        """Load those that are safe; gives what was loaded."""
+        """Load those that are safe, and return them."""
         loaded = []
         for name in names:
             if name in sys.modules or name in self.refused or not _is_installed(name):
@@ -55,7 +55,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _trouble_with(name: str) -> str:
-    """Why it must not be loaded before a fork; "" if it may."""
+    """Return why it must not be loaded before a fork; "" if it may."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -69,7 +69,7 @@ def _trouble_with(name: str) -> str:
 
 
 def _try(name: str, writing: int) -> NoReturn:
-    """In a process of its own, which ends here."""
+    """Load it in this process, which then exits."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_LIMIT_S)
     status = 1
@@ -87,7 +87,7 @@ def _load(name: str) -> None:
 
 
 def _lasting() -> str:
-    """What a fork of this process would not survive."""
+    """Return what a fork of this process would not survive."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -103,6 +103,6 @@ def _lasting() -> str:
 
 
 def imported_since(before: Iterable[str]) -> list[str]:
-    """The top-level modules that are loaded now and were not before."""
+    """Return the top-level modules that are loaded now and were not before."""
     known = set(before)
     return sorted({name.partition(".")[0] for name in list(sys.modules) if name not in known} - {"__main__"})

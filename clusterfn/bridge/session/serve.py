@@ -49,7 +49,7 @@ class CallServer:
         self._signals = Signals([signal.SIGCHLD])
 
     def serve(self) -> str:
-        """Serve call after call; why there is an end."""
+        """Serve call after call; return why it ended."""
         while True:
             # A network file system shows a new folder to those who list.
             if str(self._last + 1) in os.listdir(self._folder):
@@ -87,16 +87,16 @@ class FolderWatch:
         self._since = time.monotonic()
 
     def busy(self) -> None:
-        """Something came: look often again."""
+        """Look often again, as something came."""
         self._since = time.monotonic()
 
     @property
     def silent_s(self) -> float:
-        """Seconds since something came."""
+        """Return the seconds since something came."""
         return time.monotonic() - self._since
 
     def wait(self) -> None:
-        """Until the next look."""
+        """Wait until the next look."""
         pause = min(_LAST_S, max(_FIRST_S, self.silent_s / _SLOWING))
         if self._poll.poll(pause * 1000) and self._inotify is not None:
             self._inotify.events()

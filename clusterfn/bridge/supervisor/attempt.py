@@ -43,13 +43,13 @@ if TYPE_CHECKING:
         folder: str
 
         def path(self, name: str) -> str:
-            """A path in its folder."""
+            """Return a path in its folder."""
 
         def call(self) -> "list[str]":
             """The arguments of the worker: where its value goes, and where its arguments are."""
 
         def wait(self, reason: str) -> None:
-            """It waits for something on the host itself."""
+            """Note that it waits for something on the host itself."""
 
         def begin(self) -> bool:
             """Whether the worker may start."""
@@ -83,7 +83,7 @@ class Attempt:
 
     @classmethod
     def new(cls, job: "JobFolder") -> "Attempt":
-        """The next free attempt, its owner written first."""
+        """Create the attempt with the next free number, and write its owner."""
         make_folder(job.path(ATTEMPTS))
         number = 1 + max(job.attempts() or [0])
         while True:
@@ -107,11 +107,10 @@ class Attempt:
         return following
 
     def path(self, name: str) -> str:
-        """A path in the attempt's folder."""
         return os.path.join(self.folder, name)
 
     def call(self) -> "list[str]":
-        """What the worker is told: where its value goes."""
+        """Return the worker's arguments: where its value goes."""
         return [self.folder]
 
     def _write_owner(self) -> None:
@@ -123,7 +122,7 @@ class Attempt:
         return (publish.read(self.folder, OWNER) or b"").decode("ascii", "replace").strip()
 
     def prepare(self) -> None:
-        """Open what a running attempt writes."""
+        """Open the files that a running attempt writes."""
         self.reserve = publish.Reserve(self.folder)
         for folder in (self.path(WORK), self.job.path(CHECKPOINT)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -145,7 +144,7 @@ class Attempt:
         return publish.publish(self.folder, FOLLOWED, b"")
 
     def has_told(self) -> bool:
-        """Of an element: whether some item began here."""
+        """Whether an item of the element began in this attempt."""
         try:
             return os.stat(self.path(JOURNAL)).st_size > 0
         except FileNotFoundError:
@@ -167,7 +166,7 @@ class Attempt:
             return
 
     def beat(self) -> None:
-        """Count one up in the heartbeat, eight bytes rewritten in place."""
+        """Increase the count in the heartbeat, eight bytes that are rewritten in place."""
         self._beats += 1
         try:
             os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
@@ -176,7 +175,7 @@ class Attempt:
             return
 
     def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
-        """Publish this attempt's outcome; False if another already stands."""
+        """Publish this attempt's outcome; False if it has one already."""
         kept = kind != RETURNED and self.job.has_checkpoint()
         told = dict(facts, earlier=self.earlier(), checkpoint=kept)
         outcome = document(self.job.id, self.number, kind, portable(told))
@@ -190,11 +189,11 @@ class Attempt:
         return self._put(superseded(self.job.id, self.number, by, portable(facts or {})))
 
     def earlier(self) -> "list[str]":
-        """What was said of each attempt before this one that was tried again."""
+        """Return the message of each earlier attempt that was retried."""
         return retries.told(self.outcomes_before())
 
     def outcomes_before(self) -> "list[dict[str, Any]]":
-        """Of the attempts before this one, as far as they stand."""
+        """Return the outcomes of the attempts before this one."""
         before = (Attempt(self.job, number) for number in self.job.attempts() if number < self.number)
         return [outcome for outcome in (attempt.outcome() for attempt in before) if outcome is not None]
 
@@ -210,7 +209,7 @@ class Attempt:
         return won
 
     def outcome(self) -> "Optional[dict[str, Any]]":
-        """What stands, or None."""
+        """Return the published outcome, or None."""
         data = publish.read(self.folder, OUTCOME)
         return None if data is None else dict(json.loads(data.decode()))
 
@@ -241,7 +240,7 @@ def make_folder(path: str) -> None:
 
 
 def unclaim(job: "JobFolder") -> None:
-    """Give the claim back: the job waits until it is started again."""
+    """Remove the claim: the job waits until it is started again."""
     try:
         os.unlink(os.path.join(job.folder, CLAIM))
     except FileNotFoundError:  # the function may remove what it likes
@@ -271,7 +270,7 @@ def _let_in(path: str) -> None:
 
 
 def claim(job: "JobFolder", holder: "Optional[str]" = None) -> "Optional[str]":
-    """Claim the job for this submission; None if it holds it now, else who does."""
+    """Claim the job for this submission; return None on success, else who has the claim."""
     holder = holder or job.submission
     if publish.publish(job.folder, CLAIM, holder.encode()):
         return None
@@ -295,7 +294,7 @@ class UsageFile:
         return time.monotonic() >= self._next
 
     def keep(self, usage: "dict[str, Any]") -> None:
-        """Write it down; a disk that refuses loses it."""
+        """Write the usage; lose it if the disk refuses."""
         now = time.monotonic()
         self._next = now + min(HEARTBEAT_S, max(_FIRST_S, now - self._began))
         try:
@@ -311,7 +310,7 @@ class UsageFile:
 
 
 def read_usage(path: str) -> "Optional[dict[str, Any]]":
-    """What was kept, marked as the last that is known; None if nothing was."""
+    """Return the usage that was written last, marked as such; None if there is none."""
     try:
         with open(path, "rb") as file:
             usage = json.loads(file.readline().decode("utf-8", "replace"))
@@ -321,7 +320,7 @@ def read_usage(path: str) -> "Optional[dict[str, Any]]":
 
 
 def remove_usage(path: str) -> None:
-    """The outcome says it now."""
+    """Remove the file: the outcome has the usage now."""
     try:
         os.unlink(path)
     except OSError:  # there was none

@@ -59,7 +59,7 @@ def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
 
 
 def _have(job: "JobFolder", builder: "_Builder") -> str:
-    """The READY of the environment that the job will use."""
+    """Return the READY of the environment that the job will use, once it exists."""
     wanted = job.spec["building"]
     _refuse_others(wanted)
     leases.add_lease(wanted["root"], wanted["id"], job.home)  # before the look: what is held is not removed

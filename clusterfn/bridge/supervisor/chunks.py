@@ -41,7 +41,6 @@ class Chunks:
             os.makedirs(os.path.join(home, name), mode=0o700, exist_ok=True)
 
     def items(self, chunk: int) -> range:
-        """The indices of its items."""
         if chunk not in self._items:
             first, size = self._claim_of(chunk, 1)[1:]
             self._items[chunk] = range(first, first + size)
@@ -73,7 +72,7 @@ class Chunks:
         return None
 
     def give_back(self, chunk: int, element: int) -> None:
-        """Leave the rest of it to another element, unless one has it."""
+        """Let another element claim the rest of it, unless one has."""
         turn = self._claims()[chunk]
         if self._holder(chunk, turn) == element:
             self._claim_after(chunk, turn, NO_ELEMENT)
@@ -92,7 +91,7 @@ class Chunks:
         return publish.publish(folder, name, data) or publish.read(folder, name) == data
 
     def _claims(self) -> "dict[int, int]":
-        """The chunks that are claimed, and how often."""
+        """Return the chunks that are claimed, and how often."""
         found: "dict[int, int]" = {}
         for name in os.listdir(os.path.join(self.home, CLAIMS)):
             chunk, _, turn = name.partition(".")
@@ -101,7 +100,7 @@ class Chunks:
         return found
 
     def _claim_of(self, chunk: int, turn: int) -> "tuple[int, ...]":
-        """Element, first item and number of items."""
+        """Return the element, the first item and the number of items."""
         name = str(chunk) if turn == 1 else "%d.%d" % (chunk, turn)
         data = publish.read(os.path.join(self.home, CLAIMS), name)
         if data is None:
@@ -112,11 +111,11 @@ class Chunks:
         return self._claim_of(chunk, turn)[0]
 
     def holders(self, chunk: int) -> "list[int]":
-        """All elements that ever had it, the present one last."""
+        """Return all elements that ever had it, the present one last."""
         return [self._holder(chunk, turn) for turn in range(1, self._claims().get(chunk, 0) + 1)]
 
     def end_of(self, element: int) -> "Optional[dict[str, Any]]":
-        """The outcome of an element that has ended for good."""
+        """Return the outcome of an element that has ended for good, else None."""
         folder = os.path.join(element_dir(self.home, element), ATTEMPTS)
         for name in _names(folder) if element not in self._over else ():
             data = publish.read(os.path.join(folder, name), OUTCOME)
@@ -141,7 +140,7 @@ class Chunks:
         return ended, begun
 
     def usage_of(self, chunk: int, index: int) -> "Optional[dict[str, Any]]":
-        """What one of its items had used when it was last heard of."""
+        """Return what one of its items had used by the last file about it."""
         for holder in reversed(self.holders(chunk)):
             folder = os.path.join(element_dir(self.home, holder), ATTEMPTS)
             for number in sorted(map(int, filter(str.isdecimal, _names(folder))), reverse=True):
@@ -155,7 +154,7 @@ class Chunks:
         return os.path.exists(os.path.join(self.home, DONE, str(chunk)))
 
     def finish(self, chunk: int) -> None:
-        """Each of its items has a line."""
+        """Note that each of its items has a line."""
         os.close(os.open(os.path.join(self.home, DONE, str(chunk)), os.O_WRONLY | os.O_CREAT, 0o600))
 
     def complete(self) -> bool:
@@ -165,7 +164,7 @@ class Chunks:
         return all_claimed and len(os.listdir(os.path.join(self.home, DONE))) > last
 
     def ends(self) -> "list[int]":
-        """Where the arguments of each item end in items.pkl."""
+        """Return where the arguments of each item end in items.pkl."""
         with open(os.path.join(self.home, ITEMS_INDEX)) as file:
             return list(json.load(file))
 
@@ -197,11 +196,11 @@ class ItemJournal:
         self._at = os.fstat(self._values).st_size
 
     def begin(self, index: int, **facts: "Any") -> None:
-        """An item is about to run."""
+        """Write that an item is about to run."""
         self._line(dict(facts, begin=index))
 
     def again(self, index: int, told: str) -> None:
-        """What it did came to nothing, and it is about to run once more."""
+        """Write that an item failed and is about to run once more."""
         self._line({"retry": index, "told": told})
 
     def end(self, index: int, kind: str, facts: "dict[str, Any]", value: str = "") -> None:
@@ -212,7 +211,7 @@ class ItemJournal:
         self._line(dict(told, index=index, kind=kind))
 
     def _keep(self, path: str) -> int:
-        """Copy a value behind those before it; where it begins."""
+        """Append a value to those before it; return where it begins."""
         began = self._at
         with open(path, "rb") as file:
             piece = file.read(_PIECE)
@@ -243,7 +242,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
-    """All whole lines of one element of a group, attempt after attempt."""
+    """Yield all whole lines of one element of a group, attempt after attempt."""
     folder = os.path.join(element_dir(home, element), ATTEMPTS)
     for number in sorted(int(name) for name in _names(folder) if name.isdecimal()):
         try:

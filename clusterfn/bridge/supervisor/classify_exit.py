@@ -23,7 +23,7 @@ _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 
 
 def classify_report(done: "dict[str, Any]") -> Verdict:
-    """What the worker's last line means."""
+    """Make a verdict of the worker's last line."""
     kind = done["done"]
     facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint", "transient")}
     facts["stage"] = done.get("stage") or _STAGES.get(kind, "environment")
@@ -58,7 +58,7 @@ def parse_report_line(line: bytes) -> "dict[str, Any]":
 
 
 def _is_deeper(value: "Any", levels: int) -> bool:
-    """Whether it is nested so deep that later steps would not survive it."""
+    """Whether it is nested too deep for later steps."""
     if not isinstance(value, (dict, list)):
         return False
     inner = value.values() if isinstance(value, dict) else value
@@ -66,7 +66,7 @@ def _is_deeper(value: "Any", levels: int) -> bool:
 
 
 def damaged_bridge(bridge: str, missing: str) -> Verdict:
-    """The worker could not start, as files of clusterfn's own are gone."""
+    """Describe that files of clusterfn's own are missing, so that no worker can start."""
     return Verdict(
         ENVIRONMENT,
         "the bridge on the host is damaged: %s is missing in %s" % (missing, bridge),
@@ -76,7 +76,7 @@ def damaged_bridge(bridge: str, missing: str) -> Verdict:
 
 
 def too_much_memory(used: int, limit: int) -> Verdict:
-    """The tree used more than it asked for."""
+    """Describe that the processes used more memory than the job asked for."""
     return Verdict(
         MEMORY,
         "the job used %s of memory and asked for %s" % (size(used), size(limit)),
@@ -131,7 +131,7 @@ def classify_silence(
 
 
 def lost_supervisor(status: str) -> Verdict:
-    """The supervisor died, with that exit status as the shell says it."""
+    """Describe the death of a supervisor by its exit status, as the shell reports it."""
     code = int(status)
     how = "was ended by %s" % describe_signal(code - 128) if code > 128 else "ended by itself with exit code %d" % code
     return Verdict(
@@ -174,7 +174,7 @@ def disk_is_full(path: str) -> bool:
 
 
 def describe_signal(number: int) -> str:
-    """The signal's name, SIGKILL and the like."""
+    """Return the signal's name, such as SIGKILL."""
     try:
         return signal.Signals(number).name
     except ValueError:

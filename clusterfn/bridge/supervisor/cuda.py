@@ -80,7 +80,7 @@ def _driver() -> str:
 
 
 def _cards() -> "Optional[dict[str, Any]]":
-    """What nvidia-smi says here; None if it says nothing."""
+    """Ask nvidia-smi for the driver and the GPUs; None if it does not answer."""
     try:
         rows = gpus.query_nvidia_smi("--query-gpu=driver_version,compute_cap", 2)
     except Verdict:
@@ -135,7 +135,7 @@ def _read(path: str) -> str:
 
 
 def _write(root: str, path: str, text: str) -> None:
-    """Whole or not at all; not at all is no harm."""
+    """Write a file completely or not at all, which does no harm."""
     try:
         with permissions.use_group_umask(root):
             os.makedirs(os.path.dirname(path), exist_ok=True)

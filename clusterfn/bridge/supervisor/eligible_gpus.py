@@ -35,7 +35,7 @@ def is_gpu_type(name: str, kind: str) -> bool:
 
 
 def squeezed(kind: str) -> str:
-    """A type as it is compared: "RTX A6000" is "rtxa6000"."""
+    """Return a type as it is compared: "RTX A6000" is "rtxa6000"."""
     return "".join(_words_of(kind))
 
 
@@ -49,14 +49,14 @@ def _words_of(text: str) -> "list[str]":
 
 
 def describe_request(count: int, kind: "Optional[str]", memory_bytes: "Optional[int]") -> str:
-    """What is asked for, in words: "2 GPUs of type a100 with 40 GB"."""
+    """Describe what is asked for: "2 GPUs of type a100 with 40 GB"."""
     of_type = " of type %s" % kind if kind else ""
     size = " with %s" % _gigabytes(memory_bytes / 2.0**30) if memory_bytes else ""
     return "%d GPU%s%s%s" % (count, "" if count == 1 else "s", of_type, size)
 
 
 def describe_gpus(cards: "Sequence[GpuInfo]") -> str:
-    """Which cards there are: "8 x NVIDIA RTX A6000 (48 GB)"."""
+    """Describe GPUs: "8 x NVIDIA RTX A6000 (48 GB)"."""
     kinds = ["%s (%s)" % (card.name, _gigabytes(card.total_mib / 1024.0)) for card in cards]
     return ", ".join("%d x %s" % (kinds.count(kind), kind) for kind in sorted(set(kinds), key=kinds.index)) or "none"
 

@@ -207,21 +207,21 @@ def _runs(started: str) -> bool:
 
 
 def _each(job: JobFolder, *names: str) -> "list[str]":
-    """The files of that name of a job, and of the elements of a group."""
+    """Return the files of that name of a job, and of the elements of a group."""
     home = glob.escape(job.home)
     patterns = (os.path.join(home, *names), os.path.join(home, ELEMENTS, "*", *names))
     return [path for pattern in patterns for path in glob.glob(pattern)]
 
 
 def _last_sign(job: JobFolder) -> float:
-    """When something was last heard of a job."""
+    """Return when a job last wrote something."""
     paths = [job.home, job.path(SPEC)] + _each(job, STARTED) + _each(job, ATTEMPTS, "*")
     paths += _each(job, ATTEMPTS, "*", HEARTBEAT) + _each(job, ATTEMPTS, "*", OUTCOME)
     return max(_date(path) or 0.0 for path in paths)
 
 
 def _final(job: JobFolder) -> "Optional[str]":
-    """Its final outcome's path."""
+    """Return the path of its final outcome."""
     for number in job.attempts():
         attempt = Attempt(job, number)
         outcome = attempt.outcome()
@@ -244,7 +244,6 @@ def _date(path: str) -> "Optional[float]":
 
 
 def _size(path: str) -> int:
-    """The bytes of all files there."""
     if not os.path.isdir(path) or os.path.islink(path):
         return _bytes(path)
     return sum(_bytes(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)

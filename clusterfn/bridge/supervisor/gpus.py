@@ -106,7 +106,7 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
 
 
 def user_of(pid: str) -> str:
-    """The name of the user that a process belongs to."""
+    """Return the name of the user that a process belongs to."""
     try:
         return user_name(os.stat("%s/%d" % (PROC, int(pid))).st_uid)
     except (OSError, ValueError):
@@ -114,7 +114,7 @@ def user_of(pid: str) -> str:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or the number."""
+    """Return the name of a user, or the number."""
     import pwd
 
     try:
@@ -151,7 +151,7 @@ def _lines(question: str, text: str) -> "list[str]":
 
 
 def _unlike(question: str, rows: "list[list[str]]") -> bool:
-    """Whether rows name no card, where they should."""
+    """Whether a row names no GPU where it should."""
     fields = question.partition("=")[2].split(",")
     columns = [column for column, field in enumerate(fields) if field in ("uuid", "gpu_uuid")]
     return any(not row[column].startswith(_UUIDS) for row in rows for column in columns)
@@ -219,7 +219,7 @@ class GpuSamples:
             self._uses.append(percent)
 
     def as_dict(self) -> "dict[str, Any]":
-        """As outcome.json has it."""
+        """Return it as outcome.json has it."""
         uses = self._uses
         return {
             "uuid": self.uuid,
@@ -249,7 +249,7 @@ class GpuUsageMonitor:
         self._given_up = not names or bool(_hung)
 
     def look(self) -> None:
-        """Take what has been answered, and ask when it is time. Returns at once."""
+        """Read what has been answered, and ask when it is time. Return at once."""
         if self._asking is not None:
             self._listen(self._asking)
         elif not self._given_up and time.monotonic() >= self._next:
@@ -262,7 +262,7 @@ class GpuUsageMonitor:
             self._leave(self._asking)
 
     def usage(self) -> "Optional[list[dict[str, Any]]]":
-        """A dict for each card; None if it is not known which they are."""
+        """Return a dict for each GPU; None if it is not known which they are."""
         if self._asking is not None:
             self._listen(self._asking)
         if self._names and not self._cards:
@@ -318,7 +318,7 @@ class GpuUsageMonitor:
         self.close()
 
     def read_answer(self, answer: str) -> bool:
-        """Whether it spoke of at least one card."""
+        """Read an answer; return whether it names at least one GPU."""
         rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
         good = [row for row in rows if len(row) == 4 and row[0].startswith(_UUIDS)]
         for uuid, name, used, use in good:
@@ -333,12 +333,12 @@ def _out_of(asking: "subprocess.Popen[bytes]") -> int:
 
 
 def without_askers(pids: "list[int]") -> "list[int]":
-    """Those of the processes that are the job's own."""
+    """Leave out the processes that ask nvidia-smi."""
     return [pid for pid in pids if pid not in _askers]
 
 
 def is_asker(pid: int) -> bool:
-    """Whether a dead child is one that asked; it may be forgotten now."""
+    """Whether a dead child asked nvidia-smi; forget it."""
     if pid not in _askers:
         return False
     _askers.remove(pid)

@@ -22,7 +22,7 @@ _NEVER_SAID = "the process that watched over the item is gone, and left no word"
 
 
 def kinds(home: str) -> "dict[int, str]":
-    """How each item ended of which that is known."""
+    """Return how each item ended that has ended."""
     found: "dict[int, str]" = {}
     folder = os.path.join(home, ELEMENTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
@@ -34,7 +34,7 @@ def kinds(home: str) -> "dict[int, str]":
 
 
 def in_words(ended: "dict[int, str]", count: int) -> str:
-    """The counts: "98 of 100 ended: 95 returned, 3 raised"."""
+    """Describe the counts: "98 of 100 ended: 95 returned, 3 raised"."""
     known = list(ended.values())
     parts = ["%d %s" % (known.count(kind), kind) for kind in sorted(set(known), key=lambda kind: kind != RETURNED)]
     return "%d of %d ended%s" % (len(known), count, ": " + ", ".join(parts) if parts else "")
@@ -85,7 +85,7 @@ class ItemRecorder:
             chunk = self.chunks.take_over(number)
 
     def share(self) -> int:
-        """How many items to claim next, at most."""
+        """Return how many items to claim next, at most."""
         return int(self.job.spec["group"]["chunk"])
 
     def _may_linger(self, chunk: int) -> bool:
@@ -123,12 +123,12 @@ class ItemRecorder:
         return True
 
     def tell(self, index: int, verdict: Verdict) -> None:
-        """Give an item that does not run the line that this verdict is."""
+        """Write this verdict as the line of an item that does not run."""
         self.journal.end(index, verdict.kind or LOST, verdict.facts)
         self.told += 1
 
     def _death(self, chunk: int) -> Verdict:
-        """What became of the element that had it before."""
+        """Return how the element ended that had it before."""
         ends = [self.chunks.end_of(each) for each in self.chunks.holders(chunk) if each != self.job.element]
         known = [end for end in ends if end and end["kind"] != RETURNED]
         if not known:

@@ -117,7 +117,7 @@ class ElementRun(ItemRecorder):
         return max(1, min(int(spec["chunk"]), int(spec["aim_s"] / mean_s)))
 
     def settle(self) -> None:
-        """The same, with an eye on what may end this one."""
+        """Wait likewise, but look at what may end this element."""
         until = time.monotonic() + SETTLE_S
         while time.monotonic() < until:
             self.watch.look()
@@ -210,12 +210,12 @@ class ItemAttempt:
         return [self.folder, self._attempt.job.home, *map(str, self._place)]
 
     def wait(self, reason: str) -> None:
-        """It waits for something on the host itself."""
+        """Note that it waits for something on the host itself."""
         self._waited = True
         self._attempt.event("pending", reason=reason)
 
     def begin(self) -> bool:
-        """From here on it counts as begun."""
+        """Write that it has begun."""
         self._look_at_fence()
         os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
         self._journal.begin(self._index, out=self._from[0], err=self._from[1])
@@ -224,15 +224,15 @@ class ItemAttempt:
         return True
 
     def event(self, name: str, **facts: "Any") -> None:
-        """Its steps are not told one by one, but that it does nothing is."""
+        """Add only an event about idleness: the steps of items are not recorded."""
         if name in ("quiet", "active"):
             self._attempt.event(name, item=str(self._index), **facts)
 
     def beat(self) -> None:
-        """The element's heart beats for it."""
+        """Do nothing: the element has a heartbeat."""
 
     def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
-        """Its one line."""
+        """Write its line in the journal."""
         self._look_at_fence()
         sizes = [_size(self.path(name)) for name in (STDOUT, STDERR)]
         out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
@@ -242,13 +242,13 @@ class ItemAttempt:
         return True
 
     def again(self, told: str) -> None:
-        """It is to run once more."""
+        """Write that it is to run once more."""
         self._look_at_fence()
         self._journal.again(self._index, told)
         self.before.append(told)
 
     def _look_at_fence(self) -> None:
-        """Another may have concluded the element, and told of this item already."""
+        """Raise Fenced if another process has concluded the element, and so this item."""
         if os.path.exists(self._attempt.path(OUTCOME)):
             raise Fenced()
 

@@ -86,13 +86,13 @@ class JobFolder:
         self.start = "%s restart %d" % (self.submission, restarts) if restarts else self.submission
 
     def path(self, *names: str) -> str:
-        """A path below the job's folder; what elements share lies in their group's."""
+        """Return a path below the job's folder, or below the group's for what its elements share."""
         if names[0] == SCHEDULER_LOG and self.element is not None:
             return os.path.join(self.home, element_log(self.scheduler.element_log(self.element, self.submission)))
         return os.path.join(self.home if names[0] in _SHARED else self.folder, *names)
 
     def attempts(self) -> "list[int]":
-        """The numbers of the attempts that exist, in order."""
+        """Return the numbers of the attempts that exist, in order."""
         try:
             names = os.listdir(self.path(ATTEMPTS))
         except FileNotFoundError:
@@ -111,14 +111,14 @@ class JobFolder:
             return False
 
     def secrets(self) -> "dict[str, str]":
-        """The secret variables and their values; none once the job is final."""
+        """Return the secret variables and their values; none once the job is final."""
         try:
             return _read_json(self.path(SECRETS))
         except FileNotFoundError:
             return {}
 
     def forget_secrets(self) -> None:
-        """Delete the secrets: the job is final. Those of a group go with the group."""
+        """Delete the secrets of a job that is final; those of a group remain until it is removed."""
         if self.element is not None:
             return
         try:
@@ -128,7 +128,7 @@ class JobFolder:
 
     @property
     def node(self) -> str:
-        """The machine's name, as the scheduler knows it."""
+        """Return the machine's name, as the scheduler knows it."""
         return self.scheduler.node_name()
 
 
@@ -149,7 +149,7 @@ _LIBC_VERSION = "CS_GNU_LIBC_VERSION_VERSION"
 
 
 def describe_place(job: "JobFolder") -> "dict[str, Any]":
-    """Of this machine and of the environment; None for what there is not."""
+    """Describe this machine and the environment; None for what it does not have."""
     made, machine = job.spec.get("building"), os.uname()
     libc = os.confstr(_LIBC_VERSION) if _LIBC_VERSION in os.confstr_names else None
     kernel = "%s %s %s" % (machine.sysname, machine.release, machine.machine)
@@ -164,7 +164,6 @@ def describe_place(job: "JobFolder") -> "dict[str, Any]":
 
 
 def _driver() -> "Optional[str]":
-    """The version of the NVIDIA driver that is loaded."""
     try:
         with open(DRIVER_FILE, encoding="ascii", errors="replace") as file:
             return file.read().strip()

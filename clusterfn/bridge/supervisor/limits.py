@@ -79,7 +79,7 @@ def proportional(pid: int) -> int:
 
 
 def peak_of(pid: int) -> int:
-    """The most bytes one living process ever had resident."""
+    """Return the most bytes that a living process ever had resident."""
     for line in read_proc(pid, "status").split(b"\n"):
         if line.startswith(b"VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -102,7 +102,7 @@ class OomDetector:
             self._machine = (self._machine + [_oom_kills(PROC + "/vmstat")])[-2:]
 
     def seen(self) -> "Optional[str]":
-        """In words, what was seen; None if nothing."""
+        """Describe what was seen; None if nothing was."""
         for path, before in self._before.items():
             if _oom_kills(path) > before:
                 return "the kernel counted an out-of-memory kill in the job's memory group (%s)" % path
@@ -152,7 +152,7 @@ class Stall:
         self._mark: "Tuple[float, int]" = (0.0, 0)  # CPU seconds and bytes of output when it last did something
 
     def note(self) -> "list[str]":
-        """What to say if it cannot be known here."""
+        """Return a note if idleness cannot be measured on this machine."""
         missing = self._limit_s is not None and not os.path.exists(PROC)
         return ["stall_timeout was not watched: this machine has no %s" % PROC] if missing else []
 
@@ -182,11 +182,11 @@ class Stall:
         return self._limit_s is not None and self._quiet_s >= self._limit_s
 
     def in_words(self) -> str:
-        """What it has not done for so long."""
+        """Describe the idleness."""
         return "printed nothing and used no CPU for %s" % duration(self._limit_s or 0.0)
 
     def verdict(self, stacks: "list[str]") -> Verdict:
-        """What that means for the job."""
+        """Return the verdict on a job that is idle for too long."""
         limit_s = self._limit_s or 0.0
         return Verdict(
             STALLED,

@@ -211,7 +211,7 @@ def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional
 
 
 def _conclude(attempt: Attempt, work: "Optional[AttemptRun]", verdict: Verdict, alive: bool) -> int:
-    """Publish: the worker's own last word before what it left is ended."""
+    """Publish the verdict; if it is the worker's own report, before what it left is ended."""
     if work is None:
         won = attempt.publish(verdict.kind or "", dict(verdict.facts, by="supervisor", node=attempt.job.node))
         return _exit(attempt, verdict, won)

@@ -58,7 +58,7 @@ class Head(AttemptRun):
         self._looks = False
 
     def start(self) -> None:
-        """Say where all meet, start the worker here, then the other nodes."""
+        """Publish the address of the first node, start the worker here, then the other nodes."""
         nodes: "int" = self.job.spec["resources"]["nodes"]
         scheduler = self.job.scheduler
         os.environ.update(rendezvous.place(scheduler), **rendezvous.variables(scheduler, 0, nodes))
@@ -106,7 +106,7 @@ class Head(AttemptRun):
         return time.monotonic() < until and self._others.failure() is None
 
     def publish(self, verdict: Verdict) -> bool:
-        """Publish; what another node raised is put where the first one's would be."""
+        """Publish; put what another node raised where the first one's would be."""
         kept = verdict.facts.pop("kept", None)
         if kept is not None and verdict.facts.get("value"):
             os.rename(kept, self.attempt.path(VALUE))
@@ -167,13 +167,13 @@ class Others:
             _become(argv, self._log, parent)
 
     def processes(self) -> "set[int]":
-        """The launcher, and what it forked."""
+        """Return the pids of the launcher and of what it forked."""
         if not self.launcher_pid or not process_tree.is_alive(self.launcher_pid):
             return set()
         return {self.launcher_pid, *process_tree.descendants(self.launcher_pid)}
 
     def look_now(self) -> None:
-        """Let the next question be answered by the files as they are."""
+        """Read the files again at the next question."""
         self._next = 0.0
 
     def _look(self) -> None:
@@ -194,7 +194,7 @@ class Others:
         return os.path.join(self._attempt.path(NODES), str(rank))
 
     def have_returned(self) -> bool:
-        """Whether all of them have."""
+        """Whether all of them have returned."""
         self._look()
         return len(self._ended) == len(self.ranks) and self.failure() is None
 
@@ -225,7 +225,7 @@ class Others:
         return [rank for rank in self.ranks if os.path.exists(self._folder(rank))]
 
     def silence(self) -> Verdict:
-        """What that means: a supervisor was ended, or none was ever started."""
+        """Return the verdict on silent nodes: a supervisor was ended, or none was ever started."""
         begun = [rank for rank in self._begun() if rank not in self._ended]
         try:
             with open(self._log, "rb") as file:
@@ -270,7 +270,7 @@ class NodeJob(JobFolder):
         self.rank = self.scheduler.rank()
 
     def path(self, *names: str) -> str:
-        """As the job's."""
+        """Return a path of the job, but of this node for its log and for requests for stacks."""
         if names[0] == STACK:
             return os.path.join(self.shared.path(NODES), str(self.rank), STACK)
         return self.shared.path(LAUNCH_LOG) if names[0] == SCHEDULER_LOG else super().path(*names)
@@ -290,7 +290,7 @@ class NodeAttempt:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def path(self, name: str) -> str:
-        """A path in the node's folder; all nodes work in one."""
+        """Return a path in the node's folder; all nodes share the working directory."""
         return self._job.shared.path(WORK) if name == WORK else os.path.join(self.folder, name)
 
     def call(self) -> "list[str]":
@@ -298,17 +298,17 @@ class NodeAttempt:
         return [self.folder, self._job.folder]
 
     def wait(self, reason: str) -> None:
-        """Told by the first node."""
+        """Do nothing: the first node records it."""
 
     def begin(self) -> bool:
         """Return True: the first node has begun the attempt."""
         return True
 
     def event(self, name: str, **facts: "Any") -> None:
-        """Told by the first node."""
+        """Do nothing: the first node records it."""
 
     def beat(self) -> None:
-        """The first node's heart beats."""
+        """Do nothing: the first node has a heartbeat."""
 
     def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
         """Tell the supervisor on the first node, and when it was by the clock of this one."""

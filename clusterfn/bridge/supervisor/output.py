@@ -32,7 +32,7 @@ class Pump:
 
     @property
     def seen(self) -> int:
-        """How many bytes have come, kept or not."""
+        """Return how many bytes have come, kept or not."""
         return self._kept + self._lost
 
     def move(self) -> bool:
@@ -80,7 +80,7 @@ class Pump:
         return line
 
     def forget(self) -> None:
-        """Give both ends back."""
+        """Close both ends."""
         os.close(self._file)
         if self.fd >= 0:
             os.close(self.fd)

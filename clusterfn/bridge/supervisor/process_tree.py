@@ -30,12 +30,12 @@ def read_proc(*names: "object") -> bytes:
 
 
 def boot_id() -> str:
-    """Another one after each start of the machine."""
+    """Return an id that changes with each start of the machine."""
     return read_proc("sys/kernel/random/boot_id").decode("ascii", "replace").strip()
 
 
 def _stat(pid: int) -> "list[str]":
-    """The fields of a process from its state on; empty if it is gone."""
+    """Return the fields of a process from its state on; empty if it is gone."""
     return read_proc(pid, "stat").decode("utf-8", "replace").rpartition(")")[2].split()
 
 
@@ -52,13 +52,13 @@ def is_alive(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """Its parent's pid; 0 if it is gone."""
+    """Return its parent's pid; 0 if it is gone."""
     fields = _stat(pid)
     return int(fields[1]) if fields else 0
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for what it does; "?" if it is gone."""
+    """Return the kernel's letter for its state; "?" if it is gone."""
     fields = _stat(pid)
     return fields[0] if fields else "?"
 
@@ -83,12 +83,12 @@ def name_of(pid: int) -> str:
 
 
 def command_line(pid: int) -> "list[bytes]":
-    """The words by which it was started; none if it is gone."""
+    """Return the words by which it was started; none if it is gone."""
     return read_proc(pid, "cmdline").split(b"\0")[:-1]
 
 
 def environment_of(pid: int) -> "Optional[dict[str, str]]":
-    """The variables with which it was started; None if that cannot be read."""
+    """Return the variables with which it was started; None if they cannot be read."""
     try:
         with open("%s/%d/environ" % (PROC, pid), "rb") as file:
             pairs = [os.fsdecode(entry).partition("=") for entry in file.read().split(b"\0") if entry]
@@ -103,7 +103,7 @@ def children_of_thread(pid: int, thread: int) -> "list[int]":
 
 
 def descendants(pid: int) -> "list[int]":
-    """All living descendants of `pid`."""
+    """Return all living descendants of `pid`."""
     if os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # cheap beside thousands of other processes
 
         def children_of(pid: int) -> "list[int]":
@@ -169,7 +169,7 @@ def of_session(script: str) -> "list[int]":
 
 
 def in_session(leader: int) -> "list[int]":
-    """Living processes of this user in the session of another process."""
+    """Return living processes of this user in the session of another process."""
     uid = os.getuid()
     return [pid for pid in _all() if _is_in(pid, leader, uid)]
 

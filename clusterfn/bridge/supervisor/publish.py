@@ -32,7 +32,7 @@ class Reserve:
             os.close(fd)
 
     def release(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         _remove(self.path)
 
 
@@ -77,7 +77,7 @@ def replace(path: str, data: bytes, sync: bool = True, mode: int = 0o600) -> Non
 
 
 def read(folder: str, name: str) -> "Optional[bytes]":
-    """What stands in `folder/name`, or None."""
+    """Return the content of `folder/name`, or None."""
     try:
         with open(os.path.join(folder, name), "rb") as file:
             return file.read()
@@ -94,7 +94,7 @@ def stands(folder: str, name: str) -> bool:
 
 
 def sync_folder(folder: str) -> None:
-    """Bring the names in a folder to the disk."""
+    """Flush the names in a folder to the disk."""
     try:
         fd = os.open(folder, os.O_RDONLY)
     except OSError:  # removed meanwhile

@@ -59,7 +59,7 @@ def free_port() -> int:
 
 
 def ephemeral_ports() -> "Tuple[int, int]":
-    """The ports that the kernel chooses from."""
+    """Return the range of ports that the kernel chooses from."""
     try:
         with open(_RANGE) as file:
             first, last = file.read().split()

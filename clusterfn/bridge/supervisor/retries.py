@@ -20,7 +20,7 @@ TERMINATED = "143"  # the supervisor was asked to end: the shell's status of SIG
 
 
 def allowed(job: "JobFolder") -> int:
-    """How often it may be run again."""
+    """Return how often it may be run again."""
     return int(job.spec.get("retries") or 0)
 
 
@@ -64,7 +64,7 @@ def where(verdict: Verdict, place: str) -> str:
 
 
 def lost(number: int, verdict: Verdict, used: int, of: int) -> "dict[str, Any]":
-    """Fields of the outcome of an attempt whose supervisor died."""
+    """Return fields of the outcome of an attempt whose supervisor died."""
     told = in_words(number, "", verdict.facts["message"], used, of)
     return {"message": told, "retried": {"kind": LOST, "cause": None, "cards": []}, "by": "after"}
 
@@ -86,10 +86,10 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
 
 
 def told(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":
-    """What was said of each of these attempts that was tried again."""
+    """Return the message of each of these attempts that was retried."""
     return [outcome["message"] for outcome in outcomes if outcome.get("retried")]
 
 
 def cards_of(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":
-    """The cards that failed them."""
+    """Return the GPUs that failed them."""
     return [uuid for outcome in outcomes for uuid in (outcome.get("retried") or {}).get("cards") or ()]

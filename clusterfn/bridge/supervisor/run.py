@@ -90,7 +90,7 @@ class AttemptRun:
         self._usage_file = UsageFile(attempt.path(USAGE))
 
     def start(self) -> None:
-        """Take what it needs and start the worker."""
+        """Acquire what it needs and start the worker."""
         self.stage = "environment"
         ensure_environment(self.job, self.attempt, self.watch)
         self.stage = "start"
@@ -125,7 +125,7 @@ class AttemptRun:
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
 
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
-        """Watch over a worker that was started, and keep what it prints."""
+        """Read from a worker that was started, and keep what it prints."""
         self._child = child
         self._pumps = [
             Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"])
@@ -153,11 +153,10 @@ class AttemptRun:
         return cards
 
     def cards(self) -> "list[str]":
-        """The GPUs that it took."""
         return self.job.held.uuids if self.job.held else []
 
     def where(self) -> str:
-        """The same for people, or the node."""
+        """Describe the GPUs that it has, or else name the node."""
         return self.job.held.in_words() if self.job.held and self.job.held.uuids else self.job.node
 
     def result(self) -> Verdict:
@@ -178,7 +177,7 @@ class AttemptRun:
         return self._judge_silence()
 
     def _turn(self) -> None:
-        """Wait for something, and take what came."""
+        """Wait for the next event, and handle it."""
         poll = select.poll()
         live = {pump.fd: pump for pump in self._pumps if pump.fd >= 0}
         for fd in live:
@@ -195,7 +194,6 @@ class AttemptRun:
         self._gpus.look()
 
     def _read_report(self) -> None:
-        """Take what the worker has reported."""
         while self._child is not None and self._child.report >= 0:
             try:
                 data = os.read(self._child.report, 65536)
@@ -222,7 +220,7 @@ class AttemptRun:
             self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
 
     def _reap(self) -> None:
-        """Collect the dead: the worker, and orphans that became ours."""
+        """Reap the worker, and orphans that became ours."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -295,7 +293,7 @@ class AttemptRun:
         return verdict
 
     def _await_own_sigterm(self) -> None:
-        """The worker was told to end: perhaps all of us were."""
+        """Wait for a SIGTERM of our own: the worker had one, perhaps the whole job has."""
         until = time.monotonic() + _TERM_ECHO_S
         while time.monotonic() < until:
             self._turn()
@@ -321,7 +319,6 @@ class AttemptRun:
         self.notes += ["could not be ended: %s" % name for name in left]
 
     def _tree(self) -> "list[int]":
-        """Every process of the job."""
         return gpus.without_askers(process_tree.descendants(os.getpid()))
 
     def _living(self) -> "list[int]":
@@ -360,7 +357,7 @@ class AttemptRun:
         return facts
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
-        """So far; `living`: processes whose time counts though they have not ended."""
+        """Return the usage so far; `living`: processes whose time counts though they have not ended."""
         worker = self._child.pid if self._child else 0
         cpu_s = self._cpu_s + sum(map(process_tree.cpu_s, living))
         said = (self._done or {}).get("usage") or {}
@@ -379,7 +376,7 @@ class AttemptRun:
         return ["left behind by the function, ended with the job: %s" % process_tree.name_of(pid) for pid in left]
 
     def _last_output(self) -> "list[str]":
-        """The last lines of stderr, or of stdout where there are none."""
+        """Return the last lines of stderr, or of stdout where there are none."""
         for pump in reversed(self._pumps):
             lines = masked(last_lines(pump.tail), self._secrets)
             if lines:
@@ -414,7 +411,7 @@ class AttemptRun:
         return self.job.cancelled() or self.watch.is_ending()
 
     def close(self) -> None:
-        """Give the files back, for a process that goes on."""
+        """Close its files: the process starts another attempt."""
         os.close(self._value)
         if self._child is not None and self._child.report >= 0:
             os.close(self._child.report)
@@ -422,7 +419,7 @@ class AttemptRun:
             pump.forget()
 
     def release(self) -> None:
-        """Give back what was the worker's alone."""
+        """Release what only the worker used."""
         self._gpus.close()
         if self._cores is not None:
             self._cores.release()

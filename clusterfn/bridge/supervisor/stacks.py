@@ -59,7 +59,7 @@ class Stacks:
             say("no stacks: %s" % error)
 
     def lines(self, pids: "list[int]") -> "list[str]":
-        """What each of these processes is doing, as lines without secrets."""
+        """Describe what each of these processes is doing, as lines without secrets."""
         found: "list[str]" = []
         sources, until = self._sources(), time.monotonic() + _IN_ALL_S
         for pid in pids:
@@ -82,7 +82,7 @@ class Stacks:
             return []
 
     def _sources(self) -> "dict[str, list[str]]":
-        """The lines of the user's files that exist only where the call was made."""
+        """Return the lines of the user's files that exist only where the call was made."""
         try:
             with open(self._job.path(PAYLOAD), "rb") as file:
                 header = json.loads(file.readline().decode("utf-8"))
@@ -92,7 +92,7 @@ class Stacks:
 
 
 def _await(fd: int, until: float) -> bytes:
-    """What is written from here on, until nothing more comes for a moment."""
+    """Read what is written from now on, until nothing more comes for a moment."""
     found, last = b"", time.monotonic()
     while time.monotonic() < (min(until, last + _QUIET_S) if found else until):
         more = os.read(fd, 65536)
@@ -104,7 +104,7 @@ def _await(fd: int, until: float) -> bytes:
 
 
 def _readable(stack: "list[str]", bridge: str, sources: "dict[str, list[str]]") -> "list[str]":
-    """Without the frames of clusterfn itself, and with the text of each line."""
+    """Leave out the frames of clusterfn itself, and add the text of each line."""
     shown = []
     for line in stack:
         frame = _FRAME.match(line)

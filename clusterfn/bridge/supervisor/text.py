@@ -23,14 +23,14 @@ _LINE_LENGTH = 500
 
 
 def native(value: "Any") -> "Any":
-    """`value` from JSON, its strings as os.fsencode wants them."""
+    """Return a value from JSON with its strings as os.fsencode needs them."""
     if isinstance(value, str):
         return os.fsdecode(value.encode("utf-8", "surrogateescape"))
     return _each(value, native)
 
 
 def portable(value: "Any") -> "Any":
-    """The opposite of `native`."""
+    """Reverse `native`."""
     if isinstance(value, str):
         if not any("\udc80" <= character <= "\udcff" for character in value):
             return value
@@ -48,7 +48,7 @@ def _each(value: "Any", convert: "Any") -> "Any":
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters, "…" in place of what is left out."""
+    """Shorten a text to so many characters, with "…" for what is left out."""
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
@@ -82,7 +82,7 @@ def printable(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """`printable` text whose line breaks and tabs are blanks."""
+    """Return `printable` text with blanks for line breaks and tabs."""
     return printable(" ".join(text.splitlines())).replace("\t", " ")
 
 

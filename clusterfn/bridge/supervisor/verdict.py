@@ -40,7 +40,7 @@ class Fenced(Verdict):
 
 
 def document(job: str, attempt: int, kind: str, facts: "dict[str, Any]") -> "dict[str, Any]":
-    """outcome.json, every field present."""
+    """Return outcome.json with every field."""
     if kind not in KINDS:
         raise ValueError("no such kind of outcome: %r" % kind)
     known = {name: facts.get(name) for name in _FACTS}
@@ -57,12 +57,12 @@ def superseded(job: str, attempt: int, by: int, facts: "dict[str, Any]") -> "dic
 
 
 def say(message: str) -> None:
-    """A line for people."""
+    """Print a line for people."""
     _write(2, "clusterfn: %s %s" % (time.strftime("%H:%M:%S"), message))
 
 
 def print_state(attempt: "Optional[int]", kind: "Optional[str]", won: bool) -> None:
-    """What now stands, for the client that asked, and for scheduler.log."""
+    """Print what is published now, for the client that asked and for scheduler.log."""
     _write(1, json.dumps({"attempt": attempt, "kind": kind, "won": won}))
 
 

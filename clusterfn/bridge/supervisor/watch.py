@@ -125,11 +125,11 @@ class EndWatch:
         return min(times) if times else None
 
     def is_ending(self) -> bool:
-        """Whether such a signal has come."""
+        """Whether a signal came that ends the job."""
         return self._ended_at() is not None
 
     def cancelled(self) -> Verdict:
-        """What a request for its end means."""
+        """Return the verdict on a request for its end."""
         return cancelled()
 
     def _too_long(self) -> Verdict:
@@ -141,7 +141,7 @@ class EndWatch:
         )
 
     def terminated(self) -> Verdict:
-        """What a SIGTERM to this process meant."""
+        """Return the verdict on a SIGTERM to this process."""
         if self._job.cancelled():
             return self.cancelled()
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -151,5 +151,5 @@ class EndWatch:
 
 
 def cancelled() -> Verdict:
-    """The job was asked to end."""
+    """Return the verdict that the job was stopped on request."""
     return Verdict(CANCELLED, "the job was stopped on request")

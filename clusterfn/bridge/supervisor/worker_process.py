@@ -181,7 +181,7 @@ class Cores:
         return set((free + others)[:wanted])
 
     def release(self) -> None:
-        """Take the marks away."""
+        """Remove the marks."""
         for mark in self._held:
             mark.close()
 
