@@ -10,7 +10,7 @@ import time
 
 from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, READY, environment_dir
 from ..supervisor import gpus, publish
-from ..supervisor.attempt import unclaim
+from ..supervisor.attempt import release_claim
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
 from ..supervisor.verdict import Verdict
@@ -186,7 +186,7 @@ class Admission:
             if gives:
                 first()
                 self.submitted = machine.now_ns()  # behind those that wait now
-                unclaim(self.job)  # a ticket counts only where no claim is
+                release_claim(self.job)  # a ticket counts only where no claim is
                 self.queue.write(dict(self._ticket_fields(plan.HALF), queue_timeout_s=None))  # it has begun
                 self.release()
                 self._note_ticket(plan.HALF)

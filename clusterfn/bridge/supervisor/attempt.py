@@ -26,7 +26,7 @@ from ..layout import (
     WORK,
     attempt_dir,
 )
-from . import publish, retries
+from . import publish
 from .text import portable
 from .verdict import document, superseded
 
@@ -143,7 +143,7 @@ class Attempt:
         """Leave the job to another try, once: one that dies before it makes an attempt would come back for ever."""
         return publish.publish(self.folder, FOLLOWED, b"")
 
-    def has_told(self) -> bool:
+    def has_begun_items(self) -> bool:
         """Whether an item of the element began in this attempt."""
         try:
             return os.stat(self.path(JOURNAL)).st_size > 0
@@ -190,7 +190,7 @@ class Attempt:
 
     def earlier(self) -> "list[str]":
         """Return the message of each earlier attempt that was retried."""
-        return retries.told(self.outcomes_before())
+        return [outcome["message"] for outcome in self.outcomes_before() if outcome.get("retried")]
 
     def outcomes_before(self) -> "list[dict[str, Any]]":
         """Return the outcomes of the attempts before this one."""
@@ -239,7 +239,7 @@ def make_folder(path: str) -> None:
         return
 
 
-def unclaim(job: "JobFolder") -> None:
+def release_claim(job: "JobFolder") -> None:
     """Remove the claim: the job waits until it is started again."""
     try:
         os.unlink(os.path.join(job.folder, CLAIM))
@@ -247,20 +247,20 @@ def unclaim(job: "JobFolder") -> None:
         return
 
 
-def let_in(folder: str) -> None:
+def restore_owner_permissions(folder: str) -> None:
     """Give the owner his rights to a job's folders back, which the function may have taken: nothing could be told."""
     attempts = os.path.join(folder, ATTEMPTS)
     for path in (folder, attempts):
-        _let_in(path)
+        _restore_permissions(path)
     try:
         names = os.listdir(attempts)
     except OSError:  # there are none
         return
     for name in names:
-        _let_in(os.path.join(attempts, name))
+        _restore_permissions(os.path.join(attempts, name))
 
 
-def _let_in(path: str) -> None:
+def _restore_permissions(path: str) -> None:
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:

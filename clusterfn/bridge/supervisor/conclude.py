@@ -29,7 +29,7 @@ from ..layout import (
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, process_tree, publish, retries
-from .attempt import Attempt, claim, let_in, read_usage
+from .attempt import Attempt, claim, read_usage, restore_owner_permissions
 from .job import JobFolder
 from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state
@@ -51,7 +51,7 @@ def conclude_for_dead(folder: str, status: str) -> int:
         status: The supervisor's exit status as the shell says it; `setup:<status>:<line>`, `prolog:<status>:<line>` or
             `module:<name>` if a line before it failed.
     """
-    let_in(folder)
+    restore_owner_permissions(folder)
     job = JobFolder(folder)
     # It died on its way out of admission, and waits. The ticket by which the spooler has started it goes before it
     # begins: one since is another.
@@ -71,7 +71,7 @@ def conclude_for_dead(folder: str, status: str) -> int:
         if retries.is_lost(verdict, status):
             # The same job.sh tries again: an element as long as each try brings some item to its end.
             element = job.element is not None
-            tries_again = attempt.has_told() if element else len(attempt.earlier()) < retries.allowed(job)
+            tries_again = attempt.has_begun_items() if element else len(attempt.earlier()) < retries.allowed(job)
             if tries_again and attempt.follow():
                 return EXIT_AGAIN
         by = attempt.fence()
@@ -153,7 +153,7 @@ def _tail(path: str) -> bytes:
 
 def conclude_on_request(folder: str) -> int:
     """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has started."""
-    let_in(folder)
+    restore_owner_permissions(folder)
     job = JobFolder(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
@@ -165,7 +165,13 @@ def conclude_on_request(folder: str) -> int:
         print_state(None, None, False)
         return EXIT_RETURNED
     attempt = _open_attempt(job)
-    won = attempt.outcome() is None and attempt.publish(asked["kind"], _asked_facts(job, attempt, asked))
+    won = False
+    if attempt.outcome() is None:
+        facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
+        facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
+        # A scheduler's job ran on a node, and this is asked on the login node.
+        facts.update(by="conclude", node=None if job.scheduler.has_nodes else job.node)
+        won = attempt.publish(asked["kind"], dict(facts, usage=read_usage(attempt.path(USAGE))))
     queue = tickets.Queue(job.root)
     if not job.scheduler.has_nodes and queue.of(job.id) is not None:
         queue.withdraw(job.id)
@@ -201,14 +207,6 @@ def _withdrawn(job: JobFolder) -> bool:
     """Whether the claimed job still waited for cards, and now never starts."""
     numbers = job.attempts()
     return bool(numbers) and Attempt(job, numbers[-1]).withdraw()
-
-
-def _asked_facts(job: JobFolder, attempt: Attempt, asked: "dict[str, Any]") -> "dict[str, Any]":
-    facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
-    facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
-    # a scheduler's job ran on a node, and this is asked on the login node
-    node = None if job.scheduler.has_nodes else job.node
-    return dict(facts, by="conclude", node=node, usage=read_usage(attempt.path(USAGE)))
 
 
 def _open_attempt(job: JobFolder) -> Attempt:

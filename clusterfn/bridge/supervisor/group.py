@@ -151,23 +151,20 @@ def fail_unfinished_items(folder: str) -> int:
     publish.publish(folder, VERDICT, sys.stdin.read().encode())
     job = JobFolder(folder)
     if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
-        _give_up(job, native(json.loads((publish.read(folder, VERDICT) or b"").decode())))
+        asked = native(json.loads((publish.read(folder, VERDICT) or b"").decode()))
+        attempt = Attempt.new(job)
+        by = attempt.fence()
+        if by is None:
+            attempt.prepare()
+            told = _fail_items(ItemRecorder(job, attempt, sync=False), asked)
+            attempt.publish(RETURNED, {"message": "%d items were given up" % told, "by": "conclude"})
+        else:
+            attempt.supersede(by)
     conclude_if_complete(job)
     return 0
 
 
-def _give_up(job: JobFolder, asked: "dict[str, Any]") -> None:
-    attempt = Attempt.new(job)
-    by = attempt.fence()
-    if by is None:
-        attempt.prepare()
-        told = _tell_all(ItemRecorder(job, attempt, sync=False), asked)
-        attempt.publish(RETURNED, {"message": "%d items were given up" % told, "by": "conclude"})
-    else:
-        attempt.supersede(by)
-
-
-def _tell_all(recorder: ItemRecorder, asked: "dict[str, Any]") -> int:
+def _fail_items(recorder: ItemRecorder, asked: "dict[str, Any]") -> int:
     facts = {name: asked.get(name) for name in ("evidence", "hint", "stage")}
     verdict = Verdict(asked.get("kind") or LOST, asked["message"], **facts)
     for chunk in recorder.chunks.take_all(recorder.job.element or 0):

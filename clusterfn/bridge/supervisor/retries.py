@@ -85,11 +85,6 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
     )  # fmt: skip
 
 
-def told(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":
-    """Return the message of each of these attempts that was retried."""
-    return [outcome["message"] for outcome in outcomes if outcome.get("retried")]
-
-
 def cards_of(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":
     """Return the GPUs that failed them."""
     return [uuid for outcome in outcomes for uuid in (outcome.get("retried") or {}).get("cards") or ()]

@@ -27,7 +27,7 @@ from ..layout import (
 )  # fmt: skip
 from ..schedulers import given_gpus
 from . import classify_exit, environ, gpus, limits, process_tree, worker_process
-from .attempt import UsageFile, let_in
+from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
 from .output import Pump, copy, list_files_left
 from .text import last_lines, masked
@@ -106,7 +106,7 @@ class AttemptRun:
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self.notes += environ.redirect_caches(self.job, env)
-        self._see_kernel_run(env)
+        self._check_gpu_kernel(env)
         monitored = gpus.monitored_gpus(cards, spec["resources"]["gpus"], given_gpus(env))
         self._gpus = gpus.GpuUsageMonitor(monitored, self.notes)
         self.watch.look()
@@ -132,7 +132,7 @@ class AttemptRun:
             for fd, name in ((child.out, STDOUT), (child.err, STDERR))
         ]
 
-    def _see_kernel_run(self, env: "dict[str, str]") -> None:
+    def _check_gpu_kernel(self, env: "dict[str, str]") -> None:
         building = self.job.spec.get("building")
         if building and building["cuda"] and self.job.spec["resources"]["gpus"]:
             from . import cuda  # it imports subprocess
@@ -329,7 +329,7 @@ class AttemptRun:
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish; False if another outcome is there. Tries for half a minute where the disk refuses."""
-        let_in(self.job.folder)
+        restore_owner_permissions(self.job.folder)
         facts = self._facts(verdict)
         self._restore()
         until = time.monotonic() + _PUBLISH_FOR_S

@@ -14,7 +14,7 @@ from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional
+    from typing import Iterable, Optional
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
@@ -34,11 +34,8 @@ class Signals:
             os.set_blocking(end, False)
         self.came: "dict[int, float]" = {}
         for number in numbers:
-            signal.signal(number, self._note)
+            signal.signal(number, lambda came, _frame: self.came.setdefault(came, time.monotonic()))
         signal.set_wakeup_fd(writer)
-
-    def _note(self, number: int, _frame: "Any") -> None:
-        self.came.setdefault(number, time.monotonic())
 
     def told_to_end(self) -> bool:
         """Whether this process was asked to end."""
