@@ -185,7 +185,7 @@ class ArrayTaskTracker(Tracker):
         """Take the outcome of an attempt whose other files have been read to their ends."""
         if reply.exception(0) is None:
             self._owner.item_results.on_last(stream)
-        self._on_outcome(job, reply)
+        self.receive_outcome(job, reply)
 
     def _follow_next(self, job: JobListener, told: dict[str, Any]) -> None:
         super()._follow_next(job, told)

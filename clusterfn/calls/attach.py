@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _HEX = frozenset("0123456789abcdef")
 _PART = re.compile(r"\.part-\d+-\d+$")  # as the agent names what is on its way
 _TIMEOUT_S = 60.0
-_ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
+ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
 _LOOK_S, _LOOK_LAST_S = 0.2, 2.0
-_UNTOLD_S = 1.0  # most jobs arrive sooner
+UNTOLD_S = 1.0  # most jobs arrive sooner
 _LATELY_S = 3600.0
 
 
@@ -117,12 +117,12 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     """
     known = config_file.load()
     chosen, _ = known.resolve(host)
-    told = _listed(open_session(chosen))
+    told = list_host_jobs(open_session(chosen))
     found = [JobInfo(**{**job, "host": job["host"] if job["host"] in known.hosts else chosen.name}) for job in told]
     return sorted(found, key=lambda job: job.started, reverse=True)
 
 
-def _listed(session: HostState) -> list[dict[str, Any]]:
+def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
     """Ask the host for its jobs, a page at a time."""
     told: list[dict[str, Any]] = []
     after = ""
@@ -142,15 +142,15 @@ def _listed(session: HostState) -> list[dict[str, Any]]:
 def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
     """Find the job's host and folder; wait until all of it has arrived, as its sender shows its id before that."""
     hosts = _candidates(job_id, host)
-    with _Patience() as patience:
+    with ArrivalStatus() as patience:
         while True:
             seen = [(session, path, recent) for session in map(open_session, hosts)
-                    for path, recent in _named(session, job_id)]  # fmt: skip
+                    for path, recent in find_folders(session, job_id)]  # fmt: skip
             found = [(session, path) for session, path, _ in seen if _is_whole(path)]
             partly = [(session, path) for session, path, recent in seen if recent and _PART.search(path)]
             parts = {_PART.sub("", posixpath.basename(path)): session.host.name for session, path in partly}
             arriving = {part: name for part, name in parts.items() if part not in _ids(found)}
-            late = history.sent_within(job_id, _ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
+            late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
             coming = patience.has(arriving, bool(found)) or bool(late)
             if len(_ids(found) | arriving.keys()) > 1 or not coming:
                 break
@@ -164,7 +164,7 @@ def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
     return found[0] if len(found) == 1 else _sender(found)
 
 
-class _Patience(job_display.StatusLine):
+class ArrivalStatus(job_display.StatusLine):
     """Waits for a job that is still being sent, and says so."""
 
     def __init__(self) -> None:
@@ -181,20 +181,20 @@ class _Patience(job_display.StatusLine):
         now = time.monotonic()
         for part, name in arriving.items():
             self.was_needed, self._seen = True, now
-            if now - self._began > _UNTOLD_S:
+            if now - self._began > UNTOLD_S:
                 line = f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it"
                 if job_display.is_terminal(sys.stderr):
                     self.redraw(line)
                 else:
                     self.say_if_changed(line)
-        return bool(arriving) or (self.was_needed and not found and now - self._seen < _ON_ITS_WAY_S)
+        return bool(arriving) or (self.was_needed and not found and now - self._seen < ON_ITS_WAY_S)
 
     def wait(self) -> None:
         """Wait until the next look; a long upload needs few."""
         time.sleep(self._pause_s)
         self._pause_s = min(_LOOK_LAST_S, 1.1 * self._pause_s)
 
-    def __enter__(self) -> _Patience:
+    def __enter__(self) -> ArrivalStatus:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -256,7 +256,7 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     if sender is None or sender.scheduler == session.host.scheduler:
         return session, folder
     there = open_session(sender)
-    found = [path for path, _ in _named(there, spec["id"]) if _is_whole(path)]
+    found = [path for path, _ in find_folders(there, spec["id"]) if _is_whole(path)]
     return (there, found[0]) if found else (session, folder)
 
 
@@ -265,7 +265,7 @@ def _is_whole(path: str) -> bool:
     return set(posixpath.basename(path)) <= _HEX
 
 
-def _named(session: HostState, job_id: str) -> list[tuple[str, bool]]:
+def find_folders(session: HostState, job_id: str) -> list[tuple[str, bool]]:
     """What is among the jobs there under a name that begins so, and whether it was touched lately, by its clock.
 
     The agent that takes an upload touches its folder three times a minute, as long as it hears its client.

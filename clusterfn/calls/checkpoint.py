@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
-_STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
-_LOOK_S = 0.5
+STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
+LOOK_S = 0.5
 _IDS = frozenset("0123456789abcdef")
 # What is in the checkpoints of jobs whose ids begin so, whether they were asked to stop, and how their attempts
 # ended, one JSON object for each.
@@ -40,10 +40,10 @@ def to_resume(session: HostState, job_id: str) -> str:
     Raises:
         ConfigError: The host has no such job, it still runs, or it left no checkpoint.
     """
-    host, until = session.host.name, time.monotonic() + _STOPPING_S
+    host, until = session.host.name, time.monotonic() + STOPPING_S
     name, job = _find(session, job_id)
     while job.stopping and not job.ended and time.monotonic() < until:
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
         name, job = _find(session, name)
     if not job.ended and job.stopping:
         raise ConfigError(f"resume={job_id!r}: that job is still being stopped", hint="call again in a moment")

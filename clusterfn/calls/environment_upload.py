@@ -38,7 +38,7 @@ CannotHave = Callable[[str, Sequence[str], str], None]
 
 FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
 
-_WHOLE, _PIECE = 64 << 20, 32 << 20  # larger archives travel in pieces: a line that breaks costs one
+WHOLE_BYTES, PIECE_BYTES = 64 << 20, 32 << 20  # larger archives travel in pieces: a line that breaks costs one
 _GROUP_READS = 0o640  # the root of environments may be a group's
 _TIMEOUT_S = 120.0
 _SELDOM_S = 5.0
@@ -207,25 +207,25 @@ def _send(
     fetched = _often(on_progress, FETCHING)
     sending = _Sending(on_progress)
     for sha256, path in download.download_packages(packages, fetched):
-        for place, data in _parts(session, made.root, sha256, path):
+        for place, data in parts_to_send(session, made.root, sha256, path):
             sent = session.connection.put(place, data, mode=_GROUP_READS)
             sending.add(sent)
             yield sent
 
 
-def _parts(session: HostState, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
+def parts_to_send(session: HostState, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
     """Yield what to send of an archive: all of it, or the missing pieces of a large one."""
     size = path.stat().st_size
-    if size <= _WHOLE:
+    if size <= WHOLE_BYTES:
         yield layout.blob(root, sha256), path
         return
-    count = -(-size // _PIECE)
+    count = -(-size // PIECE_BYTES)
     places = [posixpath.join(layout.pieces_dir(root, sha256), f"{n}-of-{count}") for n in range(count)]
     missing = session.missing(places)
     for number, place in enumerate(places):
         if place in missing:
-            offset = number * _PIECE
-            yield place, FilePart(path, offset, min(_PIECE, size - offset))
+            offset = number * PIECE_BYTES
+            yield place, FilePart(path, offset, min(PIECE_BYTES, size - offset))
 
 
 class _Sending:

@@ -128,7 +128,7 @@ class GroupState:
         self._order: list[int] = []
         self._begun: dict[int, None] = {}  # in the order in which they began
         self._changed = threading.Condition()
-        self._listeners: list[Callable[[], None]] = []
+        self.listeners: list[Callable[[], None]] = []
         self._lost: ClusterfnError | None = None
         self._pid = os.getpid()
 
@@ -271,11 +271,11 @@ class GroupState:
     @contextlib.contextmanager
     def listening(self, listener: Callable[[], None]) -> Iterator[None]:
         """Have it called when an item ends, in the thread that reports that."""
-        self._listeners.append(listener)
+        self.listeners.append(listener)
         try:
             yield
         finally:
-            self._listeners.remove(listener)
+            self.listeners.remove(listener)
 
     # what the backend reports
 
@@ -317,5 +317,5 @@ class GroupState:
         self._notify()
 
     def _notify(self) -> None:
-        for listener in list(self._listeners):
+        for listener in list(self.listeners):
             listener()

@@ -55,7 +55,7 @@ class GroupTracker(BaseTracker):
         self.group = group
         self.item_results = ItemResults(group, self.folder, self._all_items_ended)
         self.limits = limits
-        self._elements: dict[int, ArrayTask] = {}
+        self.element_tasks: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
         self._lock = threading.RLock()
         self._before = -1
@@ -65,7 +65,7 @@ class GroupTracker(BaseTracker):
         self._looks = LookCounter()
         self._again = 0
         self._complete: Reply[bytes] | None = None
-        self._over = self._said_quiet = False
+        self._over = self.said_quiet = False
         group.backend = self
 
     # where an item is
@@ -105,18 +105,18 @@ class GroupTracker(BaseTracker):
 
     def tracker_of(self, number: int) -> ArrayTaskTracker:
         """Return the tracker of an element."""
-        return self._elements[number].tracker
+        return self.element_tasks[number].tracker
 
     def refused(self, numbers: Iterable[int], error: BaseException) -> None:
         """Drop these elements, which were not started; the group ends if none is left."""
-        numbers = [number for number in numbers if number in self._elements]
+        numbers = [number for number in numbers if number in self.element_tasks]
         if not numbers:
             return
         refused = submit.refusal_of(error, self.session.host.name, self.sending, "group")
         for number in numbers:
-            self._elements.pop(number).tracker.end()
-        if self._elements:
-            job_display.say(f"clusterfn: {refused.message}; {len(self._elements)} elements do the work of all\n")
+            self.element_tasks.pop(number).tracker.end()
+        if self.element_tasks:
+            job_display.say(f"clusterfn: {refused.message}; {len(self.element_tasks)} elements do the work of all\n")
             self._check()
             return
         if submit.is_from_host(error):
@@ -129,7 +129,7 @@ class GroupTracker(BaseTracker):
         """Follow these elements as soon as they begin."""
         self.item_results.start_loading()
         for number in numbers:
-            element = self._elements[number] = ArrayTask(self, number)
+            element = self.element_tasks[number] = ArrayTask(self, number)
             element.follow_when_claimed()
         if self._complete is None:
             self._complete = self.connection.wait(posixpath.join(layout.attempt_dir(self.folder, 1), layout.OUTCOME))
@@ -154,9 +154,9 @@ class GroupTracker(BaseTracker):
         """Read what these elements have reported, whether they have a claim or not."""
         with self._lock:
             for number in there:
-                if number not in self._elements:
-                    self._elements[number] = ArrayTask(self, number)
-                self._elements[number].follow_now()
+                if number not in self.element_tasks:
+                    self.element_tasks[number] = ArrayTask(self, number)
+                self.element_tasks[number].follow_now()
             if self._over:
                 self._end()
 
@@ -168,7 +168,7 @@ class GroupTracker(BaseTracker):
         self.queued()
         if not left.is_complete:
             for number in left.given_up:
-                self._conclude(self._elements[number], liveness.STOPPED)
+                self._conclude(self.element_tasks[number], liveness.STOPPED)
             if left.is_stopped and not left.given_up:
                 self.cancel_at_scheduler()
                 self._fail_unfinished(liveness.STOPPED)
@@ -191,11 +191,11 @@ class GroupTracker(BaseTracker):
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
         self.group.on_state(PENDING, self.waiting_reason)
         verdict = self._looks.count(seen, self.session.scheduler)
-        unbegun = [element for element in self._elements.values() if not element.begun]
+        unbegun = [element for element in self.element_tasks.values() if not element.begun]
         if not self.session.scheduler.knows_all:  # its queue lists only what waits
-            if not any(element.waits for element in self._elements.values()):
+            if not any(element.waits for element in self.element_tasks.values()):
                 self.session.unwatch(self.scheduler_name)
-            elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(self._elements):
+            elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(self.element_tasks):
                 self._fail_unfinished(liveness.NEVER_BEGAN)  # before that its sender may be about to start them
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
             self._fail_unfinished(verdict)
@@ -240,7 +240,7 @@ class GroupTracker(BaseTracker):
         with self._lock:
             ended = self.item_results.count_ended()
             # an element that begins when the rest has been concluded finds nothing
-            reporting = [each for each in self._elements.values() if each.begun or not self._failing_rest]
+            reporting = [each for each in self.element_tasks.values() if each.begun or not self._failing_rest]
             if ended == len(self.group) or not all(element.over for element in reporting):
                 return
             progress, self._before = ended > self._before, ended
@@ -271,13 +271,13 @@ class GroupTracker(BaseTracker):
         self.start(others, before)
 
     def _next(self, count: int) -> range:
-        first = 1 + max(self._elements, default=self.spec.elements)
+        first = 1 + max(self.element_tasks, default=self.spec.elements)
         return range(first, first + count)
 
     def quiet(self, item: str, told: str) -> None:
         """Say that an item has made no progress for long; only of the first such item."""
-        if not self._said_quiet:
-            self._said_quiet = True
+        if not self.said_quiet:
+            self.said_quiet = True
             if job_display.is_terminal(sys.stderr):
                 job_display.redraw("")
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
@@ -288,7 +288,7 @@ class GroupTracker(BaseTracker):
 
     def cannot_conclude(self, error: ClusterfnError) -> None:
         """End the group: the host cannot conclude one of its elements."""
-        if not any(element.begun and not element.over for element in self._elements.values()):
+        if not any(element.begun and not element.over for element in self.element_tasks.values()):
             job_display.forget_going(self.group)
         self.group.on_refused(error)
 
@@ -300,7 +300,7 @@ class GroupTracker(BaseTracker):
         with self._lock:
             self._failing_rest = True
             number = self._next(1)[0]
-            element = self._elements[number] = ArrayTask(self, number)
+            element = self.element_tasks[number] = ArrayTask(self, number)
         element.follow()
         return self._conclude(element, verdict)
 
@@ -340,7 +340,7 @@ class GroupTracker(BaseTracker):
         self.session.unwatch(self.scheduler_name)
         if self._complete is not None:
             self._complete.cancel()
-        for element in list(self._elements.values()):
+        for element in list(self.element_tasks.values()):
             element.tracker.end()
 
 

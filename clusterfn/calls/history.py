@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.job import Job
 
 
-_LARGEST = 4 << 20  # bytes: some thirty thousand jobs
+LARGEST_BYTES = 4 << 20  # bytes: some thirty thousand jobs
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Entry:
 
 def remember(job: Job[Any] | GroupState, config: Path | None) -> None:
     """Record on which host a job is, and which file defines that host; skip it if it cannot be written."""
-    path = _path()
+    path = ledger_path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if path.exists() and path.stat().st_size > _LARGEST:
+        if path.exists() and path.stat().st_size > LARGEST_BYTES:
             path.replace(_before(path))  # the one before it goes: hosts know their jobs without it
         entry = {"id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time())}
         with path.open("a", encoding="utf-8") as file:
@@ -73,7 +73,7 @@ def hosts(config: Path | None) -> list[str]:
 
 def _lines() -> list[str]:
     found: list[str] = []
-    for path in (_before(_path()), _path()):
+    for path in (_before(ledger_path()), ledger_path()):
         with contextlib.suppress(OSError):
             found += path.read_text(encoding="utf-8").splitlines()
     return found
@@ -87,7 +87,7 @@ def _read(line: str) -> Entry | None:
         return None
 
 
-def _path() -> Path:
+def ledger_path() -> Path:
     return places.state_folder() / "jobs.jsonl"
 
 

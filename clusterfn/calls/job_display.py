@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _TICK_S = 1.0
 _SECOND_INTERRUPT_S = 3.0
-_STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
+STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
 _LOOK_S = 0.2
-_PREPARING_S = 2.0
+PREPARING_S = 2.0
 
 
 def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
@@ -168,7 +168,7 @@ class _JobDisplay(StatusLine):
             self.redraw("")
 
 
-_going: weakref.WeakSet[Job[Any] | GroupState] = weakref.WeakSet()
+open_jobs: weakref.WeakSet[Job[Any] | GroupState] = weakref.WeakSet()
 _parting: weakref.WeakKeyDictionary[Job[Any] | GroupState, str] = weakref.WeakKeyDictionary()
 _PARTING = "clusterfn result ID gets its value, clusterfn cancel ID ends it"
 
@@ -176,14 +176,14 @@ _PARTING = "clusterfn result ID gets its value, clusterfn cancel ID ends it"
 def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
     """Print at exit, if it has not ended, how to get back to it; `parting` replaces the usual words."""
     _tell_at_exit()
-    _going.add(job)
+    open_jobs.add(job)
     if parting:
         _parting[job] = parting
 
 
 def forget_going(job: Job[Any] | GroupState) -> None:
     """Forget a job that was refused or closed: nothing of it continues."""
-    _going.discard(job)
+    open_jobs.discard(job)
 
 
 @functools.cache
@@ -194,20 +194,20 @@ def _tell_at_exit() -> None:
 
 def _tell_what_goes_on() -> None:
     """Print how to get back to jobs that keep running; first wait for what may still be refused."""
-    _finish_sending()
+    finish_sending()
     sent = exit_flush.finish_all()
-    going = [job for job in _going if not job.done() and not job.is_stopping]
+    going = [job for job in open_jobs if not job.done() and not job.is_stopping]
     left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in going)
     for host, words in sorted({(host, words) for host, words, _ in left}):
         ids = " ".join(job_id[:SHORT] for where, how, job_id in left if (where, how) == (host, words))
         say(f"clusterfn: keeps running on {host}{'' if sent else ', if it was sent before Ctrl-C'}: {ids} ({words})\n")
 
 
-def _finish_sending() -> None:
+def finish_sending() -> None:
     """Send what has not left this machine, as long as any of it moves and until Ctrl-C; then drop it."""
     due, moved, moved_at, unsent = 0.0, -1, time.monotonic(), _all_unsent()
     try:
-        while unsent and time.monotonic() - moved_at < _STANDS_STILL_S:
+        while unsent and time.monotonic() - moved_at < STANDS_STILL_S:
             now, before, moved = time.monotonic(), moved, sum(sending.moved for _, sending in unsent)
             moved_at = now if moved != before else moved_at
             far = [(job, sending.amounts()) for job, sending in unsent]
@@ -229,7 +229,7 @@ def _finish_sending() -> None:
 
 
 def _all_unsent() -> list[tuple[Job[Any] | GroupState, Sending]]:
-    return [(job, sending) for job in list(_going) if (sending := _unsent(job)) is not None]
+    return [(job, sending) for job in list(open_jobs) if (sending := _unsent(job)) is not None]
 
 
 def _unsent(job: Job[Any] | GroupState) -> Sending | None:
@@ -255,7 +255,7 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
                 " it runs once all of it has arrived.\n  press Ctrl-C again and nothing will run\n"
             )
         else:
-            _going.discard(job)  # what becomes of it is told here
+            open_jobs.discard(job)  # what becomes of it is told here
             say(
                 f"\nclusterfn: {job.id} keeps running on {job.host}.\n"
                 f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
@@ -279,7 +279,7 @@ def nothing_runs() -> Iterator[None]:
 @contextlib.contextmanager
 def preparing(name: str) -> Iterator[None]:
     """Say that the arguments of a call are read and packed, if that takes longer than a moment."""
-    told = threading.Timer(_PREPARING_S, say, [f"clusterfn: preparing {name}: reading and packing its arguments\n"])
+    told = threading.Timer(PREPARING_S, say, [f"clusterfn: preparing {name}: reading and packing its arguments\n"])
     told.daemon = True
     told.start()
     try:
@@ -304,7 +304,7 @@ def _time_for_a_second() -> None:
 
 
 def _stop(job: Job[Any] | GroupState) -> None:
-    _going.discard(job)  # what becomes of it is told here
+    open_jobs.discard(job)  # what becomes of it is told here
     sending = job.transfer
     try:
         if not job.done():

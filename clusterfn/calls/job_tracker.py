@@ -153,7 +153,7 @@ class Tracker(BaseTracker):
         self.liveness = LivenessMonitor(self)
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
-        self._arriving: outcome.Arriving | None = None
+        self.arriving_outcome: outcome.Arriving | None = None
         self._partial = b""
         self._ended: set[int] = set()
         self._receiving: Transfer
@@ -219,7 +219,7 @@ class Tracker(BaseTracker):
         for name in (layout.STDOUT, layout.STDERR) if self.live else ():
             on_output = functools.partial(job.on_output, name)
             self._follows.append(connection.follow(posixpath.join(folder, name), on_output))
-        arriving = self._arriving = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
+        arriving = self.arriving_outcome = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
         waiting = connection.wait(
             posixpath.join(folder, layout.OUTCOME),
             with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
@@ -227,14 +227,14 @@ class Tracker(BaseTracker):
             on_content=arriving.announce,
         )
         self._receiving = Transfer("receiving its value:", [waiting])
-        waiting.add_done_callback(lambda reply: self._on_outcome(job, reply))
+        waiting.add_done_callback(lambda reply: self.receive_outcome(job, reply))
 
     def _watch_connection(self, job: JobListener) -> None:
         """Report to the job while its host is not connected."""
         if self._unwatch is None:
             connection = self.connection
-            self._unwatch = connection.on_state(lambda state: job.on_connection(_trouble(job.host, state)))
-            job.on_connection(_trouble(job.host, connection.state))
+            self._unwatch = connection.on_state(lambda state: job.on_connection(describe_trouble(job.host, state)))
+            job.on_connection(describe_trouble(job.host, connection.state))
 
     def _on_events(self, job: JobListener, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
@@ -291,7 +291,7 @@ class Tracker(BaseTracker):
         else:
             submission.add_done_callback(lambda _: self.liveness.conclude_and_cancel(verdict))
 
-    def _on_outcome(self, job: JobListener, reply: Reply[bytes]) -> None:
+    def receive_outcome(self, job: JobListener, reply: Reply[bytes]) -> None:
         error = reply.exception(0)
         if error is None:
             try:
@@ -327,7 +327,7 @@ class Tracker(BaseTracker):
             self.cancel_at_scheduler()
             exit_flush.remove_folder(self.connection, self.folder)
             return
-        arriving, self._arriving = self._arriving, None
+        arriving, self.arriving_outcome = self.arriving_outcome, None
         exit_flush.run_in_thread(
             lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome"
         )
@@ -408,7 +408,7 @@ def _script_id(told: str) -> str:
     return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
 
 
-def _trouble(host: str, state: ConnectionState) -> str:
+def describe_trouble(host: str, state: ConnectionState) -> str:
     if state.name != "reconnecting":
         return state.cause if state.name == "waiting" else ""
     since = time.strftime("%H:%M:%S", time.localtime(state.since))

@@ -78,9 +78,9 @@ def run(
             limits = _limits(session, one.job.resources.gpus)
             group = chunking.in_arrays(len(calls), how, one.job.resources.time_s, limits)
         else:
-            group = chunking.on_machine(len(calls), how, _machine(session, one.job.resources))
+            group = chunking.on_machine(len(calls), how, machine_capacity(session, one.job.resources))
     job = replace(one.job, group=group)
-    _tell(one, group, how, limits)
+    say_how(one, group, how, limits)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
     made.on_interrupt = options.on_interrupt
     made.given = submit.given_paths(session.root, one.payload)
@@ -161,7 +161,7 @@ def _output(reply: Reply[Any]) -> str:
     return str(ran.out.decode("utf-8", "replace")) if ran.rc == 0 else ""
 
 
-def _machine(session: HostState, asked: Resources) -> chunking.MachineCapacity:
+def machine_capacity(session: HostState, asked: Resources) -> chunking.MachineCapacity:
     facts, limits = session.connection.facts, session.host.limits
     local = session.host.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
@@ -174,7 +174,7 @@ def _machine(session: HostState, asked: Resources) -> chunking.MachineCapacity:
     return chunking.MachineCapacity(min(cores, limits.jobs or cores), by_memory, by_cards, local)
 
 
-def _tell(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
+def say_how(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
     job_display.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
     gpus, scheduler = one.job.resources.gpus, one.session.scheduler
     if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):

@@ -28,7 +28,7 @@ from clusterfn.errors import PayloadError
 from clusterfn.hosts.bridge_bundle import FileBundle, make
 
 MAX_DATA_FILE = 1 << 20
-_MAX_ALL = 50 << 20
+MAX_ALL_BYTES = 50 << 20
 _EXTENSIONS = (".so", ".pyd", ".dylib")
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 # This program, its clusterfn and its cloudpickle: the bridge brings them.
@@ -65,7 +65,7 @@ def sources(wanted: Iterable[str]) -> FileBundle | None:
                         evidence=[str(path)],
                         hint="install that package in the environment of the job",
                     )
-                if total > _MAX_ALL:  # at once: there may be a whole disk below
+                if total > MAX_ALL_BYTES:  # at once: there may be a whole disk below
                     raise _too_large(files)
                 waiting |= _imports(path) - done
     files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
@@ -181,11 +181,11 @@ def _package_files(package: Path) -> Iterator[Path]:
         folders[:] = sorted(entry for entry in folders if entry not in _LEFT_OUT and not entry.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
-            if _travels(path):
+            if travels(path):
                 yield path
 
 
-def _travels(path: Path) -> bool:
+def travels(path: Path) -> bool:
     if path.suffix == ".py" or path.name.endswith(_EXTENSIONS):
         return True
     if path.suffix in (".pyc", ".pyo") or not path.is_file():
@@ -248,7 +248,7 @@ def _text(path: Path) -> str:
 def _too_large(files: Mapping[str, Path]) -> PayloadError:
     largest = sorted(((path.stat().st_size, relative) for relative, path in files.items()), reverse=True)[:5]
     return PayloadError(
-        f"the modules that the function needs are larger than {_MAX_ALL >> 20} MB",
+        f"the modules that the function needs are larger than {MAX_ALL_BYTES >> 20} MB",
         evidence=[f"{size / 2**20:8.1f} MB  {relative}" for size, relative in largest],
         hint="pass data as clusterfn.File or clusterfn.Directory, or install the package in the environment",
     )

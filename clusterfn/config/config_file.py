@@ -25,7 +25,7 @@ HOST_VARIABLE = "CLUSTERFN_HOST"
 TOP_KEYS = frozenset(["hosts", "default_host"])
 LOCAL = Host(name="local", address="", scheduler="local", source="built in", transport="local", environment="current")
 
-_script: Path | None = None
+running_file: Path | None = None
 
 __all__ = ["LOCAL", "Config", "load", "running"]
 
@@ -85,8 +85,8 @@ class Config:
 
 def running(script: Path) -> None:
     """Let `load` look beside this file, as if Python had been started with it: for commands that run a file."""
-    global _script
-    _script = script
+    global running_file
+    running_file = script
 
 
 def load(start: Path | None = None) -> Config:
@@ -95,7 +95,7 @@ def load(start: Path | None = None) -> Config:
     Raises:
         ConfigError: The file cannot be read, belongs to another user, has a mistake or another name.
     """
-    path = places.given() or places.found(start or Path.cwd(), _script or places.running_script())
+    path = places.given() or places.found(start or Path.cwd(), running_file or places.running_script())
     if path is None:
         return Config({LOCAL.name: LOCAL})
     return read(path)

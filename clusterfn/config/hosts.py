@@ -66,12 +66,12 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     name = key.as_text()
     if not HOST_NAME.fullmatch(name):
         raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
-    keys = value.mapping(_KEYS, _INSTEAD_OF_HOST_KEY)
+    keys = value.mapping(KEY_READERS, _INSTEAD_OF_HOST_KEY)
     if "scheduler" not in keys:
         raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULER_KEYS)}`")
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
     for word, given in keys.items():
-        field, read = _KEYS[word]
+        field, read = KEY_READERS[word]
         facts[field] = read(given)
     if "defaults" in keys and (below := keys["defaults"].mapping(_DEFAULTS).get("environment")):
         if "environment" in keys:
@@ -290,7 +290,7 @@ _LIMITS: dict[str, Key] = {
 }
 
 # key in the file -> attribute of Host, and how it is read
-_KEYS: dict[str, Key] = {
+KEY_READERS: dict[str, Key] = {
     "address": ("address", _address),
     "scheduler": ("scheduler", _choice(*SCHEDULER_KEYS)),
     "transport": ("transport", _choice("auto", "paramiko", "openssh", "local")),
@@ -320,5 +320,5 @@ _KEYS: dict[str, Key] = {
     "cuda": ("making.cuda", _cuda),
     **{word: key for each in SCHEDULER_KEYS.values() for word, key in each.keys.items()},
 }
-HOST_KEYS = frozenset(_KEYS)
+HOST_KEYS = frozenset(KEY_READERS)
 DEFAULT_KEYS = frozenset(_DEFAULTS)

@@ -16,7 +16,7 @@ from clusterfn.errors import ConfigError
 FILE = "clusterfn.yml"
 VARIABLE = "CLUSTERFN_CONFIG"
 _MISNAMED = ("clusterfn.yaml", "Clusterfn.yml", ".clusterfn.yml")
-_ROOT = 0
+ROOT_UID = 0
 _TOOLS = ("site-packages", "dist-packages")  # of pytest and the like, which run a script that is not theirs
 
 
@@ -93,7 +93,7 @@ def _is_file(path: Path) -> bool:
 
 def is_ours(info: os.stat_result) -> bool:
     """Whether it belongs to this user or to root; Windows does not say, and keeps users apart by their folders."""
-    return not hasattr(os, "geteuid") or info.st_uid in (_ROOT, os.geteuid())
+    return not hasattr(os, "geteuid") or info.st_uid in (ROOT_UID, os.geteuid())
 
 
 def refuse_others(path: Path, info: os.stat_result) -> None:

@@ -81,7 +81,7 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
             hint="choose another name, or change its lines by hand",
         )
     old = _read(path) if path.exists() else _NEW.format(name=name)
-    text = _with_host(old, name, keys, suggestion)
+    text = text_with_host(old, name, keys, suggestion)
     if before.default_host is None and len(before.named) <= 1:  # another host would leave open which one is meant
         only = before.named[0] if before.named else name
         text = _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
@@ -141,7 +141,7 @@ def _block(name: str, keys: Keys, head: str, indent: str, suggestion: str = "") 
     return head + "".join(f"{line}\n" for line in lines)
 
 
-def _with_host(text: str, name: str, keys: Keys, suggestion: str) -> str:
+def text_with_host(text: str, name: str, keys: Keys, suggestion: str) -> str:
     top = _compose(text)
     hosts = next((value for key, value in top.value if key.value == "hosts"), None) if _is_map(top) else None
     if hosts is None:

@@ -94,7 +94,7 @@ class EnvironmentResolver:
         if key not in self._named:
             is_existing = not packages and existing.is_existing(text)
             spec = existing.parse_existing(text, self._session.host.scheduler) if is_existing else None
-            self._named[key] = self._remembered(ExistingEnvironment(spec)) if spec and spec.kind != "found" else None
+            self._named[key] = self.resolve_existing(ExistingEnvironment(spec)) if spec and spec.kind != "found" else None
         return self._named[key]
 
     def _find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
@@ -102,14 +102,14 @@ class EnvironmentResolver:
         if wanted.packages or not existing.is_existing(text):
             from clusterfn.environment import resolve  # it, and what it needs, takes time to import
 
-            return self._made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
+            return self.resolve_made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
         return self._found_or_made(wanted, say)
 
     def forget(self) -> None:
         """Choose again what was made for unknown GPUs: they are known now. Does not block."""
         self._outdated = True
 
-    def _remembered(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
+    def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         key = environment.key()
         if key not in self._known:
             answer = self._session.connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
@@ -123,7 +123,7 @@ class EnvironmentResolver:
             self._known[key] = ResolvedEnvironment(interpreter, environment.plan(found, root))
         return self._known[key]
 
-    def _made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
+    def resolve_made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
         from clusterfn.environment import resolve
         from clusterfn.hosts import environment_facts
 
@@ -141,7 +141,7 @@ class EnvironmentResolver:
         names = set(wanted.imports())
         needed = imports.needed(names)
         try:
-            return self._remembered(
+            return self.resolve_existing(
                 ExistingEnvironment(existing.parse_existing(None, self._session.host.scheduler), needed)
             )
         except EnvironmentBuildError as lacking:
@@ -150,7 +150,7 @@ class EnvironmentResolver:
             say(f"{self._session.host.name}: {lacking.message}")
             spec = resolve.with_own_channels(imports.automatic(names, CALLER))
             try:
-                return self._made(spec, wanted.gpus, say)
+                return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be made: {error.message}", *error.evidence)
                 by_pip = f"python3 -m venv ~/v; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"

@@ -22,7 +22,7 @@ _REMOVAL_TIMEOUT_S = 5.0
 _MOMENT_S = 1.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
 # -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
-_unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
+unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
 
 
 def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
@@ -31,10 +31,10 @@ def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None
     told = threading.Event()
 
     def answered(reply: Reply[Any]) -> None:
-        _unanswered.pop(reply, None)
+        unanswered.pop(reply, None)
         told.set()
 
-    _unanswered[reply] = (timeout_s, told)
+    unanswered[reply] = (timeout_s, told)
     reply.add_done_callback(answered)
 
 
@@ -75,16 +75,16 @@ def finish_all() -> bool:
     """Wait for all of these answers, until Ctrl-C. Return whether none is missing."""
     with contextlib.suppress(KeyboardInterrupt):
         _finish_all()
-    interrupted = bool(_unanswered)
-    _unanswered.clear()
+    interrupted = bool(unanswered)
+    unanswered.clear()
     return not interrupted
 
 
 def _finish_all() -> None:
     begun = time.monotonic()
-    while _unanswered:  # an answer may lead to a request
-        reply, (timeout_s, told) = next(iter(_unanswered.items()))
+    while unanswered:  # an answer may lead to a request
+        reply, (timeout_s, told) = next(iter(unanswered.items()))
         with contextlib.suppress(ClusterfnError):  # the job's own future tells
             reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
             told.wait(_MOMENT_S)
-        _unanswered.pop(reply, None)
+        unanswered.pop(reply, None)

@@ -27,15 +27,15 @@ class There:
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(environment_upload, "_WHOLE", 300)
-    monkeypatch.setattr(environment_upload, "_PIECE", 300)
+    monkeypatch.setattr(environment_upload, "WHOLE_BYTES", 300)
+    monkeypatch.setattr(environment_upload, "PIECE_BYTES", 300)
     path = tmp_path / "archive"
     path.write_bytes(DATA)
     return path
 
 
 def sent(root: Path, archive: Path) -> list[tuple[str, Any]]:
-    return list(environment_upload._parts(There(), str(root), SHA256, archive))  # type: ignore[arg-type]
+    return list(environment_upload.parts_to_send(There(), str(root), SHA256, archive))  # type: ignore[arg-type]
 
 
 def bring(parts: list[tuple[str, Any]]) -> None:
@@ -70,7 +70,7 @@ def test_what_an_earlier_try_has_brought_is_not_sent_again(tmp_path: Path, archi
 
 
 def test_a_small_archive_goes_whole(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_upload, "_WHOLE", 1000)
+    monkeypatch.setattr(environment_upload, "WHOLE_BYTES", 1000)
 
     assert sent(tmp_path, archive) == [(layout.blob(str(tmp_path), SHA256), archive)]
 

@@ -663,6 +663,8 @@ def test_a_fault_of_the_agent_shows_its_file_and_line(here: HostConnection, tmp_
     """Although that host has no such file."""
     fields = {"path": str(tmp_path / "tree"), "files": [[5, 0, 0o600]]}
 
+    request = requests.SimpleRequest("put_tree", fields, lambda *_: None)
+    here.link.send(request)
     with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in plan_file\n +parts = name.split"):
-        here._send(requests.SimpleRequest("put_tree", fields, lambda *_: None)).result(WAIT_S)
+        request.reply.result(WAIT_S)
     here.ping().result(WAIT_S)

@@ -209,7 +209,7 @@ def test_a_session_that_goes_silent_is_noticed(by_ssh: MakeHost) -> None:
 
 def test_nothing_is_left_when_a_stream_is_closed(by_ssh: MakeHost) -> None:
     stream = transport_for(replace(by_ssh("jumped"))).open("exec cat")
-    pid = stream._process.pid  # type: ignore[attr-defined]
+    pid = stream.process.pid  # type: ignore[attr-defined]
 
     stream.close()
 

@@ -342,7 +342,7 @@ def test_another_process_finds_the_job_by_its_id_or_the_beginning_of_it(hosts, r
 
 def test_a_job_is_found_by_whoever_has_its_id_even_if_it_is_still_on_its_way(here, monkeypatch):
     """Its folder comes after somebody has looked for it."""
-    late, really_send, really_look = [], sending.submit_job, finding._named
+    late, really_send, really_look = [], sending.submit_job, finding.find_folders
     monkeypatch.setattr(sending, "submit_job", lambda *given: late.append(given))
 
     def look(session, job_id):
@@ -351,7 +351,7 @@ def test_a_job_is_found_by_whoever_has_its_id_even_if_it_is_still_on_its_way(her
             really_send(*late.pop())
         return found
 
-    monkeypatch.setattr(finding, "_named", look)
+    monkeypatch.setattr(finding, "find_folders", look)
     job = cluster(lambda: 7).submit()
 
     assert attach(job.id).result(60) == 7
@@ -394,7 +394,7 @@ def test_digits_that_fit_a_job_on_its_way_and_another_are_not_enough(here):
 
 
 def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_told_so(here, monkeypatch):
-    monkeypatch.setattr(finding, "_ON_ITS_WAY_S", 0.0)
+    monkeypatch.setattr(finding, "ON_ITS_WAY_S", 0.0)
     job_id = secrets.token_hex(8)
     history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config_file.load().path)
 

@@ -114,7 +114,7 @@ def test_a_ledger_that_cannot_be_written_costs_nothing(root, monkeypatch, tmp_pa
 def test_a_torn_line_of_the_ledger_hides_no_job(root):
     job = cluster(double).submit(2)
     job.result()
-    with history._path().open("a") as file:
+    with history.ledger_path().open("a") as file:
         file.write(f'{{"id": "{job.id}", "ho')
 
     assert attach.attach(job.id).result(timeout=30) == 4

@@ -357,15 +357,15 @@ def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(se
 
 
 def test_another_process_may_attach_while_a_call_is_sent(sender, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(calls_attach, "_UNTOLD_S", 0.0)
-    process, tell = sender("call"), calls_attach._Patience.say_if_changed
+    monkeypatch.setattr(calls_attach, "UNTOLD_S", 0.0)
+    process, tell = sender("call"), calls_attach.ArrivalStatus.say_if_changed
     process.send_signal(signal.SIGSTOP)  # it must not be done before attach looks
 
     def tell_and_go_on(*given):
         tell(*given)
         process.send_signal(signal.SIGCONT)
 
-    monkeypatch.setattr(calls_attach._Patience, "say_if_changed", tell_and_go_on)
+    monkeypatch.setattr(calls_attach.ArrivalStatus, "say_if_changed", tell_and_go_on)
     job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
 
     assert attach(job_id[:6], tmp_path.name).result(30) == 42
@@ -375,11 +375,11 @@ def test_another_process_may_attach_while_a_call_is_sent(sender, tmp_path, monke
 
 
 def test_an_upload_whose_sender_is_killed_meanwhile_is_no_job(sender, tmp_path, monkeypatch):
-    monkeypatch.setattr(calls_attach, "_ON_ITS_WAY_S", 0.5)
+    monkeypatch.setattr(calls_attach, "ON_ITS_WAY_S", 0.5)
     process = sender("call")
     process.send_signal(signal.SIGSTOP)  # it must not be done before attach looks
     job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
-    monkeypatch.setattr(calls_attach._Patience, "say_if_changed", lambda *_: process.kill())
+    monkeypatch.setattr(calls_attach.ArrivalStatus, "say_if_changed", lambda *_: process.kill())
 
     with pytest.raises(ConfigError, match=f"job {job_id} has not started: the program .* dropped it, or was killed"):
         attach(job_id, tmp_path.name)

@@ -44,7 +44,7 @@ class Waits:
             (link.Link, "_try_to_connect", self._reconnect),
             (Reply, "_wait", self._wait),
             (connection, "_open", self._open),
-            (job_tracker.Tracker, "_on_outcome", self._outcome),
+            (job_tracker.Tracker, "receive_outcome", self._outcome),
             (job.Job, "result", self._of_job),
             (job.Job, "exception", self._of_job),
         ]

@@ -203,13 +203,13 @@ def test_every_outcome_settles_its_job_with_a_value_or_a_named_error(published: 
     reply: Reply[bytes] = Reply(lambda: None)
     content = json.dumps(published).encode()
     try:
-        tracker._arriving.announce(content)
-        tracker._arriving.take(value)
+        tracker.arriving_outcome.announce(content)
+        tracker.arriving_outcome.take(value)
         reply.resolve(content)
     except ResultError as error:
         reply.reject(error)
 
-    tracker._on_outcome(job, reply)
+    tracker.receive_outcome(job, reply)
 
     if tracker.attempt != 1:  # another attempt has it
         assert published["kind"] in layout.NOT_FINAL

@@ -276,7 +276,7 @@ def test_what_is_promised_to_installers_is_true():
 def test_the_readme_shows_what_check_prints_of_gpus():
     cards = SurveyedGpus(("NVIDIA RTX A6000",) * 8, 49140 << 20, "575.57.08", ("8.6",) * 8)
 
-    assert f"PASS  gpus           {scheduler._described(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"PASS  gpus           {scheduler.describe_gpus(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_demo_is_installed_without_the_tools_of_the_tests():

@@ -122,8 +122,8 @@ QUEUE_S = 60.0
 TIMEOUT_S = 300.0
 _TICK_S = 0.25
 _SEND_S = 60.0
-_CANCEL_S = 30.0
-_AGAIN_S = 0.5
+CANCEL_S = 30.0
+AGAIN_S = 0.5
 
 ProbeResult = tuple[str, str, int, str]
 
@@ -224,7 +224,7 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) 
     with contextlib.suppress(ClusterfnError):  # a scheduler that does not answer now is asked again below
         job.stop()
     leave_queue(job, session)
-    concurrent.futures.wait([job], _CANCEL_S)
+    concurrent.futures.wait([job], CANCEL_S)
 
 
 def leave_queue(job: Job[Any], session: HostState) -> None:
@@ -234,9 +234,9 @@ def leave_queue(job: Job[Any], session: HostState) -> None:
         ClusterfnError: It did not within half a minute.
     """
     argv = session.scheduler.cancel_command(layout.job_name(job.name, job.id))
-    until = time.monotonic() + _CANCEL_S
+    until = time.monotonic() + CANCEL_S
     while argv:
-        answer = session.connection.run(argv, unset=session.scheduler.unset, timeout_s=_CANCEL_S).result(_CANCEL_S)
+        answer = session.connection.run(argv, unset=session.scheduler.unset, timeout_s=CANCEL_S).result(CANCEL_S)
         if answer.rc == 0:
             return
         if time.monotonic() > until:
@@ -245,4 +245,4 @@ def leave_queue(job: Job[Any], session: HostState) -> None:
                 evidence=answer.err.decode("utf-8", "replace").splitlines()[-5:],
                 hint=f"later: clusterfn cancel {job.id} --host {job.host}",
             )
-        time.sleep(_AGAIN_S)
+        time.sleep(AGAIN_S)

@@ -60,7 +60,7 @@ def gpus(found: CheckState) -> str:
         raise StepSkipped("there is no nvidia-smi: gpus=0 only")
     if cards.trouble:
         raise StepFailed("nvidia-smi fails", _mend(found, cards.trouble), cards.trouble.splitlines())
-    return _described(cards)
+    return describe_gpus(cards)
 
 
 def _mend(found: CheckState, trouble: str) -> str:
@@ -71,7 +71,7 @@ def _mend(found: CheckState, trouble: str) -> str:
     return _NO_DRIVER if "communicate with the NVIDIA driver" in trouble else _OTHER
 
 
-def _described(cards: SurveyedGpus) -> str:
+def describe_gpus(cards: SurveyedGpus) -> str:
     kinds = "; ".join(dict.fromkeys(cards.names))
     capable = f", compute capability {', '.join(sorted(set(cards.capabilities)))}" if cards.capabilities else ""
     return f"{len(cards.names)} x {kinds}, {cards.memory_bytes // 2**20} MiB{capable}; driver {cards.driver}"

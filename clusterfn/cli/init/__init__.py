@@ -72,7 +72,7 @@ def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
         login.connected(begun.host, answers, given.no_key, done)
     else:
         _add(begun, given, answers, done)
-    return _check(begun.host, _leave_script(begun.host, done))
+    return check_like_command(begun.host, leave_script(begun.host, done))
 
 
 def _reject_contradictions(begun: Begun, given: argparse.Namespace) -> None:
@@ -94,9 +94,9 @@ def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) 
     keys = choices.keys(
         site, connection.facts.user, given.scheduler, root,
         Given(given.partition, given.gpu_partition, given.account), answers,
-        lambda root: _make_root(connection, root),
+        lambda root: make_root(connection, root),
     )  # fmt: skip
-    _make_root(connection, keys["root"])
+    make_root(connection, keys["root"])
     environment = pythons.environment(open_session(connection.host), given.environment, answers)
     if keys["root"] != connection.host.root:  # made for the agent that has looked around
         connection.run(["rmdir", "--", connection.facts.root])
@@ -108,7 +108,7 @@ def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) 
         print(f"    {line}")
 
 
-def _make_root(connection: HostConnection, root: str) -> None:
+def make_root(connection: HostConnection, root: str) -> None:
     """Make the root before it is written to clusterfn.yml; one with a variable is left to the agent.
 
     Raises:
@@ -122,7 +122,7 @@ def _make_root(connection: HostConnection, root: str) -> None:
         raise ConfigError(f"{root} cannot be used: {said}", hint="name another folder")
 
 
-def _leave_script(host: Host, done: Done) -> str:
+def leave_script(host: Host, done: Done) -> str:
     """Write a script that runs on the host; keep a file of that name, which is the user's own.
 
     Returns:
@@ -142,7 +142,7 @@ def _leave_script(host: Host, done: Done) -> str:
     return f"python {SCRIPT}"
 
 
-def _check(host: Host, command: str) -> int:
+def check_like_command(host: Host, command: str) -> int:
     say()
     say(f"clusterfn check {host.name}")
     code = check.check_host(CheckState(host.name))

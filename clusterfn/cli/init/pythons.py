@@ -84,13 +84,13 @@ def _elsewhere(session: HostState, answers: Answers) -> str | None:
         say(f"  {number}  python:{path}")
     question = f"Environment that runs your functions (a number; {NONE}: one is made for what they import, {_NEEDS})"
     default = f"python:{found[0]}"
-    chosen = _meant(
-        answers.text(question, "--environment", default, lambda it: _try(session, _meant(it, found))), found
+    chosen = parse_answer(
+        answers.text(question, "--environment", default, lambda it: _try(session, parse_answer(it, found))), found
     )
     return None if chosen == NONE else chosen
 
 
-def _meant(typed: str, found: Sequence[str]) -> str:
+def parse_answer(typed: str, found: Sequence[str]) -> str:
     """An environment as clusterfn.yml writes it: a number is one of the list, a path is that of a Python."""
     if typed.isdecimal() and 0 < int(typed) <= len(found):
         return f"python:{found[int(typed) - 1]}"

@@ -28,7 +28,7 @@ PING_ID = 2**31
 LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
 GARBLED = 3  # streams in a row that broke soon, on what was no frame
 SOON_S = 10.0
-_MOST_WAITS = 20
+MOST_WAITS = 20
 _CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
 
 _log = logging.getLogger("clusterfn")
@@ -261,7 +261,7 @@ class Link:
             self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
         self._set_state("reconnecting", cause)
         while self.line.over is None and not self._try_to_connect(waits):
-            waits = min(waits + 1, _MOST_WAITS)
+            waits = min(waits + 1, MOST_WAITS)
             if self._needs_you is not None and self._wait_for_a_person():
                 waits = 0
 

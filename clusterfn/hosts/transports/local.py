@@ -25,7 +25,7 @@ class ProcessStream:
     """A started process; see `base.Stream`."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             list(argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -34,8 +34,8 @@ class ProcessStream:
             bufsize=0,
             env=env,
         )
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._in, self._out, self._err = self._process.stdin, self._process.stdout, self._process.stderr
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self._in, self._out, self._err = self.process.stdin, self.process.stdout, self.process.stderr
         self._said = b""
         self._closed = False
         self._lock = threading.Lock()
@@ -68,10 +68,10 @@ class ProcessStream:
             self._closed = True
         self._in.close()
         try:
-            self._process.wait(patience_s)
+            self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self._kill()
-            self._process.wait()
+            self.process.wait()
         self._listener.join(PATIENCE_S)
         if self._listener.is_alive():  # a child of it lives on and holds the pipes
             with contextlib.suppress(ProcessLookupError):
@@ -83,21 +83,21 @@ class ProcessStream:
 
     def _kill(self) -> None:
         if sys.platform == "win32":
-            self._process.kill()
+            self.process.kill()
         else:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def cause(self) -> str | None:
         if self._closed:
             return None
         try:
-            code = self._process.wait(PATIENCE_S)
+            code = self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             return None
         return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
 
     def stderr(self) -> str:
-        if self._process.poll() is not None:
+        if self.process.poll() is not None:
             self._listener.join(PATIENCE_S)
         return self._said.decode(errors="replace")
 

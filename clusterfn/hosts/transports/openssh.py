@@ -125,14 +125,14 @@ class OpensshStream(ProcessStream):
     def wait_open(self, timeout_s: float) -> bool:
         """Whether the session was opened; False if ssh ended before, or after `timeout_s` without a person's time."""
         began = time.monotonic()
-        while not self._decided.is_set() and self._process.poll() is None:
+        while not self._decided.is_set() and self.process.poll() is None:
             if time.monotonic() > began + timeout_s + (self.asking.spent_s if self.asking else 0.0):
                 break
             if self.asking is None:
                 self._decided.wait(LOOK_S)
             else:
                 self.asking.serve(LOOK_S)
-        if self._process.poll() is not None:  # its last words may be under way; or a child of it holds the pipe
+        if self.process.poll() is not None:  # its last words may be under way; or a child of it holds the pipe
             self._decided.wait(2 * LOOK_S)
         return self._opened
 
@@ -149,7 +149,7 @@ class OpensshStream(ProcessStream):
 
     def code(self) -> int | None:
         """Return how ssh ended; None if it has not."""
-        return self._process.wait(PATIENCE_S) if self._decided.is_set() else self._process.poll()
+        return self.process.wait(PATIENCE_S) if self._decided.is_set() else self.process.poll()
 
     def before(self) -> str:
         """Return what ssh said before the session was open."""
@@ -160,7 +160,7 @@ class OpensshStream(ProcessStream):
 
     def cause(self) -> str | None:
         told = super().cause()
-        if told is None or self._process.returncode != LOST_STATUS:
+        if told is None or self.process.returncode != LOST_STATUS:
             return told
         self._listener.join(PATIENCE_S)
         return ssh_errors.lost(self._said.decode(errors="replace")) or told

@@ -41,14 +41,14 @@ def ends(job):
 
 
 def test_a_job_that_is_being_stopped_is_waited_for(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_LOOK_S", 0.0)
+    monkeypatch.setattr(checkpoint, "LOOK_S", 0.0)
     (job / layout.CANCEL).touch()
 
     assert checkpoint.to_resume(session(tmp_path, lambda: ends(job)), "7f3a") == JOB
 
 
 def test_a_job_that_does_not_stop_in_time_is_refused_as_one_that_is_being_stopped(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_STOPPING_S", 0.0)
+    monkeypatch.setattr(checkpoint, "STOPPING_S", 0.0)
     (job / layout.CANCEL).touch()
 
     with pytest.raises(ConfigError, match="that job is still being stopped") as refused:

@@ -295,7 +295,7 @@ def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
         return [found async for found in made]
 
     assert asyncio.run(asyncio.wait_for(gather(), 20)) == [(1, "b"), (0, "a")]
-    assert known._listeners == []
+    assert known.listeners == []
 
 
 def test_what_is_lost_ends_an_async_for():
@@ -356,7 +356,7 @@ def test_ten_thousand_items_are_packed_small():
 def test_an_item_that_does_nothing_for_long_is_told_once_with_how_to_see_where_it_waits(capsys):
     told = "printed nothing and used no CPU for 10 min"
     tracker = GroupTracker.__new__(GroupTracker)
-    tracker.group, tracker._said_quiet = GroupState("7f3a000011112222", "f", "box", "", 3), False
+    tracker.group, tracker.said_quiet = GroupState("7f3a000011112222", "f", "box", "", 3), False
 
     for item in ("1", "2"):
         tracker.quiet(item, told)

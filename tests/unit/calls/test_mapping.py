@@ -30,7 +30,7 @@ def session(host: Host, **facts: Any) -> Any:
 
 
 def at_once(host: Host, asked: Resources) -> int:
-    return chunking.on_machine(100, MapOptions(), mapping._machine(session(host), asked)).at_once
+    return chunking.on_machine(100, MapOptions(), mapping.machine_capacity(session(host), asked)).at_once
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_which_way_is_chosen_is_said(
     session = SimpleNamespace(scheduler=scheduler_for(sent.host))
     one: Any = SimpleNamespace(job=sent, session=session, where="train on tensor01 (host='tensor01')")
 
-    mapping._tell(one, group, how, mapping.SchedulerLimits())
+    mapping.say_how(one, group, how, mapping.SchedulerLimits())
 
     shown = capfd.readouterr().err
     assert f"{group.count} items, {group.at_once} at a time\n" in shown

@@ -344,7 +344,7 @@ def test_ctrl_c_while_a_call_is_prepared_says_that_it_was_not_sent(send, tmp_pat
 
 
 def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(job_display, "_PREPARING_S", 0.0)
+    monkeypatch.setattr(job_display, "PREPARING_S", 0.0)
     said = threading.Event()
     monkeypatch.setattr(job_display, "say", lambda line: (sys.stderr.write(line), said.set()))
 

@@ -22,7 +22,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import RUNNING, UNKNOWN, Job
-from clusterfn.calls.job_tracker import Tracker, _trouble
+from clusterfn.calls.job_tracker import Tracker, describe_trouble
 from clusterfn.calls.session_job import SessionCallJob, SessionCallTracker
 from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
 from clusterfn.errors import (
@@ -72,14 +72,14 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_anew_once_it_was_back(mo
         transport.drop()
         before = len(waits)
         reply = connection.ping()
-        until(lambda: len(waits) >= before + link._MOST_WAITS + 4)  # on a busy machine there may be many more
+        until(lambda: len(waits) >= before + link.MOST_WAITS + 4)  # on a busy machine there may be many more
         transport.error = None
         reply.result(10)
     connection.close()
 
     again = waits.index(0, 1)
     for round_of in (waits[:again], waits[again:]):
-        assert round_of == [min(number, link._MOST_WAITS) for number in range(len(round_of))]
+        assert round_of == [min(number, link.MOST_WAITS) for number in range(len(round_of))]
 
 
 def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_the_next_agent(
@@ -113,13 +113,13 @@ def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_t
 
 
 def test_what_is_lost_and_since_when_is_said_in_words() -> None:
-    words = _trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
+    words = describe_trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
 
     assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, trying again: the host no longer answered", words)
     needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs go on"
-    assert _trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
-    assert _trouble("lab8", ConnectionState("connected", 0.0)) == ""
-    assert _trouble("lab8", ConnectionState("closed", 0.0, "gone")) == ""
+    assert describe_trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
+    assert describe_trouble("lab8", ConnectionState("connected", 0.0)) == ""
+    assert describe_trouble("lab8", ConnectionState("closed", 0.0, "gone")) == ""
 
 
 def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:
@@ -155,7 +155,10 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
     until(lambda: job._listeners)
     for tell in tells:
         tell(job)
-    job._finish(lambda: job.set_result(1))
+    if not job.running():
+        job.set_running_or_notify_cancel()
+    job.set_result(1)
+    job.tell("done", None)
     waiting.join(10)
     return stream.getvalue().partition("\n")[2]
 
@@ -233,7 +236,7 @@ def in_a_group(session: HostState) -> JobGroup[Any, Any]:
     known = GroupState(spec.id, spec.name, session.host.name, "/jobs/90aa", 2)
     tracker = GroupTracker(session, spec, known, SchedulerLimits())
     tracker.follow(range(1, 3))
-    tracker._elements[1].follow_now()
+    tracker.element_tasks[1].follow_now()
     tracker.queued()
     return JobGroup(known)
 

@@ -41,7 +41,7 @@ def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker):
     exit_flush.finish_all()
 
     assert 0 < tracker.removal.waited_s <= 5
-    assert exit_flush._unanswered == {}
+    assert exit_flush.unanswered == {}
 
 
 def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
@@ -52,4 +52,4 @@ def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
     exit_flush.finish_all()
 
     assert tracker.removal.waited_s is not None
-    assert exit_flush._unanswered == {}
+    assert exit_flush.unanswered == {}

@@ -286,12 +286,12 @@ def test_more_than_50_mb_are_refused_with_the_largest_named(project):
 
 
 def test_a_huge_folder_is_left_as_soon_as_it_is_too_large(project, monkeypatch):
-    monkeypatch.setattr(user_modules, "_MAX_ALL", 1000)
+    monkeypatch.setattr(user_modules, "MAX_ALL_BYTES", 1000)
     write(project, mine__init="")
     for number in range(300):
         (project / f"mine/{number}.dat").write_bytes(b"x" * 100)
     looked: list[Path] = []
-    monkeypatch.setattr(user_modules, "_travels", lambda path: not looked.append(path))
+    monkeypatch.setattr(user_modules, "travels", lambda path: not looked.append(path))
 
     with pytest.raises(PayloadError):
         sent("mine")

@@ -177,14 +177,14 @@ def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():
         reply.resolve(Completed(0, None, "".join(json.dumps(line) + "\n" for line in lines).encode(), b""))
         return reply
 
-    told = attach._listed(SimpleNamespace(supervise=supervise, root="/r"))  # type: ignore[arg-type]
+    told = attach.list_host_jobs(SimpleNamespace(supervise=supervise, root="/r"))  # type: ignore[arg-type]
 
     assert [line["id"] for line in told] == ["01", "02", "03", "04"]
     assert asked == ["", "02", "03"]
 
 
 def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("clusterfn.calls.history._path", lambda: tmp_path / "jobs.jsonl")
+    monkeypatch.setattr("clusterfn.calls.history.ledger_path", lambda: tmp_path / "jobs.jsonl")
     monkeypatch.setattr(jobs, "list_jobs", lambda host: [])
     monkeypatch.setenv("CLUSTERFN_HOST", "tensor01")
     for name, config in (("cluster", two_hosts), ("tensor01", two_hosts), ("gone", two_hosts), ("local", "other.yml")):
@@ -208,8 +208,8 @@ def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkey
 
 def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
     path = tmp_path / "jobs.jsonl"
-    monkeypatch.setattr("clusterfn.calls.history._path", lambda: path)
-    monkeypatch.setattr("clusterfn.calls.history._LARGEST", 1000)
+    monkeypatch.setattr("clusterfn.calls.history.ledger_path", lambda: path)
+    monkeypatch.setattr("clusterfn.calls.history.LARGEST_BYTES", 1000)
     for number in range(50):
         history.remember(SimpleNamespace(id=f"{number:016x}", host="here", name="f"), None)
 
@@ -221,7 +221,7 @@ def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
 @pytest.fixture(autouse=True)
 def _no_script(monkeypatch) -> None:
     """What one test runs is not what the next one runs."""
-    monkeypatch.setattr("clusterfn.config.config_file._script", None)
+    monkeypatch.setattr("clusterfn.config.config_file.running_file", None)
 
 
 @pytest.fixture
@@ -487,7 +487,7 @@ JOB = SimpleNamespace(name="check", id="50cafb8a11fdb1d0", host="cluster")
 
 
 def test_a_scheduler_that_is_away_for_a_moment_is_asked_again(monkeypatch):
-    monkeypatch.setattr(check_function, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(check_function, "AGAIN_S", 0.0)
     queue = Queue(failures=2)
 
     check_function.leave_queue(JOB, queue)
@@ -496,7 +496,7 @@ def test_a_scheduler_that_is_away_for_a_moment_is_asked_again(monkeypatch):
 
 
 def test_a_job_that_may_still_wait_is_told_with_the_command_that_ends_it(monkeypatch):
-    monkeypatch.setattr(check_function, "_CANCEL_S", -1.0)
+    monkeypatch.setattr(check_function, "CANCEL_S", -1.0)
 
     with pytest.raises(ClusterfnError, match="may still be in its queue") as caught:
         check_function.leave_queue(JOB, Queue(failures=9))

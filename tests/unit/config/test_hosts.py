@@ -433,7 +433,7 @@ def test_the_references_examples_are_accepted():
 
 
 def test_every_fact_of_a_host_can_be_configured():
-    read = {field for field, _ in hosts._KEYS.values()}
+    read = {field for field, _ in hosts.KEY_READERS.values()}
     of_making = {field.partition(".")[2] for field in read if field.startswith("making.")}
     assert {field.partition(".")[0] for field in read} == set(Host.__dataclass_fields__) - {"name", "source"}
     of_cuda = {"driver", "capabilities", "table"}

@@ -79,7 +79,7 @@ def test_a_variable_that_names_no_file_is_told(alone, monkeypatch):
 def test_anothers_file_is_not_obeyed_unless_named(alone, monkeypatch):
     path = write(alone / "clusterfn.yml", "evil")
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    monkeypatch.setattr(places, "_ROOT", -1)
+    monkeypatch.setattr(places, "ROOT_UID", -1)
     with pytest.raises(ConfigError, match="belongs to another user"):
         config_file.load()
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
@@ -91,7 +91,7 @@ def test_the_file_that_a_job_was_sent_with_is_not_obeyed_either_once_it_is_anoth
     monkeypatch.setenv("XDG_STATE_HOME", str(alone / "state"))
     history.remember(types.SimpleNamespace(id="7f3a" * 4, host="evil", name="f"), path)
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    monkeypatch.setattr(places, "_ROOT", -1)
+    monkeypatch.setattr(places, "ROOT_UID", -1)
 
     with pytest.raises(ConfigError, match="belongs to another user, and its lines would run in your name"):
         attach.attach("7f3a")
@@ -141,7 +141,7 @@ def test_a_notebook_and_an_installed_command_are_no_script(alone, monkeypatch, p
 
 
 def test_a_command_names_the_file_that_it_runs(alone, monkeypatch):
-    monkeypatch.setattr(config_file, "_script", None)
+    monkeypatch.setattr(config_file, "running_file", None)
     write(alone / "scripts" / "clusterfn.yml", "beside")
     config_file.running(alone / "scripts" / "train.py")
     assert config_file.load().named == ("beside",)
@@ -162,7 +162,7 @@ def test_a_file_of_nearly_the_right_name_is_told(alone, monkeypatch, folder, nam
 
 def test_a_wrong_name_does_not_matter_beside_a_right_one_or_if_it_is_anothers(alone, monkeypatch):
     path = write(alone / "project" / "clusterfn.yaml", "wrong")
-    monkeypatch.setattr(places, "_ROOT", -1)
+    monkeypatch.setattr(places, "ROOT_UID", -1)
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
         assert config_file.load().path is None

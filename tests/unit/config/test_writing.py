@@ -135,7 +135,7 @@ def test_keys_that_would_not_be_read_are_refused(path):
 
 def test_a_text_that_would_change_another_host_is_not_written(path, monkeypatch):
     path.write_text("hosts:\n  a: {scheduler: bare, root: /a}\n")
-    monkeypatch.setattr(writing, "_with_host", lambda *_: "hosts: {a: {scheduler: bare}, new: {scheduler: bare}}\n")
+    monkeypatch.setattr(writing, "text_with_host", lambda *_: "hosts: {a: {scheduler: bare}, new: {scheduler: bare}}\n")
 
     with pytest.raises(ConfigError, match="its other hosts would change") as caught:
         writing.adding("new", KEYS, path)

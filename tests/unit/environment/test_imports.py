@@ -95,8 +95,8 @@ def test_where_nothing_can_be_locked_the_hint_is_what_needs_no_lock(monkeypatch)
     lacking = EnvironmentBuildError("/usr/bin/python3.11 has no numpy", hint='environment="environment.yml"')
     session = SimpleNamespace(host=Host("tensor01", "tensor01", "bare", "clusterfn.yml:2"))
     environments = EnvironmentResolver(session)  # type: ignore[arg-type]
-    monkeypatch.setattr(environments, "_remembered", raising(lacking))
-    monkeypatch.setattr(environments, "_made", raising(unreachable))
+    monkeypatch.setattr(environments, "resolve_existing", raising(lacking))
+    monkeypatch.setattr(environments, "resolve_made", raising(unreachable))
 
     with pytest.raises(EnvironmentBuildError) as caught:
         environments.find(EnvironmentRequest(imports=lambda: ["numpy"]), lambda _: None)

@@ -122,11 +122,11 @@ class Leaving:
 
 
 def test_what_is_still_sent_at_the_end_says_what_ctrl_c_does_within_80_columns(monkeypatch, capsys):
-    monkeypatch.setattr(job_display, "_STANDS_STILL_S", 0.3)
-    monkeypatch.setattr(job_display, "_going", {Leaving(Sending([upload(1023 * MB, MB)]))})
+    monkeypatch.setattr(job_display, "STANDS_STILL_S", 0.3)
+    monkeypatch.setattr(job_display, "open_jobs", {Leaving(Sending([upload(1023 * MB, MB)]))})
     monkeypatch.setattr(Sending, "amounts", lambda _: "1022 of 1023 MB, 9.9 MB/s, 85 min left")
 
-    job_display._finish_sending()
+    job_display.finish_sending()
 
     line = capsys.readouterr().err.splitlines()[0][:79]
     assert line.startswith("clusterfn: sending (Ctrl-C drops it): 1022 of 1023 MB, 9.9 MB/s, 85 min left")

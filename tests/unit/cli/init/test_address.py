@@ -96,12 +96,12 @@ def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
 
     host, done = address.begin("tensor01", None, YES).host, init.Done()
 
-    assert init._leave_script(host, done) == "python first.py"
+    assert init.leave_script(host, done) == "python first.py"
     assert '@cluster(host="tensor01"' in (folder / "first.py").read_text()
     assert done.notes == ["wrote first.py, a function that runs on tensor01"]
 
     (folder / "first.py").write_text("mine")
-    assert init._leave_script(host, done) == "clusterfn run --host tensor01 FILE.py::FUNCTION"
+    assert init.leave_script(host, done) == "clusterfn run --host tensor01 FILE.py::FUNCTION"
     assert (folder / "first.py").read_text() == "mine"
     assert "first.py is there already, and stays as it is." in capsys.readouterr().out
 
@@ -113,7 +113,7 @@ def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkey
     checked = []
     monkeypatch.setattr("clusterfn.cli.check.check_host", lambda found: checked.append(found) or 0)
 
-    assert init._check(address.begin("tensor01", None, YES).host, "python first.py") == 0
+    assert init.check_like_command(address.begin("tensor01", None, YES).host, "python first.py") == 0
     assert check.check(make_parser().read(["check", "tensor01"])) == 0
     assert checked[0] == checked[1]
     assert checked[0].wanted == "tensor01" and "Now: python first.py" in capsys.readouterr().out
@@ -122,7 +122,7 @@ def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkey
 def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):
     from clusterfn.cli import init
 
-    init._leave_script(address.begin("tensor01", None, YES).host, init.Done())
+    init.leave_script(address.begin("tensor01", None, YES).host, init.Done())
     second = address.begin("uni", None, YES).host
 
-    assert init._leave_script(second, init.Done()) == "clusterfn run --host uni first.py::where hello"
+    assert init.leave_script(second, init.Done()) == "clusterfn run --host uni first.py::where hello"

@@ -106,7 +106,7 @@ def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
      ("conda:ml", "conda:ml"), ("none", "none"), ("/f/environment.yml", "/f/environment.yml"), ("3", "3")],
 )  # fmt: skip
 def test_a_number_and_a_path_are_answers(typed, meant):
-    assert pythons._meant(typed, ["/d/python", "/e/python"]) == meant
+    assert pythons.parse_answer(typed, ["/d/python", "/e/python"]) == meant
 
 
 def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, capsys):
@@ -142,8 +142,8 @@ def test_a_root_is_made_before_it_is_written_down(tmp_path):
     here.host = SimpleNamespace(root="~/.clusterfn")
     (tmp_path / "file").write_text("")
 
-    init._make_root(here, "~/a/b")
-    init._make_root(here, "$SCRATCH/c")
+    init.make_root(here, "~/a/b")
+    init.make_root(here, "$SCRATCH/c")
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
     with pytest.raises(ConfigError, match="cannot be used: .*Not a directory"):
-        init._make_root(here, f"{tmp_path}/file/b")
+        init.make_root(here, f"{tmp_path}/file/b")
