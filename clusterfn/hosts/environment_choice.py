@@ -94,7 +94,9 @@ class EnvironmentResolver:
         if key not in self._named:
             is_existing = not packages and existing.is_existing(text)
             spec = existing.parse_existing(text, self._session.host.scheduler) if is_existing else None
-            self._named[key] = self.resolve_existing(ExistingEnvironment(spec)) if spec and spec.kind != "found" else None
+            self._named[key] = (
+                self.resolve_existing(ExistingEnvironment(spec)) if spec and spec.kind != "found" else None
+            )
         return self._named[key]
 
     def _find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
