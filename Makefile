@@ -64,12 +64,12 @@ test-with-lab: venv
 	$(BIN)/python -m tests.lab torch
 	$(BIN)/python -m tests.lab.conda36
 	$(BIN)/python -m tests.lab.channel
+	@# In a new checkout one process compiles the tests: five that begin together would each compile all.
+	@[ -n "$$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || $(BIN)/python -m pytest -q --collect-only >/dev/null || true
 	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j2 lint tests-side-by-side
 
 # Most tests on the lab wait: five processes keep two cores busy. tests/conftest.py says which tests share one.
 tests-side-by-side: venv
-	@# In a new checkout one process compiles the tests: five that begin together would each compile all.
-	@[ -n "$$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || $(BIN)/python -m pytest -q --collect-only >/dev/null || true
 	@$(BIN)/python -m pytest -q -n 5 --dist loadgroup --no-loadscope-reorder
 
 test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
