@@ -22,7 +22,11 @@ PATIENCE_S = 2.0
 
 
 class ProcessStream:
-    """A started process; see `base.Stream`."""
+    """A started process; see `base.Stream`.
+
+    Attributes:
+        process: The process itself.
+    """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(

@@ -105,7 +105,7 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
     """Let ssh write the key into an empty file of ours; it tries no login."""
     with tempfile.TemporaryDirectory(prefix="clusterfn-") as folder:
         file = Path(folder) / "known_hosts"
-        line = ["ssh", *_options(settings, file, kinds), *openssh.way(settings), "--", settings.alias, "true"]
+        line = ["ssh", *fetch_options(settings, file, kinds), *openssh.way(settings), "--", settings.alias, "true"]
         try:
             ran = subprocess.run(
                 line,
@@ -125,7 +125,8 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
     return [ShownKey(words[1], base64.b64decode(words[2])) for words in map(str.split, lines) if len(words) >= 3]
 
 
-def _options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> list[str]:
+def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> list[str]:
+    """Return the options of an ssh that fetches host keys of these kinds into `file`."""
     options = [
         "BatchMode=yes",
         "PreferredAuthentications=none",

@@ -87,8 +87,9 @@ def test_the_users_agent_is_never_forwarded(tmp_path: Path, way: str) -> None:
     words = {
         "a call": lambda: openssh.argv(settings, "true"),
         "a master": lambda: openssh.line(settings, ["ControlMaster=yes", "ControlPath=/x"], "true", asks=True),
-        "trust": lambda: ["ssh", *trust._options(settings, tmp_path / "known", ("ssh-ed25519",)), "-F", str(config),
-                          "lab8"],
+        "trust": lambda: [
+            "ssh", *trust.fetch_options(settings, tmp_path / "known", ("ssh-ed25519",)), "-F", str(config), "lab8",
+        ],
     }[way]()  # fmt: skip
     ran = subprocess.run([words[0], "-G", *words[1:]], capture_output=True, text=True, check=True)
 
