@@ -54,7 +54,7 @@ def clean(given: argparse.Namespace) -> int:
 
 
 def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: float) -> dict[str, Any]:
-    """What there is below a host's root by its kind, and what of it goes.
+    """Ask what there is below a host's root by its kind, and what of it goes.
 
     Args:
         older_s: What ended, or was used last, longer ago than this goes; None: as long as the host keeps jobs.
@@ -74,7 +74,7 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
 
 
 def total(kinds: Kinds) -> str:
-    """How much there is of each kind, the largest first, for one line."""
+    """Say how much there is of each kind, the largest first, in one line."""
     sizes = sorted(((each["bytes"], _NAMES.get(kind, kind)) for kind, each in kinds.items()), reverse=True)
     return ", ".join(f"{name} {screen.size(size)}" for size, name in sizes if size)
 
@@ -97,7 +97,7 @@ def _rows(kinds: Kinds) -> Iterator[list[str]]:
 
 
 def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
-    """What can be fetched or made again. Locks stay: a new one might name other versions."""
+    """Remove what can be fetched or made again. Locks stay: a new one might name other versions."""
     found: dict[str, dict[str, int]] = {}
     for folder, name in _LOCAL.items():
         place = places.cache_folder() / folder

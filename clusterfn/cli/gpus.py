@@ -61,7 +61,7 @@ class MachineTables:
         self._idle: dict[str, tuple[Any, float]] = {}
 
     def of(self, told: Mapping[str, Any]) -> str:
-        """The text of one look."""
+        """Format one look."""
         rows = [self._row(card) for card in told["cards"]]
         free = sum(card["holder"] is None and not card["without_lease"] for card in told["cards"])
         queue = [_waiting(place, each) for place, each in enumerate(told["waiting"], 1)]
@@ -74,7 +74,7 @@ class MachineTables:
         return str(card["index"]), card["name"], memory, use + self._for_how_long(card), _held_by(card)
 
     def _for_how_long(self, card: Mapping[str, Any]) -> str:
-        """How long a held card has been seen at 0 % with the same memory by the same holder."""
+        """Say how long a held GPU has been seen at 0 % with the same memory by the same holder."""
         state = (card["used_mib"], json.dumps(card["holder"]))
         if card["holder"] is None or card["use_percent"] != 0:
             self._idle.pop(card["uuid"], None)
@@ -100,7 +100,7 @@ def _held_by(card: Mapping[str, Any]) -> str:
 
 
 def _holder_name(holder: Mapping[str, Any]) -> str:
-    """Of one's own jobs their name and id."""
+    """Return the user; of one's own jobs their name and id."""
     if not holder["own"]:
         return str(holder["user"])
     job = f"({holder['job'][:SHORT]})" if holder["job"] else ""
@@ -113,7 +113,7 @@ def _waiting(place: int, job: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _asked(asked: Mapping[str, int]) -> str:
-    """What a job waits for: its cards, else its cores."""
+    """Say what a job waits for: its GPUs, else its cores."""
     number, unit = (asked["gpus"], "GPU") if asked["gpus"] else (asked["cores"], "core")
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
@@ -158,7 +158,7 @@ def _text(session: HostState, answer: Completed) -> str:
 
 
 def cluster_tables(told: Mapping[str, Any]) -> str:
-    """Both tables as text."""
+    """Format both tables."""
     nodes = told["nodes"]
     rows = []
     for each in nodes:
@@ -221,7 +221,7 @@ def _once(session: HostState, view: GpuView, as_json: bool) -> int:
 
 
 def _watch(session: HostState, view: GpuView, as_json: bool) -> int:
-    """Until Ctrl-C; a look that fails is shown in its place, and the next one may be better."""
+    """Look until Ctrl-C; a look that fails is shown in its place, and the next one may be better."""
     block = screen.Block(sys.stdout)
     while True:
         try:

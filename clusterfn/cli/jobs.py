@@ -31,7 +31,7 @@ _END_S = 60.0
 
 
 def jobs(given: argparse.Namespace) -> int:
-    """The jobs of a host, newest first."""
+    """Print the jobs of a host, newest first."""
     known, host, _ = target.host(given.host, "jobs")
     found = list_jobs(host.name)
     if given.json:
@@ -56,7 +56,7 @@ def _rows(found: Sequence[JobInfo]) -> list[list[str]]:
 
 
 def shortest(ids: Sequence[str]) -> int:
-    """How many digits tell these ids apart; at least as many as every command wants.
+    """Count the digits that tell these ids apart; at least as many as every command wants.
 
     Example:
         >>> shortest(["7f3a11", "7f3a22", "90aa33"])
@@ -66,7 +66,7 @@ def shortest(ids: Sequence[str]) -> int:
 
 
 def logs(given: argparse.Namespace) -> int:
-    """What a job has printed; with --follow until it ends."""
+    """Print what a job has printed; with --follow until it ends."""
     if given.follow and given.stream == "scheduler":
         raise ConfigError("the scheduler's words cannot be followed", hint="leave out -f")
     job = find(given.id, given.host, live=given.follow)
@@ -80,12 +80,12 @@ def logs(given: argparse.Namespace) -> int:
 
 
 def _write(text: str, stream: str) -> None:
-    """The function's output as it is; what the scheduler or the host's shell said, without escapes."""
+    """Write the function's output as it is; what the scheduler or the host's shell said, without escapes."""
     sys.stdout.write(printable(text) if stream == "scheduler" else text)
 
 
 def _logs_of_items(group: JobGroup[Any, Any], given: argparse.Namespace) -> None:
-    """What each item has printed, one after another."""
+    """Print what each item has printed, one after another."""
     if given.follow or given.stream == "scheduler":
         attach = f"clusterfn attach {group.id[:SHORT]} follows it; without -f its items' output is shown"
         hint = attach if given.follow else "leave out --scheduler"
@@ -112,7 +112,7 @@ def _follow(job: Job[Any], stream: str) -> None:
 
 
 def result(given: argparse.Namespace) -> int:
-    """The value of a job, as repr or as JSON; waits for it."""
+    """Print the value of a job, as repr or as JSON; wait for it."""
     _modules_of_this_folder()
     job = find(given.id, given.host)
     if not _ended(job):
@@ -135,7 +135,7 @@ def attach(given: argparse.Namespace) -> int:
 
 
 def stack(given: argparse.Namespace) -> int:
-    """The stack of every thread of a running job."""
+    """Print the stack of every thread of a running job."""
     job = find(given.id, given.host)
     if isinstance(job, JobGroup):
         return _stacks_of_items(job)

@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
     typed: tuple[str, ...] = ()
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """The words as a command; they are kept, for a complaint about one of them."""
+        """Parse the words as a command; they are kept, for a complaint about one of them."""
         self.typed = tuple(sys.argv[1:] if argv is None else argv)
         return self.parse_args(self.typed)
 
@@ -87,14 +87,14 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean --{ours.replace('_', '-')}? A{written}" if ours in _OF_A_CALL else f"; a{written}"
 
     def _value(self, word: str, match: re.Match[str], unknown: str) -> str:
-        """What was given to an option."""
+        """Return what was given to an option."""
         after = self.typed[self.typed.index(word) + 1 :]
         beside = after[0] if after and not after[0].startswith("-") else unknown
         return beside if match[2] is None else match[2]
 
 
 def make_parser() -> Parser:
-    """The parser of the whole command line."""
+    """Make the parser of the whole command line."""
     parser = Parser(
         prog="clusterfn",
         description="Run Python functions on GPU servers and SLURM clusters over SSH.",
@@ -115,7 +115,7 @@ def make_parser() -> Parser:
 
 
 def _help(parser: Parser) -> Command:
-    """What the bare word `clusterfn` does."""
+    """Return what the bare word `clusterfn` does."""
 
     def show(given: argparse.Namespace) -> int:
         parser.print_help(sys.stderr)
@@ -125,7 +125,7 @@ def _help(parser: Parser) -> Command:
 
 
 def _command(path: str) -> Command:
-    """A command's function by its module and name; the module is imported when the command runs."""
+    """Return a command's function by its module and name; the module is imported when the command runs."""
     module, _, function = path.rpartition(".")
 
     def run(given: argparse.Namespace) -> int:

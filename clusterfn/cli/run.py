@@ -47,7 +47,7 @@ def _call(given: argparse.Namespace) -> tuple[ClusterFunction[Any, Any], tuple[A
 
 
 def written(value: Any, as_json: bool) -> str:
-    """A value as text.
+    """Format a value.
 
     Raises:
         ClusterfnError: JSON has no word for it.

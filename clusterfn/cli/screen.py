@@ -90,12 +90,12 @@ class Block:
 
 
 def without_digits(text: str) -> str:
-    """What a text says when its numbers, such as a clock's, do not count."""
+    """Return what a text says when its numbers, such as a clock's, do not count."""
     return "".join(sign for sign in text if not sign.isdigit())
 
 
 def age(seconds: float) -> str:
-    """A duration in its largest unit.
+    """Format a duration in its largest unit.
 
     Example:
         >>> age(7300)

@@ -48,7 +48,7 @@ class Config:
     default_place: str = field(default="", compare=False)
 
     def resolve(self, name: str | None) -> tuple[Host, str]:
-        """The host for a call that says `host=name`, and what decided: a clause for messages.
+        """Return the host for a call that says `host=name`, and what decided: a clause for messages.
 
         Raises:
             ConfigError: There is no such host, or several and none is the default.
@@ -90,7 +90,7 @@ def running(script: Path) -> None:
 
 
 def load(start: Path | None = None) -> Config:
-    """The configuration that holds in the folder `start` (the working directory), and for the running script.
+    """Read the configuration that holds in the folder `start` (the working directory), and for the running script.
 
     Raises:
         ConfigError: The file cannot be read, belongs to another user, has a mistake or another name.
@@ -102,7 +102,7 @@ def load(start: Path | None = None) -> Config:
 
 
 def read(path: Path) -> Config:
-    """The configuration in this file.
+    """Read the configuration in this file.
 
     Raises:
         ConfigError: It cannot be read, has a mistake, or belongs to another user and the variable does not name it.
@@ -120,7 +120,7 @@ def read(path: Path) -> Config:
 
 @functools.lru_cache(maxsize=8)  # each call of a function reads the file; parsing takes longer than packing the call
 def parse(data: bytes, path: Path) -> Config:
-    """The configuration in these bytes of `path`."""
+    """Parse the configuration in these bytes of `path`."""
     top = yamlfile.parse(data, str(path))
     host_keys.refuse_passwords(top)
     host_keys.refuse_misplaced_hosts(top, TOP_KEYS)

@@ -58,7 +58,7 @@ _INSTEAD_OF_DEFAULT = {word: f"the key is `{meant}:`" for word, meant in ALIASES
 
 
 def host(key: Value, value: Value, folder: Path) -> Host:
-    """The host with the name `key`.
+    """Return the host with the name `key`.
 
     Raises:
         ConfigError: A key is unknown, missing, or has a value that it cannot have.
@@ -139,7 +139,7 @@ def _environment(value: Value) -> str:
 
 
 def _where(value: Value) -> str:
-    """Where environments run: where they were made, or on each node's own disk."""
+    """Read where environments run: where they were made, or on each node's own disk."""
     text = value.as_text()
     if text.startswith("/"):
         return text.rstrip("/") or "/"
@@ -147,7 +147,7 @@ def _where(value: Value) -> str:
 
 
 def _cuda(value: Value) -> dict[str, Any]:
-    """What is known of the GPUs before a job has asked them."""
+    """Read what is known of the GPUs before a job has asked them."""
     given = value.mapping(("driver", "capability", "table"))
     facts: dict[str, Any] = {}
     if "driver" in given:
@@ -230,7 +230,6 @@ def _defaults(value: Value) -> Resources:
 
 
 def _limits(value: Value) -> Limits:
-    """What all of the user's running jobs may take of a machine together."""
     given = value.mapping(_LIMITS)
     return Limits(**{_LIMITS[key][0]: _LIMITS[key][1](given[key]) for key in given})
 

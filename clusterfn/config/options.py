@@ -85,7 +85,7 @@ class CallOptions(JobOptions, total=False):
 
 
 def descriptions() -> str:
-    """What the docstrings of `JobOptions` and `CallOptions` say of each option."""
+    """Return what the docstrings of `JobOptions` and `CallOptions` say of each option."""
     return "\n".join((inspect.getdoc(each) or "").partition("Attributes:\n")[2] for each in (JobOptions, CallOptions))
 
 
@@ -118,7 +118,7 @@ _OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
 
 
 def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> ConfigError:
-    """The rejection of a keyword, with what to write instead.
+    """Make the error for an unknown keyword, with what to write instead.
 
     Args:
         who_has: "there is", or "map() has".
@@ -142,7 +142,7 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
 
 
 def _as_meant(keyword: str, meant: str, value: object) -> str | None:
-    """What to write: the value under its right word, or a near one which that word takes."""
+    """Say what to write: the value under its right word, or a near one which that word takes."""
     if meant == "environment":  # whose value names the kind too
         kind = keyword if keyword in ("python", "venv") else "conda"
         named = value if keyword != "env_file" and isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"
@@ -255,7 +255,7 @@ def names_a_file(text: str) -> bool:
 
 
 def nearly_an_environment(text: str) -> str:
-    """What was meant by a text with a space too many, or with an interpreter as a folder; "" if it is neither.
+    """Return what was meant by a text with a space too many, or with an interpreter as a folder; "" if it is neither.
 
     Example:
         >>> nearly_an_environment("conda: ml"), nearly_an_environment("prefix:/opt/ml/bin/python")
@@ -270,7 +270,7 @@ def nearly_an_environment(text: str) -> str:
 
 
 def _output(value: Any, name: str) -> str:
-    """A pattern that cannot lead out of the job's folder."""
+    """Reject a pattern that leads out of the job's folder."""
     text = _text(value, name)
     if text.startswith(("/", "~")) or ".." in PurePosixPath(text).parts:
         hint = f'{name} are names below the job\'s own folder: {name}=["*.pt"]'
@@ -330,7 +330,7 @@ def _one_of(*words: str) -> Check:
 
 
 def _option(check: Check, keyword: str = "", default: Any = None) -> Any:
-    """A field of `Options`; `keyword` where users write another word."""
+    """Make a field of `Options`; `keyword` where users write another word."""
     metadata = {"keyword": keyword, "check": check}
     return (
         field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
@@ -374,7 +374,7 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
 
 
 def parse_options(given: Mapping[str, object]) -> Options:
-    """The options of a call from its keywords; a keyword that is None counts as not said.
+    """Return the options of a call from its keywords; a keyword that is None counts as not said.
 
     Raises:
         ConfigError: An unknown keyword, or a value of the wrong type or without its unit.
@@ -387,7 +387,7 @@ def parse_options(given: Mapping[str, object]) -> Options:
 
 
 def changed(before: Options, given: Mapping[str, object]) -> Options:
-    """The options with what these keywords say in place of what was said before.
+    """Return the options with what these keywords say in place of what was said before.
 
     With `gpus=0` no type and size of GPUs stays.
 
@@ -410,7 +410,7 @@ def changed(before: Options, given: Mapping[str, object]) -> Options:
 
 
 def keyword_of(name: str) -> str:
-    """What users write for a field of `Options`.
+    """Return what users write for a field of `Options`.
 
     Example:
         >>> keyword_of("memory_bytes")

@@ -21,7 +21,7 @@ _TOOLS = ("site-packages", "dist-packages")  # of pytest and the like, which run
 
 
 def given() -> Path | None:
-    """The file that the variable names.
+    """Return the file that the variable names.
 
     Raises:
         ConfigError: There is none.
@@ -34,7 +34,7 @@ def given() -> Path | None:
 
 
 def found(start: Path, script: Path | None) -> Path | None:
-    """The file that holds in the folder `start`, for a program that is the file `script`.
+    """Return the file that holds in the folder `start`, for a program that is the file `script`.
 
     Raises:
         ConfigError: It belongs to another user, or there is none but one of nearly the right name.
@@ -51,7 +51,7 @@ def found(start: Path, script: Path | None) -> Path | None:
 
 
 def running_script() -> Path | None:
-    """The file that Python was started with; None in a notebook, at a prompt, and for an installed command."""
+    """Return the file that Python was started with; None in a notebook, at a prompt, and for an installed command."""
     name = getattr(sys.modules.get("__main__"), "__file__", None)
     if not name or not _is_file(Path(name)):
         return None
@@ -74,7 +74,7 @@ def _folders(start: Path, script: Path | None) -> Iterator[Path]:
 
 
 def state_folder() -> Path:
-    """Where clusterfn keeps what it remembers for this user, by the custom of the platform. It need not exist."""
+    """Return the folder of what clusterfn remembers for this user, by the custom of the platform. It need not exist."""
     home = Path("~").expanduser()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn"
@@ -108,7 +108,7 @@ def refuse_others(path: Path, info: os.stat_result) -> None:
 
 
 def cache_folder() -> Path:
-    """Where clusterfn keeps what can be fetched or made again, by the custom of the platform. It need not exist."""
+    """Return the folder of what can be fetched or made again, by the custom of the platform. It need not exist."""
     home = Path("~").expanduser()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn" / "cache"

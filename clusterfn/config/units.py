@@ -56,7 +56,7 @@ def _memory_hint(value: object, name: str) -> str:
 
 
 def shown_memory(size: int) -> str:
-    """An amount of memory as a person writes it.
+    """Format an amount of memory as a person writes it.
 
     Example:
         >>> shown_memory(3 * 2**29)
@@ -66,7 +66,7 @@ def shown_memory(size: int) -> str:
 
 
 def shown_time(seconds: float) -> str:
-    """A duration as a person writes it, in the largest unit that says it in whole numbers.
+    """Format a duration as a person writes it, in the largest unit that says it in whole numbers.
 
     Example:
         >>> shown_time(5400.0)
@@ -77,14 +77,14 @@ def shown_time(seconds: float) -> str:
 
 
 def _number(value: object) -> float | None:
-    """What was written without a unit, as a number above zero; None if it is something else."""
+    """Return what was written without a unit, as a number above zero; None if it is something else."""
     written = isinstance(value, str) and NUMBER.fullmatch(value.strip())
     number = float(written[0]) if written else finite(value)
     return number if 0 < number < 1e15 else None
 
 
 def finite(value: object) -> float:
-    """A number as a float; 0.0 for what is none."""
+    """Return a number as a float; 0.0 for what is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
         return 0.0
     return float(value)
@@ -116,7 +116,7 @@ def _time_hint(value: object, name: str) -> str:
 
 
 def _near_time(value: object, name: str) -> str:
-    """What was perhaps meant by a text, and the other forms; "" if nothing is near."""
+    """Guess what a text was meant to be, and name the other forms; "" if nothing is near."""
     text = value.strip() if isinstance(value, str) else ""
     if hours := _HOURS_AND_NUMBER.fullmatch(text):
         near = f'{name}="{hours[1]}h {hours[2]}min"'

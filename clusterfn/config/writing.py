@@ -39,7 +39,7 @@ class Change:
 
 
 def place(folder: Path) -> Path:
-    """The file that counts in a folder, and for a script in it; a new one there if there is none.
+    """Return the file that counts in a folder, and for a script in it; a new one there if there is none.
 
     Raises:
         ConfigError: It belongs to another user, or has nearly the right name.
@@ -48,14 +48,14 @@ def place(folder: Path) -> Path:
 
 
 def known(path: Path) -> config_file.Config:
-    """What the file says; nothing where there is none yet, or only comments."""
+    """Read the file; nothing where there is none yet, or only comments."""
     if not path.exists() or _compose(_read(path)) is None:
         return config_file.Config({config_file.LOCAL.name: config_file.LOCAL}, path=path)
     return config_file.read(path)
 
 
 def host(name: str, keys: Keys, path: Path) -> Host:
-    """The host that these keys mean, in a file `path`.
+    """Return the host that these keys mean, in a file `path`.
 
     Raises:
         ConfigError: One of them cannot be such.
@@ -64,7 +64,7 @@ def host(name: str, keys: Keys, path: Path) -> Host:
 
 
 def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
-    """The file with one more host; calls that name no host go where they went before, or to it if it is the first.
+    """Add a host to the file; calls that name no host go where they went before, or to it if it is the first.
 
     Args:
         keys: As they stand below the host's name: texts, numbers, and mappings of these.
@@ -127,7 +127,7 @@ def _compose(text: str) -> Any:
 
 
 def _flow(value: Any) -> str:
-    """A value in one line, in quotes where YAML would take it for something else."""
+    """Write a value in one line, in quotes where YAML would take it for something else."""
     import yaml
 
     plain = dict(value) if isinstance(value, Mapping) else value
@@ -162,7 +162,7 @@ def _is_map(node: Any) -> bool:
 
 
 def _end(node: Any, text: str) -> int:
-    """Where the last item of a node ends: the end mark of a block comes after the comments that follow it."""
+    """Return where the last item of a node ends: the end mark of a block comes after the comments that follow it."""
     if node.id == "scalar" or node.flow_style or not node.value:
         at: int = node.end_mark.index
         return len(text[:at].rstrip()) if getattr(node, "style", None) in ("|", ">") else at
@@ -209,7 +209,7 @@ def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, 
 
 
 def _new_lines(old: str, text: str) -> tuple[str, ...]:
-    """The lines of `text` that are not in `old`, in their order; nothing was removed."""
+    """Return the lines of `text` that are not in `old`, in their order; nothing was removed."""
     rest = old.splitlines()
     new: list[str] = []
     for line in text.splitlines():

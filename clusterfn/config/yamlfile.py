@@ -44,7 +44,7 @@ class Source:
     lines: tuple[str, ...] = ()
 
     def error(self, problem: str, line: int, column: int, hint: str | None, *, show: bool = True) -> ConfigError:
-        """A ConfigError that begins with file:line:column and shows that line; count from 0."""
+        """Return a ConfigError that begins with file:line:column and shows that line; count from 0."""
         text = self.lines[line].strip() if show and line < len(self.lines) else ""
         shown = [text[:_SHOWN]] if text and not _HIDDEN.search(text) else []
         shown_problem = _PASSWORD.sub(r"\1:…@", problem[:_LONGEST])
@@ -72,7 +72,7 @@ class Value:
     pairs: tuple[tuple[Value, Value], ...] = field(default=(), repr=False)
 
     def error(self, problem: str, hint: str | None = None, *, show: bool = True) -> ConfigError:
-        """A ConfigError about this piece, to be raised by the caller."""
+        """Return a ConfigError about this piece, to be raised by the caller."""
         named = f"{self.name}: {problem}" if self.name else problem
         return self.source.error(named, self.line, self.column, hint, show=show)
 
@@ -89,7 +89,7 @@ class Value:
     def mapping(
         self, known: Collection[str] | None = None, advice: Mapping[str, str] | None = None
     ) -> dict[str, Value]:
-        """Its keys and values, each key once and, where `known` is given, one of those.
+        """Return its keys and values, each key once and, where `known` is given, one of those.
 
         Args:
             known: The keys that may stand here.
@@ -108,14 +108,14 @@ class Value:
         return found
 
     def _where_keys_belong(self) -> str:
-        """What to do where keys are missing: most often they are not indented enough."""
+        """Return what to do where keys are missing: most often they are not indented enough."""
         before = self.source.lines[self.line][: self.column].split() if self.line < len(self.source.lines) else []
         if self.kind == "null" and not self.text and before:
             return f"indent the lines below it further than {before[-1]}"
         return _space_after_colon([self.text]) or 'write "key: value" lines below it'
 
     def as_key(self, known: Collection[str] | None, advice: Mapping[str, str]) -> str:
-        """The text of a key."""
+        """Return the text of a key."""
         name = self.as_text()
         if known is not None and name not in known and name in advice:
             raise self.error(f'unknown key "{name}"', advice[name])
@@ -125,7 +125,7 @@ class Value:
         return name
 
     def as_text(self) -> str:
-        """A text that is not empty and has no control characters; a plain `no` or `1:30` is rejected."""
+        """Return a text that is not empty and has no control characters; a plain `no` or `1:30` is rejected."""
         if self.kind in ("map", "list"):
             raise self.error(f"{self.written} stands where a text is wanted")
         if self.kind != "str":
@@ -135,13 +135,13 @@ class Value:
         return self._visible()
 
     def as_written(self) -> str:
-        """The scalar as it was written, numbers included: for values with units, and for variables."""
+        """Return the scalar as it was written, numbers included: for values with units, and for variables."""
         if self.kind in ("int", "float") and self.plain:
             return self._visible()
         return self.as_text()
 
     def as_lines(self) -> tuple[str, ...]:
-        """A list of texts, or the lines of one text."""
+        """Return a list of texts, or the lines of one text."""
         if self.kind == "list":
             return tuple(value.as_text() for value in self.values)
         if self.kind != "str":
@@ -150,7 +150,7 @@ class Value:
         return tuple(line.as_text() for line in lines if line.text.strip())
 
     def as_count(self, least: int) -> int:
-        """A whole number in decimal digits of at least `least`."""
+        """Return a whole number in decimal digits of at least `least`."""
         counts = self.kind == "int" and self.plain and len(self.text) < 16 and _COUNT.fullmatch(self.text)
         number = int(self.text) if counts else -1
         if number < least:
@@ -159,7 +159,7 @@ class Value:
         return number
 
     def as_path(self) -> str:
-        """A text that no command takes for an option."""
+        """Return a text that no command takes for an option."""
         text = self.as_text()
         if text.startswith("-"):
             raise self.error(f'"{text}" is not a path', "write the whole path")
@@ -180,7 +180,7 @@ class Value:
             raise self._not_in_units("a duration", '"2h"', error) from error
 
     def _not_in_units(self, quantity: str, example: str, error: ConfigError) -> ConfigError:
-        """An error that names the line, with what the parser of units advises."""
+        """Return an error that names the line, with what the parser of units advises."""
         key, near = self.name.rpartition(".")[2], _QUOTED.search(error.hint or "")
         forms = _DURATIONS.get(key, example)
         if near and key in ("time", "memory", "gpu_memory"):
@@ -207,7 +207,7 @@ _EXAMPLE = "begin with a line `hosts:`; docs/reference/configuration.md has a wh
 
 
 def parse(data: bytes, path: str) -> Value:
-    """The file's tree.
+    """Return the file's tree.
 
     Raises:
         ConfigError: It is not one YAML document of at most 128 KB in UTF-8, without aliases and tags.
@@ -244,7 +244,7 @@ def _composed(text: str, source: Source) -> Any:
 
 
 def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
-    """The first alias (a bomb needs them), tag, or level too deep to read: what is wrong, its place, and what to do.
+    """Find the first alias (a bomb needs them), tag, or level too deep to read: what is wrong, its place, what to do.
 
     Raises:
         yaml.YAMLError: It is not YAML.
@@ -279,7 +279,7 @@ _INDENT = "compare this line's indentation, quotes and colon with the lines arou
 
 
 def _space_after_colon(lines: Sequence[str]) -> str:
-    """What to do if one of these lines is `key:value`; it is not shown, as it may hold a secret."""
+    """Return what to do if one of these lines is `key:value`; it is not shown, as it may hold a secret."""
     keys = (_WITHOUT_SPACE.match(line) for line in lines)
     return next((f"put a space after the colon of `{key[1]}:`" for key in keys if key), "")
 

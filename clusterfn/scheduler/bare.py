@@ -62,7 +62,7 @@ class Bare(Scheduler):
         return Submission("spawn", ("/bin/sh", script), folder, self.unset, log)
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
-        """A process for each."""
+        """Start a process for each."""
         folder = layout.job_dir(job.root, job.id)
         script = posixpath.join(folder, layout.SCRIPT)
         return [
@@ -77,7 +77,7 @@ class Bare(Scheduler):
         ]  # fmt: skip
 
     def submitted(self, answer: Answer) -> str:
-        """boot_id:pid:starttime of job.sh."""
+        """Return boot_id:pid:starttime of job.sh."""
         if answer.pid is None:
             raise SubmitError("the job's script could not be started", stage="submit", evidence=answer.err.splitlines())
         return f"{self.boot_id}:{answer.pid}:{answer.starttime}"
@@ -87,7 +87,7 @@ class Bare(Scheduler):
         return self._queue()
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
-        """By name; of a group the first of its elements."""
+        """Read the states by name; of a group that of its first element."""
         found: dict[str, JobState] = {}
         for line in text.splitlines():
             match = _WAITS.fullmatch(line)
@@ -96,11 +96,9 @@ class Bare(Scheduler):
         return found
 
     def trouble(self, answer: Answer) -> str:
-        """The last line of what it said, if it failed."""
         return "" if answer.rc == 0 else (answer.err.strip().splitlines() or ["the host's queue does not answer"])[-1]
 
     def element_log(self, number: int, scheduler_id: str) -> str:
-        """By the element's own number."""
         return layout.element_log(number)
 
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
@@ -110,7 +108,7 @@ class Bare(Scheduler):
         return ("cat", "/proc/sys/kernel/random/boot_id", *stat)
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
-        """A rebooted host or a process that is gone; None while it lives, and where there is no /proc."""
+        """Recognize a rebooted host or a process that is gone; None while it lives, and where there is no /proc."""
         boot, _, stat = evidence.answer.partition("\n")
         submitted_boot, _, process = evidence.scheduler_id.partition(":")
         if not _BOOT_ID.fullmatch(boot) or not submitted_boot:
@@ -122,7 +120,6 @@ class Bare(Scheduler):
         return None if _same_process(stat, process) else _gone(evidence)
 
     def in_words(self, state: JobState) -> str:
-        """The reason as it is."""
         return state.reason or state.state.lower()
 
 

@@ -36,7 +36,7 @@ class Submission:
     timeout_s: float = 60.0
 
     def request(self) -> dict[str, Any]:
-        """The request's header, as the wire wants it."""
+        """Return the request's header."""
         common = {"do": self.do, "argv": list(self.argv), "cwd": self.cwd, "unset": list(self.unset)}
         return {**common, "log": self.log} if self.do == "spawn" else {**common, "timeout_s": self.timeout_s}
 
@@ -109,7 +109,6 @@ class SchedulerVerdict:
     withdraw: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {**self.__dict__, "evidence": list(self.evidence)}
 
 
@@ -257,11 +256,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def trouble(self, answer: Answer) -> str:
-        """Why an answer to `watch_command` says nothing about any job; "" if it can be believed."""
+        """Say why an answer to `watch_command` tells nothing about any job; "" if it can be believed."""
 
     @abstractmethod
     def in_words(self, state: JobState) -> str:
-        """Why a job waits, for people: "waiting for its turn"."""
+        """Say why a job waits, for people: "waiting for its turn"."""
 
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""

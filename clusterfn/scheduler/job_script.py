@@ -40,7 +40,7 @@ def command_line(argv: Iterable[str]) -> str:
 
 
 def job_script(job: JobSpec) -> str:
-    """The script that runs this job, the same for every scheduler."""
+    """Return the script that runs this job, the same for every scheduler."""
     folder = layout.job_dir(job.root, job.id)
     said = f"{_folder(job)}/{_MODULE_ERRORS}" if job.group else quote(posixpath.join(folder, _MODULE_ERRORS))
     return fill(
@@ -61,7 +61,7 @@ def job_script(job: JobSpec) -> str:
 
 
 def _before_python(host: Host, loading: Iterable[str], prolog: Sequence[str]) -> str:
-    """The host's own lines, each checked, around the loading of its modules."""
+    """Put the host's own lines, each checked, around the loading of its modules."""
     helpers = [fill("lines.sh", {}).rstrip("\n")] if host.setup or prolog else []
     begun = ["clusterfn_stage=prolog"] if prolog else []
     return "\n".join([*helpers, *_checked(host.setup), *loading, *begun, *_checked(prolog)])
@@ -75,7 +75,7 @@ def _checked(lines: Sequence[str]) -> list[str]:
 
 
 def _folder(job: JobSpec) -> str:
-    """The word for the job's folder; for an element of a group, its own in it."""
+    """Return the word for the job's folder; for an element of a group, its own in it."""
     folder = layout.job_dir(job.root, job.id)
     return f'{quote(posixpath.join(folder, layout.ELEMENTS, ""))}"$clusterfn_element"' if job.group else quote(folder)
 
@@ -89,7 +89,7 @@ def _loading(modules: Iterable[str], said: str) -> list[str]:
 
 
 def modules_check(host: Host, mark: str, has_nodes: bool) -> str:
-    """A script that does what a host's jobs do before Python, and prints a line `MARK STATUS STAGE`.
+    """Return a script that does what a host's jobs do before Python, and prints a line `MARK STATUS STAGE`.
 
     The stage is "loaded", "setup", "prolog" or "module:NAME". After "setup" and "prolog" follows the line that failed,
     after a module those with a similar name. Where there are compute nodes `prolog:` is left out: it is
@@ -101,13 +101,13 @@ def modules_check(host: Host, mark: str, has_nodes: bool) -> str:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """A template with its @@holes filled; what is put in is not searched for holes again."""
+    """Fill the @@holes of a template; what is put in is not searched for holes again."""
     return _HOLE.sub(lambda hole: values[hole[1]], read_template(template))
 
 
 @cache
 def read_template(name: str) -> str:
-    """The text of a file of templates/: in the package once installed, beside it in a checkout."""
+    """Read a file of templates/: in the package once installed, beside it in a checkout."""
     package = Path(__file__).parents[1]
     folder = package / "templates"
     return ((folder if folder.is_dir() else package.parent / "templates") / name).read_text(encoding="utf-8")

@@ -74,7 +74,7 @@ def login(found: CheckState) -> str:
 
 
 def shell(found: CheckState) -> str:
-    """An rc file that prints does no harm here, but scp, rsync and sftp fail with it: the user should know."""
+    """Warn about an rc file that prints: clusterfn does not mind, but scp, rsync and sftp fail with it."""
     if found.broken is not None:
         raise StepSkipped("no agent was started, see python")
     lines = [line for line in found.session.connection.noise.splitlines() if line.strip()]

@@ -175,7 +175,7 @@ def send_probe(
     function: Callable[[], T], options: Options, host: Host, session: HostState, progress: Progress,
     timeout_s: float | None,
 ) -> T:  # fmt: skip
-    """What a function returned there; arguments and exceptions as those of `run_probe`."""
+    """Return what a function returned there; arguments and exceptions as those of `run_probe`."""
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:  # Ctrl-C must not lose a job half sent
         sending = pool.submit(call.submit_call, function, (), {}, options)

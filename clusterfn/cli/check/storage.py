@@ -36,14 +36,14 @@ def root(found: CheckState) -> str:
 
 
 def _other_scheduler(found: CheckState) -> str:
-    """The scheduler of recent jobs in the root that were not sent to this host's kind of scheduler; "" if none were."""
+    """Return another scheduler than this host's to which recent jobs in the root were sent; "" if none were."""
     specs, _ = found.jobs
     others = {spec["scheduler"] for spec in specs} - {"local", found.host.scheduler}
     return others.pop() if others and found.host.scheduler != "local" else ""
 
 
 def _elsewhere(found: CheckState) -> str:
-    """The line that moves the root to the best other file system."""
+    """Return the line that moves the root to the best other file system."""
     proposed, now = found.site.proposed_root(), found.site.root
     if proposed is None or (now is not None and proposed[0].device == now.device):
         return f"set root: of {found.place} to a folder on another file system that you may write to"

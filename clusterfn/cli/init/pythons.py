@@ -91,7 +91,7 @@ def _elsewhere(session: HostState, answers: Answers) -> str | None:
 
 
 def parse_answer(typed: str, found: Sequence[str]) -> str:
-    """An environment as clusterfn.yml writes it: a number is one of the list, a path is that of a Python."""
+    """Return an environment as clusterfn.yml writes it: a number is one of the list, a path is that of a Python."""
     if typed.isdecimal() and 0 < int(typed) <= len(found):
         return f"python:{found[int(typed) - 1]}"
     return f"python:{typed}" if typed.startswith(("/", "~/")) and not names_a_file(typed) else typed

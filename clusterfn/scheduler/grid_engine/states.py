@@ -91,7 +91,7 @@ def _phase(state: str) -> str:
 
 
 def _reasons(text: str) -> dict[str, str]:
-    """Why jobs wait, by number, of the blocks that `qstat -j` prints: the first reason, or the error."""
+    """Read why jobs wait, by number, from the blocks that `qstat -j` prints: the first reason, or the error."""
     found: dict[str, str] = {}
     number = ""
     for line in _DOCUMENT.sub("", text).splitlines():
@@ -106,7 +106,7 @@ def _reasons(text: str) -> dict[str, str]:
 
 
 def in_words(state: JobState) -> str:
-    """Why a job waits, or its state, in words."""
+    """Say why a job waits, or its state."""
     if state.phase != PENDING:
         return state.state
     for text, meaning in _WAITS:
@@ -175,7 +175,7 @@ def _has_task(tasks: str, wanted: int) -> bool:
 
 
 def _last_block(text: str) -> dict[str, str]:
-    """The facts of the job's last start: qacct prints a block for each."""
+    """Read the facts of the job's last start: qacct prints a block for each."""
     blocks = re.split(r"^=+$", text, flags=re.MULTILINE)
     lines = [line.split(maxsplit=1) for line in blocks[-1].splitlines()]
     facts = {words[0]: words[1].strip() for words in lines if len(words) == 2}

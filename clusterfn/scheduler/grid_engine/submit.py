@@ -129,13 +129,13 @@ class GridEngine(Scheduler):
     # submission
 
     def submission(self, job: JobSpec) -> Submission:
-        """qsub with everything that the job and the host ask for."""
+        """Run qsub with everything that the job and the host ask for."""
         folder = self._folder(job)
         options = self._options(job, folder, posixpath.join(folder, layout.SCHEDULER_LOG))
         return self._qsub(folder, [*options, posixpath.join(folder, layout.SCRIPT)])
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
-        """Job arrays, as few as may be; together they run as many elements at once as the group allows."""
+        """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
         folder = self._folder(job)
         options = self._options(job, folder, posixpath.join(folder, layout.element_log("$JOB_ID_$TASK_ID")))
         arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
@@ -150,7 +150,7 @@ class GridEngine(Scheduler):
         ]
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
-        """qsub with the line itself, and with what the host's other jobs need, such as the project."""
+        """Run qsub with the line itself, and with what the host's other jobs need, such as the project."""
         options = ["-N", name, "-o", log, "-j", "y", "-S", "/bin/sh", "-b", "y", "-shell", "n"]
         options += self._requests(Resources(memory_bytes=_ERRAND_MEMORY, time_s=self.host.defaults.time_s))
         options += ["-q", partition] if partition else self._queue(0)
@@ -181,7 +181,7 @@ class GridEngine(Scheduler):
         return [*options, *self._requests(replace(asked, time_s=time_s)), *self._queue(asked.gpus), *self._project()]
 
     def _requests(self, asked: Resources) -> list[str]:
-        """What is asked for by `-l`; each resource that Grid Engine multiplies is a slot's share."""
+        """Return the options `-l`; each resource that Grid Engine multiplies is a slot's share."""
         wanted: dict[str, object] = dict(self._given("resources", {}))
         memory = self._option("memory")
         if asked.memory_bytes is not None and memory is not None:
@@ -195,7 +195,7 @@ class GridEngine(Scheduler):
         return [word for name, value in wanted.items() for word in ("-l", f"{name}={value}")]
 
     def _amount(self, kind: str, wanted: int, slots: int) -> int:
-        """What one slot asks for: memory is rounded up; GPUs that cannot be shared out among the slots are rejected."""
+        """Return what one slot asks for: memory is rounded up; GPUs that slots cannot share equally are rejected."""
         name = self._option(kind)
         if name is None:
             message = f"gpus={wanted} cannot be asked for: `grid_engine: gpus:` is null for {self.host.name}"
@@ -214,7 +214,7 @@ class GridEngine(Scheduler):
         return self.host.scheduler_options.get(key, default)
 
     def _option(self, key: str) -> str | None:
-        """The site's own name, or the usual one."""
+        """Return the site's own name, or the usual one."""
         value: str | None = self._given(key, USUAL_NAMES[key])
         return value
 
@@ -227,7 +227,7 @@ class GridEngine(Scheduler):
         return ["-P", str(project)] if project else []
 
     def submitted(self, answer: Answer) -> str:
-        """The job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
+        """Return the job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
         found = _ID.findall(answer.out)
         if answer.rc == 0 and found:
             return str(found[-1])
@@ -243,7 +243,7 @@ class GridEngine(Scheduler):
         )
 
     def ambiguous(self, answer: Answer) -> bool:
-        """A master that did not answer may have taken the job; so may one whose answer makes no sense."""
+        """Whether the master did not answer, or made no sense: it may have taken the job."""
         if answer.rc == 0:
             return not _ID.search(answer.out)
         return answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))
@@ -251,77 +251,68 @@ class GridEngine(Scheduler):
     # limits
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
-        """qconf: 0 means no limit."""
+        """Ask qconf, whose 0 means no limit."""
         return (("qconf", "-sconf"),)
 
     def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
-        """How large an array may be, and how many jobs one user may have."""
         known = {name: int(value) for name, value in _LIMIT.findall(told[0])}
         return SchedulerLimits(known.get("max_aj_tasks") or None, known.get("max_u_jobs") or None)
 
     # one job: its state, its log, its end
 
     def watch_command(self) -> tuple[str, ...]:
-        """qstat for all of the user's jobs, and why some of those that wait do so."""
+        """Ask qstat for all of the user's jobs, and why some of those that wait do so."""
         return ("/bin/sh", "-c", _WATCH, "sh", self.user)
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
-        """By name."""
         return states.states(text)
 
     def trouble(self, answer: Answer) -> str:
-        """The first line of what qstat said, if it failed."""
         if answer.rc == 0:
             return ""
         silent = "qstat did not answer in time" if answer.rc is None else f"qstat ended with status {answer.rc}"
         return next((line.strip() for line in answer.err.splitlines() if line.strip()), silent)
 
     def in_words(self, state: JobState) -> str:
-        """The reason in `states`."""
         return states.in_words(state)
 
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
-        """For a job in the error state."""
         return states.hopeless(state, self.host)
 
     def element_log(self, number: int, scheduler_id: str) -> str:
-        """By Grid Engine's number of the task."""
         return layout.element_log(scheduler_id)
 
     def cancel_command(self, name: str) -> tuple[str, ...]:
-        """qdel of what waits by this name: it reaches a submission whose number never arrived."""
+        """Run qdel for what waits by this name: it reaches a submission whose number never arrived."""
         return ("/bin/sh", "-c", _CANCEL, "sh", self.user, name)
 
     def cancel_by_hand(self, name: str) -> str:
-        """qdel takes names, too."""
         return f"qdel {name}"
 
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
-        """qstat, which knows jobs that wait or run, and qacct, which knows those that have ended."""
+        """Ask qstat, which knows jobs that wait or run, and qacct, which knows those that have ended."""
         number, _, task = scheduler_id.partition("_")
         return ("/bin/sh", "-c", _EVIDENCE, "sh", number, task, self.user)
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
-        """What qacct says, once qstat lists the job no more; or that its host is lost."""
+        """Read what qacct says, once qstat no longer lists the job, or that its host is lost."""
         return states.explain(evidence)
 
     # queues and GPUs
 
     def partition(self, gpus: int) -> str:
-        """The queue that clusterfn.yml names for such jobs."""
         queue = self._given("queue", None)
         if isinstance(queue, Mapping):
             queue = queue.get("gpu" if gpus else "cpu")
         return queue or ""
 
     def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
-        """qhost for what is free, qconf for what there is."""
+        """Ask qhost for what is free, and qconf for what there is."""
         name = self._option("gpus") or ""
         return Question(
             ("/bin/sh", "-c", site.GPU_NODES_PROGRAM, "sh", name), lambda text: site.read_gpu_nodes(text, name)
         )
 
     def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
-        """qstat of all users."""
         name = self._option("gpus") or ""
         return [Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))]

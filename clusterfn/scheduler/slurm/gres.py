@@ -28,7 +28,7 @@ OLD_COLUMNS_OPTION = "--format=%i|%u|%b|%V|%r|%j"  # SLURM before 18.08 has no t
 
 
 def types(text: str) -> list[str]:
-    """The types of all nodes' cards, sorted; "" among them where some have none.
+    """Read the types of all nodes' GPUs, sorted; "" among them where some have none.
 
     Example:
         >>> types("gpu:a6000:4,lscratch:50\\n(null)\\ngpu:2(S:0)")
@@ -38,7 +38,7 @@ def types(text: str) -> list[str]:
 
 
 def nodes(text: str) -> list[NodeGpus]:
-    """The cards of each node that has some.
+    """Read the GPUs of each node that has some.
 
     Example:
         >>> nodes("NodeName=n1 Gres=gpu:a100:4 GresUsed=gpu:a100:1(IDX:0) State=MIXED")
@@ -96,7 +96,7 @@ def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str
 
 
 def _of_gres(gres: str) -> str:
-    """The type in "lscratch:50,gpu:a100"; "" for none."""
+    """Return the type in "lscratch:50,gpu:a100"; "" for none."""
     kinds = [part.partition(":")[2] for part in gres.split(",") if part.split(":")[0] == "gpu"]
     return kinds[0] if kinds else ""
 
@@ -110,7 +110,7 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
     """
 
     def as_written(kind: str | None) -> str | None:
-        """The type as `cards:` writes it, if it does."""
+        """Return the type as `cards:` writes it, if it does."""
         return next((name for name in host.cards if kind and name.lower() == kind.lower()), kind) or None
 
     given = as_written(asked.gpu_type)

@@ -219,7 +219,7 @@ def read_limits(told: Sequence[str], partition: str | None) -> SchedulerLimits:
 
 
 def _shortest_time(text: str, wanted: str | None) -> float | None:
-    """The shortest MaxTime of the partitions that are asked for, or of the default one."""
+    """Return the shortest MaxTime of the partitions that are asked for, or of the default one."""
     names = wanted.split(",") if wanted else []
     times = []
     for name, facts in _PARTITION.findall(text):

@@ -81,7 +81,7 @@ _PER_JOB = re.compile(r"(?:QOS|Assoc)(?:Max|Min).*(?:PerJob|PerJobLimit|PerNode|
 
 
 def in_words(state: JobState) -> str:
-    """Why a job waits, or its state, in words."""
+    """Say why a job waits, or its state."""
     if state.phase != PENDING:
         return state.state.lower().replace("_", " ")
     known = _WAITS.get(state.reason) or _never(state)[0]
@@ -89,19 +89,19 @@ def in_words(state: JobState) -> str:
 
 
 def _key(state: JobState) -> str:
-    """The reason as the tables have it: squeue shows "launch failed requeued held" where scontrol has underscores."""
+    """Return the reason as the tables have it: squeue shows "launch failed requeued held", scontrol underscores."""
     return state.reason.replace(" ", "_")
 
 
 def _never(state: JobState) -> tuple[str, str]:
-    """Why it will never start and what to do about it; "" twice if it may."""
+    """Say why it will never start and what to do about it; "" twice if it may."""
     known = {**_HOPELESS, **_OF_SEVERAL} if state.nodes > 1 else _HOPELESS
     sentence, hint = known.get(_key(state), ("", ""))
     return sentence.format(nodes=state.nodes), hint
 
 
 def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
-    """The verdict on a job that waits for something that will never come."""
+    """Return the verdict on a job that waits for something that will never come."""
     sentence, hint = _never(state)
     if not sentence and _PER_JOB.fullmatch(state.reason):
         sentence, hint = "it asks for more than one job may have", _LESS
@@ -172,7 +172,7 @@ _ENDINGS = {
 
 
 def explain(evidence: Evidence) -> SchedulerVerdict | None:
-    """How the job ended, by scontrol and the end of scheduler.log; None while it may live."""
+    """Say how the job ended, by scontrol and the end of scheduler.log; None while it may live."""
     facts = _facts(evidence.answer)
     if not facts:
         return _forgotten(evidence) if _FORGOTTEN in evidence.answer.lower() else None
@@ -184,7 +184,7 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
 
 
 def _facts(answer: str) -> dict[str, str]:
-    """The first line's facts (an array has a line for each element)."""
+    """Read the first line's facts (an array has a line for each element)."""
     for line in answer.splitlines():
         facts = {name: value for name, value in reversed(_FACT.findall(line))}
         if "JobState" in facts:

@@ -76,12 +76,12 @@ class Slurm(Scheduler):
         return replace(asked, gpu_type=gres.gpu_type(self.host, asked)) if asked.gpus else asked
 
     def submission(self, job: JobSpec) -> Submission:
-        """sbatch with everything that the job and the host ask for."""
+        """Run sbatch with everything that the job and the host ask for."""
         folder = self._folder(job)
         return self._sbatch(folder, self._options(job, folder))
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
-        """Job arrays, as few as may be; together they run as many elements at once as the group allows."""
+        """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
         arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
         at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
         folder = self._folder(job)
@@ -104,15 +104,15 @@ class Slurm(Scheduler):
         return Submission("run", argv, folder, self.unset)
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
-        """scontrol, and sacctmgr where a site has accounting."""
+        """Ask scontrol, and sacctmgr where a site has accounting."""
         return site.limits_commands(self._clusters, self.user)
 
     def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
-        """Of the partition that a job with so many cards goes to."""
+        """Read the limits of the partition that a job with so many GPUs goes to."""
         return site.read_limits(told, self._with_the_hosts({}, gpus).get("partition"))
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
-        """sbatch with the line itself, and with what the host's other jobs need, such as the account."""
+        """Run sbatch with the line itself, and with what the host's other jobs need, such as the account."""
         options = {
             "job-name": name, "output": log, "open-mode": "append", "export": _EXPORT,
             "cpus-per-task": _ERRAND_CORES, "mem": _ERRAND_MEMORY,
@@ -166,7 +166,7 @@ class Slurm(Scheduler):
         return {name: value for name, value in options.items() if value is not None}
 
     def submitted(self, answer: Answer) -> str:
-        """The job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
+        """Return the job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
         found = _ID.findall(answer.out)
         if answer.rc == 0 and found:
             return str(found[-1])
@@ -185,18 +185,18 @@ class Slurm(Scheduler):
         )
 
     def ambiguous(self, answer: Answer) -> bool:
-        """A controller that did not answer may have taken the job; so may one whose answer makes no sense."""
+        """Whether the controller did not answer, or made no sense: it may have taken the job."""
         if answer.rc == 0:
             return not _ID.search(answer.out)
         return answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))
 
     def watch_command(self) -> tuple[str, ...]:
-        """squeue for all of the user's jobs, those included that ended a short while ago."""
+        """Ask squeue for all of the user's jobs, those included that ended a short while ago."""
         shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%j", f"--user={self.user}")
         return ("squeue", *self._clusters, *shown)
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
-        """Of several jobs of one name (array elements, a submission that was repeated) the one most alive counts."""
+        """Read the states by name; of several jobs of one name, such as elements, the one most alive counts."""
         states: dict[str, JobState] = {}
         for line in text.splitlines():
             first, _, name = line.strip().rpartition("|")
@@ -214,7 +214,7 @@ class Slurm(Scheduler):
         return states
 
     def trouble(self, answer: Answer) -> str:
-        """squeue may complain and return 0 ("Invalid user"); then its list is worth nothing."""
+        """Say why squeue failed; it may complain and return 0 ("Invalid user"): then its list is worth nothing."""
         if answer.rc == 0 and "error:" not in answer.err:
             return ""
         lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
@@ -222,48 +222,41 @@ class Slurm(Scheduler):
         return lines[0] if lines else silent
 
     def cancel_command(self, name: str) -> tuple[str, ...]:
-        """scancel by name: it reaches a submission whose number never arrived."""
+        """Run scancel by name: it reaches a submission whose number never arrived."""
         return ("scancel", *self._clusters, f"--user={self.user}", f"--name={name}")
 
     def cancel_by_hand(self, name: str) -> str:
-        """The shortest form."""
         return f"scancel --name {name}"
 
     def element_log(self, number: int, scheduler_id: str) -> str:
-        """By the number of the array's task."""
         return layout.element_log(scheduler_id)
 
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
-        """scontrol, which knows a job for MinJobAge (300 s) after its end."""
+        """Ask scontrol, which knows a job for MinJobAge (300 s) after its end."""
         return ("scontrol", *self._clusters, "--oneliner", "show", "job", scheduler_id)
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
-        """What scontrol and the end of scheduler.log say, once SLURM says that the job is over."""
         return slurm_states.explain(evidence)
 
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
-        """For reasons that never pass."""
         return slurm_states.hopeless(state, self.host) if state.phase == PENDING else None
 
     def in_words(self, state: JobState) -> str:
-        """The reason in states."""
         return slurm_states.in_words(state)
 
     def partition(self, gpus: int) -> str:
-        """The site may have one for jobs with GPUs and one for those without."""
         named = self.host.scheduler_options.get("partition")
         return str((named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or "")
 
     def gpu_types(self) -> Question[Sequence[str]]:
-        """From the nodes' gres, each kind of node once."""
+        """Ask for the nodes' gres, each kind of node once."""
         return Question(("sinfo", *self._clusters, "--noheader", "--all", "--format=%G"), gres.types)
 
     def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
-        """From scontrol."""
         return Question(("scontrol", *self._clusters, "--details", "--oneline", "show", "node"), gres.nodes)
 
     def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
-        """From squeue, whose columns older versions do not all have."""
+        """Ask squeue, whose columns older versions do not all have."""
         shown = ("squeue", *self._clusters, "--noheader", "--all", "--states=PENDING")
         return [
             Question((*shown, option), partial(gres.waiting, old=old))
