@@ -57,7 +57,7 @@ class Directory(type(pathlib.Path())):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class FileUpload:
-    """One File or Directory as it will lie on the host, at `files/<digest>/<name>`.
+    """One File or Directory as the host will have it, at `files/<digest>/<name>`.
 
     Attributes:
         digest: SHA-256 of the content; for a folder, of its names and contents.

@@ -218,7 +218,7 @@ class JobGroup(Generic[R, E]):
         self._known.stop()
 
     def withdraw(self) -> None:
-        """Keep calls from starting that no process has taken yet; those that run, and what was taken, go on."""
+        """Keep calls from starting that no process has taken yet; those that run, and what was taken, continue."""
         if not self.done() and self._known.backend is not None:
             self._known.backend.withdraw()
 
@@ -233,7 +233,7 @@ class JobGroup(Generic[R, E]):
     def retry_failed(self) -> JobGroup[R, E]:
         """Call the failed items once more, as a new group; item n of it is the n-th of `failed`.
 
-        Its `results()` treats a failure as those of this group do: with `on_error="collect"` an exception stands in
+        Its `results()` treats a failure as those of this group do: with `on_error="collect"` an exception takes
         the place of a value.
 
         Raises:

@@ -293,7 +293,14 @@ class GroupTracker(BaseTracker):
         self.group.on_refused(error)
 
     def _verdict(self) -> SchedulerVerdict:
-        return liveness.STOPPED if self._stopping else liveness.verdict_of(self._last)
+        """Return the verdict on items that no element will run: that of the last element that died."""
+        last = self._last
+        if self._stopping:
+            return liveness.STOPPED
+        if not last:
+            return SchedulerVerdict(layout.LOST, "the elements of the group ended before the item began")
+        evidence, hint = tuple(last.get("evidence") or ()), last.get("hint") or ""
+        return SchedulerVerdict(last["kind"], last.get("message") or "", evidence, hint, last.get("stage") or "start")
 
     def _fail_unfinished(self, verdict: SchedulerVerdict) -> Reply[Completed]:
         """Conclude every item without an element by this verdict; elements that have not begun never will."""

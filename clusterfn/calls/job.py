@@ -125,7 +125,7 @@ class Job(concurrent.futures.Future[R]):
 
     @property
     def usage(self) -> Mapping[str, Any]:
-        """What it used: wall_s, cpu_s, peak_memory_bytes, and gpus, a dict for each card. Empty until it has ended."""
+        """What it used: wall_s, cpu_s, peak_memory_bytes, and gpus, a dict for each GPU. Empty until it has ended."""
         usage: Mapping[str, Any] = self._outcome.get("usage") or {}
         return usage
 

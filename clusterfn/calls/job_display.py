@@ -255,7 +255,7 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
                 " it runs once all of it has arrived.\n  press Ctrl-C again and nothing will run\n"
             )
         else:
-            open_jobs.discard(job)  # what becomes of it is told here
+            open_jobs.discard(job)  # the lines below say what becomes of it
             say(
                 f"\nclusterfn: {job.id} keeps running on {job.host}.\n"
                 f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
@@ -304,7 +304,7 @@ def _time_for_a_second() -> None:
 
 
 def _stop(job: Job[Any] | GroupState) -> None:
-    open_jobs.discard(job)  # what becomes of it is told here
+    open_jobs.discard(job)  # the lines below say what becomes of it
     sending = job.transfer
     try:
         if not job.done():

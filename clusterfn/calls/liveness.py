@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import posixpath
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
@@ -255,14 +255,6 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
 
 
 # of a group
-
-
-def verdict_of(last: Mapping[str, Any]) -> SchedulerVerdict:
-    """Return the verdict on items that no element will run, from the outcome of the last element that died."""
-    if not last:
-        return SchedulerVerdict(layout.LOST, "the elements of the group ended before the item began")
-    evidence, hint = tuple(last.get("evidence") or ()), last.get("hint") or ""
-    return SchedulerVerdict(last["kind"], last.get("message") or "", evidence, hint, last.get("stage") or "start")
 
 
 def fail_unfinished_items(

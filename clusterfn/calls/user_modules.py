@@ -108,7 +108,7 @@ def edited(imported: Iterable[str]) -> list[str]:
 def _compiled_from(name: str) -> tuple[int, int] | None:
     """Return time and size of the source that a module's byte code file was made from."""
     cached = getattr(sys.modules[name].__spec__, "cached", None)
-    if not cached or sys.dont_write_bytecode:  # then an old one may lie there
+    if not cached or sys.dont_write_bytecode:  # then an old one may be there
         return None
     try:
         with Path(cached).open("rb") as file:
@@ -341,7 +341,7 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, object]]:
             yield from ((name.id, each.value.value) for name in each.targets if isinstance(name, ast.Name))
 
 
-# Modules that travelled lie in a folder named by their content, which says nothing to a reader.
+# Modules that travelled are in a folder named by their content, which says nothing to a reader.
 _SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
 _NAMED_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
 
