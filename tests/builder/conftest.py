@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.bridge.host import interpreter, layout_bridge
 from tests.builder import toys
 from tests.builder.host import Host
+
+if TYPE_CHECKING:
+    from tests.lab import Lab
+
+USER = "cfbash"
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +34,31 @@ def host(bridge: Path, tmp_path: Path) -> Iterator[Host]:
     found = Host(tmp_path / "root", bridge, interpreter("3.6") or sys.executable)
     yield found
     found.close()
+
+
+@pytest.fixture(scope="module")
+def ordinary_host(lab: Lab) -> Iterator[Callable[[str], Host]]:
+    """Make a host, which has this Python, below an empty folder of an ordinary user's, who has no network."""
+    import pwd  # of Unix, as the lab is
+
+    user = pwd.getpwnam(USER)
+    top = lab.home(USER) / f"builder-{os.getpid()}"
+    made: list[Host] = []
+
+    def make(minor: str) -> Host:
+        folder = top / str(len(made))
+        folder.mkdir(parents=True)
+        if not made:
+            layout_bridge(top / "bridge")
+        subprocess.run(["chown", "-R", f"{user.pw_uid}:{user.pw_gid}", str(top)], check=True)
+        ids = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        made.append(Host(folder / "root", top / "bridge", str(lab.python(minor)), ["unshare", "-n", *ids]))
+        return made[-1]
+
+    yield make
+    for host in made:
+        host.close()
+    shutil.rmtree(top)
 
 
 @pytest.fixture

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bridge.host import clean_environ, until
 from tests.builder import toys
 from tests.builder.host import Host, entry
-from tests.builder.test_real import USER, ordinary_host
 from tests.lab import Lab, conda36
 from tests.lab.channel import Channel
 
@@ -28,12 +27,14 @@ def conda(lab: Lab) -> str:
 
 
 @pytest.fixture
-def host(lab: Lab) -> Iterator[Host]:
-    folder = lab.home(USER) / f"by-conda-{os.getpid()}"
-    found = ordinary_host(lab, "3.6", folder)
-    yield found
-    found.close()
-    shutil.rmtree(folder)
+def host(ordinary_host: Callable[[str], Host]) -> Host:
+    return ordinary_host("3.6")
+
+
+@pytest.fixture
+def python(lab: Lab, host: Host) -> dict[str, Any]:
+    """A Python 3.9 of a few hundred bytes: tests/e2e/test_installer.py has this conda make a real one."""
+    return toys.python_by_script(host.root.parent / "shelf", lab.python("3.9"), "3.9")
 
 
 def fake(host: Host, script: str) -> str:
@@ -45,28 +46,25 @@ def fake(host: Host, script: str) -> str:
 
 
 IMPORTED = """
-import sys, json, numpy, greeter, mine, importlib.metadata as found
+import sys, json, greeter, mine, importlib.metadata as found
 names = sorted(each.metadata["Name"] for each in found.distributions())
-print(json.dumps([sys.prefix[-8:], numpy.__version__, float(numpy.ones(3).sum()), mine.NAME, names]))
+print(json.dumps([sys.prefix[-8:], mine.NAME, names]))
 """
 
 
 @pytest.mark.timeout(300)  # half a minute of conda alone on an idle machine
-def test_it_makes_the_same_as_we_do(host: Host, channel: Channel, conda: str):
-    names = [
-        "python-3.9.*.tar.bz2", "numpy-1.26.4-py39*.tar.bz2", "greeter-*.conda", "textprefix-*",
-        "binprefix-*.conda", "postlink-*.tar.bz2", "python_abi-3.9-*.conda",
-    ]  # fmt: skip
+def test_it_makes_the_same_as_we_do(host: Host, channel: Channel, conda: str, python: dict[str, Any]):
+    names = ["greeter-*.conda", "textprefix-*", "binprefix-*.conda", "postlink-*.tar.bz2", "python_abi-3.9-*.conda"]
     wheel = toys.wheel(host.root.parent / "shelf", "mine", {"mine.py": b"NAME = 'mine'\n"})
-    wanted = [*(entry(channel.archives(name)[0]) for name in names), wheel]
-    ours = host.plan(wanted, python=[3, 9], verify=["numpy"], id="envours0")
-    theirs = host.plan(wanted, python=[3, 9], verify=["numpy"], id="envconda", installer=conda)
+    wanted = [python, *(entry(channel.archives(name)[0]) for name in names), wheel]
+    ours = host.plan(wanted, python=[3, 9], verify=["greeter"], id="envours0")
+    theirs = host.plan(wanted, python=[3, 9], verify=["greeter"], id="envconda", installer=conda)
 
     answers = [host.build(plan) for plan in (ours, theirs)]
 
     assert [answer.rc for answer in answers] == [0, 0], [answer.last for answer in answers]
     assert {"stage": "conda", "done": 0, "of": 1, "text": "conda 4.3.16"} in answers[1].lines
-    assert list((host.prefix(theirs) / "lib/python3.9/json/__pycache__").glob("*.pyc")), "compiled before a job runs"
+    assert list((host.prefix(theirs) / "lib/python3.9/__pycache__").glob("toy.*.pyc")), "compiled before a job runs"
     told = [host.run(plan, "python", "-c", IMPORTED).split(",", 1) for plan in (ours, theirs)]
     assert told[0][1] == told[1][1]
     prefix = host.prefix(theirs)
@@ -80,11 +78,12 @@ def test_it_makes_the_same_as_we_do(host: Host, channel: Channel, conda: str):
     assert host.build(theirs).last["reused"]
 
 
-def test_what_it_is_too_old_for_our_linker_adds(host: Host, channel: Channel, conda: str):
+def test_what_it_is_too_old_for_our_linker_adds(host: Host, channel: Channel, conda: str, lab: Lab):
     """Before 4.11 conda takes the first three letters of 3.11 for its minor version."""
-    names = ["python-3.11.*.tar.bz2", "greeter-*.conda", "python_abi-3.11-*.tar.bz2"]
-    plan = host.plan([entry(channel.archives(name)[0]) for name in names], python=[3, 11], installer=conda)
-    plan["verify"] = ["greeter"]
+    python = toys.python_by_script(host.root.parent / "shelf", lab.python("3.11"), "3.11")
+    names = ["greeter-*.conda", "python_abi-3.11-*.tar.bz2"]
+    wanted = [python, *(entry(channel.archives(name)[0]) for name in names)]
+    plan = host.plan(wanted, python=[3, 11], verify=["greeter"], installer=conda)
 
     answer = host.build(plan)
 
@@ -93,9 +92,10 @@ def test_what_it_is_too_old_for_our_linker_adds(host: Host, channel: Channel, co
     assert [path.name for path in host.prefix(plan).glob("lib/python*")] == ["python3.11"]
 
 
-def test_we_check_what_it_takes_unchecked(host: Host, channel: Channel, conda: str, tmp_path: Path):
+def test_we_check_what_it_takes_unchecked(
+    host: Host, channel: Channel, conda: str, tmp_path: Path, python: dict[str, Any]
+):
     damaged = host.root.parent / channel.archives("python_abi-3.9-*.tar.bz2")[0].name
-    good = channel.archives("python-3.9.*.tar.bz2")[0]
     shutil.copy(channel.archives("python_abi-3.11-*.tar.bz2")[0], damaged)  # whole, but another
     listed = tmp_path / "explicit.txt"
     listed.write_text(f"@EXPLICIT\n{damaged.as_uri()}#{hashlib.md5(b'another').hexdigest()}\n")
@@ -104,7 +104,7 @@ def test_we_check_what_it_takes_unchecked(host: Host, channel: Channel, conda: s
     assert subprocess.run(alone, env=env, capture_output=True).returncode == 0, "it would be taken"
     wrong = {**entry(damaged), "sha256": hashlib.sha256(b"another").hexdigest()}
 
-    answer = host.build(host.plan([entry(good), wrong], python=[3, 9], installer=conda))
+    answer = host.build(host.plan([python, wrong], python=[3, 9], installer=conda))
 
     assert answer.rc == 1
     assert answer.last["message"].startswith("python_abi 3.9 is damaged")
@@ -121,8 +121,8 @@ SAID = {
 
 
 @pytest.mark.parametrize("script, message", SAID.values(), ids=SAID)
-def test_a_conda_that_does_not_do_is_named(host: Host, channel: Channel, script: str, message: str):
-    plan = host.plan([entry(channel.archives("python-3.9.*.tar.bz2")[0])], python=[3, 9], installer=fake(host, script))
+def test_a_conda_that_does_not_do_is_named(host: Host, python: dict[str, Any], script: str, message: str):
+    plan = host.plan([python], python=[3, 9], installer=fake(host, script))
 
     answer = host.build(plan)
 
@@ -132,8 +132,8 @@ def test_a_conda_that_does_not_do_is_named(host: Host, channel: Channel, script:
     assert host.leftovers() == [] and not list((host.root / "envs").iterdir())
 
 
-def test_no_conda_at_all(host: Host, channel: Channel):
-    plan = host.plan([entry(channel.archives("python-3.9.*.tar.bz2")[0])], python=[3, 9], installer="conda")
+def test_no_conda_at_all(host: Host, python: dict[str, Any]):
+    plan = host.plan([python], python=[3, 9], installer="conda")
 
     answer = host.build(plan, HOME="/nowhere")
 
@@ -141,10 +141,9 @@ def test_no_conda_at_all(host: Host, channel: Channel):
     assert "installer: /opt/conda/bin/conda" in answer.last["hint"]
 
 
-def test_one_that_is_killed_half_way_leaves_nothing_that_counts(host: Host, channel: Channel, conda: str):
+def test_one_that_is_killed_half_way_leaves_nothing_that_counts(host: Host, conda: str, python: dict[str, Any]):
     script = '[ "$1" = --version ] && echo conda 4.9.2 && exit\nmkdir -p "$5/bin"; exec sleep 100'
-    names = ["python-3.9.*.tar.bz2"]
-    plan = host.plan([entry(channel.archives(name)[0]) for name in names], python=[3, 9])
+    plan = host.plan([python], python=[3, 9])
     running = host.start({**plan, "installer": fake(host, script)})
     until(lambda: (host.prefix(plan) / "bin").exists())
     running.process.kill()

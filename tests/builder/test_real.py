@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.bridge.host import clean_environ, layout_bridge
+from tests.builder import toys
+from tests.builder.conftest import USER
 from tests.builder.host import Host, entry
 from tests.lab import Lab
 from tests.lab.channel import Channel
 
 pytestmark = pytest.mark.lab
-USER = "cfbash"
 
 
-def ordinary_host(lab: Lab, minor: str, folder: Path) -> Host:
-    """A host below a folder of an ordinary user's, who has no network."""
-    user = pwd.getpwnam(USER)
-    shutil.rmtree(folder, ignore_errors=True)
-    layout_bridge(folder / "bridge")
-    subprocess.run(["chown", "-R", f"{user.pw_uid}:{user.pw_gid}", str(folder)], check=True)
-    ids = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    return Host(folder / "root", folder / "bridge", str(lab.python(minor)), ["unshare", "-n", *ids])
-
-
-@pytest.fixture(params=["3.6", "3.11"])
-def host(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Host]:
-    folder = lab.home(USER) / f"builder-{request.param}-{os.getpid()}"
-    found = ordinary_host(lab, request.param, folder)
-    yield found
-    found.close()
-    shutil.rmtree(folder)
+@pytest.fixture(params=["3.6", pytest.param("3.11", marks=pytest.mark.long)])
+def host(ordinary_host: Callable[[str], Host], request: pytest.FixtureRequest) -> Host:
+    return ordinary_host(request.param)
 
 
 def test_a_function_could_run_in_it(host: Host, channel: Channel):
@@ -86,8 +71,8 @@ def test_zstd_from_a_wheel_where_the_host_has_none(lab: Lab, channel: Channel, t
     tags = ["--python-version", "36", "--implementation", "cp", "--platform", "manylinux2014_x86_64"]
     subprocess.run([*download, *tags, "zstandard==0.20.0"], check=True, env=clean_environ())
     host = Host(tmp_path / "root", layout_bridge(tmp_path / "bridge"), str(lab.python("3.6")))
-    python = entry(channel.archives("python-3.11.7-*.conda")[0])
-    plan = host.plan([python], python=[3, 11])
+    greeter = entry(channel.archives("greeter-*.conda")[0])
+    plan = host.plan([toys.python(tmp_path), greeter])
 
     without = host.build(plan, PATH="/nowhere")
     wheel = entry(next(tmp_path.glob("zstandard*.whl")))

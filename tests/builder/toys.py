@@ -34,12 +34,22 @@ def conda(folder: Path, name: str, files: Mapping[str, bytes | Entry], **more: A
 def python(folder: Path, base: Path | None = None) -> dict[str, Any]:
     """A package that gives a Python a prefix, as a virtual environment does: this one, or another of its minor."""
     base = base or Path(sys.base_prefix) / "bin" / f"python{MINOR}"
+    return _python(folder, MINOR, base, {"bin/python": Entry(link=str(base))})
+
+
+def python_by_script(folder: Path, base: Path, minor: str) -> dict[str, Any]:
+    """The same without a link: old condas copy what a link leads to, and a copied Python may not find its library."""
+    script = Entry(f'#!/bin/bash\nexec -a "$0" {base} "$@"\n'.encode(), 0o755)
+    return _python(folder, minor, base, {"bin/python": script, f"bin/python{minor}": script})
+
+
+def _python(folder: Path, minor: str, base: Path, programs: Mapping[str, Entry]) -> dict[str, Any]:
     files = {
-        "bin/python": Entry(link=str(base)),
+        **programs,
         "pyvenv.cfg": Entry(f"home = {base.parent}\ninclude-system-site-packages = false\n".encode()),
-        f"lib/python{MINOR}/toy.py": Entry(b"STANDARD = 1\n"),
+        f"lib/python{minor}/toy.py": Entry(b"STANDARD = 1\n"),
     }
-    package = Package("python", f"{MINOR}.0", "h0_0", files, formats=(".tar.bz2",))
+    package = Package("python", f"{minor}.0", "h0_0", files, formats=(".tar.bz2",))
     write(package, folder)
     return entry(folder / "linux-64" / f"{package.stem}.tar.bz2")
 

@@ -6,8 +6,11 @@ and PyTorch builds that the machine's CUDA chooses among.
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -15,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import pythons
-from .condapackage import Entry, Package
+from .condapackage import MOMENT, Entry, Package
 from .processes import run
 
 BOTH = (".conda", ".tar.bz2")
@@ -43,9 +46,29 @@ def _packed_python(minor: int, prefix: Path, copy: Path) -> Package:
     pythons.copy(prefix, copy, minor)
     _strip(copy)
     version = run([str(copy / "bin" / "python"), "-c", "import platform; print(platform.python_version())"]).strip()
-    files = dict(_tree(copy, str(prefix)))
+    files = _with_byte_code(dict(_tree(copy, str(prefix))), minor)
     depends = (f"python_abi 3.{minor}.* *_cp3{minor}",)
     return Package("python", version, f"h0a1b2c3_0_cp3{minor}", files, depends=depends, formats=_formats(minor))
+
+
+def _with_byte_code(files: dict[str, Entry], minor: int) -> dict[str, Entry]:
+    """The same with byte code, as conda-build does it, if this interpreter is of that minor.
+
+    Most tests install for it; compiling would take most of their time. Other packages leave it to who installs them.
+    """
+    if minor != sys.version_info[1]:
+        return files
+    compiled = {}
+    for name, entry in files.items():
+        if name.endswith(".py") and not entry.placeholder:  # what names the prefix will have another size
+            try:
+                code = compile(entry.data, name, "exec", dont_inherit=True, optimize=0)
+            except (SyntaxError, ValueError):  # templates, and examples of what is invalid
+                continue
+            header = importlib.util.MAGIC_NUMBER + struct.pack("<LLL", 0, MOMENT, len(entry.data))
+            place = importlib.util.cache_from_source(name, optimization="")
+            compiled[place] = Entry(header + marshal.dumps(code))
+    return {**files, **compiled}
 
 
 def _formats(minor: int) -> tuple[str, ...]:
@@ -96,6 +119,7 @@ def _content(path: Path, below: str) -> dict[str, Entry]:
 
 def numpy(folder: Path, version: str, minor: int) -> Package:
     files = _content(wheel(folder, f"numpy=={version}", minor), f"lib/python3.{minor}/site-packages")
+    files = _with_byte_code(files, minor)
     depends = (f"python >=3.{minor},<3.{minor + 1}.0a0", f"python_abi 3.{minor}.* *_cp3{minor}")
     formats = _formats(minor) if version.startswith("1.") else (".conda",)
     return Package("numpy", version, f"py3{minor}h0123456_0", files, depends=depends, formats=formats)

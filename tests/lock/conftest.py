@@ -15,6 +15,7 @@ from clusterfn.environment.solver import SolveTarget, lock_for
 from tests.lab.channel import Channel
 
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")
+_solved: dict[tuple[str, SolveTarget], str] = {}
 
 
 @dataclass
@@ -34,6 +35,17 @@ class Bench:
         """The lock of `dependencies:` with these lines."""
         path = self.write(f"dependencies:\n{dependencies}")
         return lock_for(environment_yml.read_file(path), target, self.said.append)
+
+    def locked(self, dependencies: str, target: SolveTarget = HOST) -> Path:
+        """The path of such a lock, which is there from before: it is solved once for all tests."""
+        path = self.folder / "environment.conda-lock.yml"
+        if (dependencies, target) in _solved:
+            self.write(f"dependencies:\n{dependencies}")
+            path.write_text(_solved[dependencies, target])
+        else:
+            self.lock(dependencies, target)
+            _solved[dependencies, target] = path.read_text()
+        return path
 
 
 @pytest.fixture

@@ -132,7 +132,9 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_the_solver_and_its_conda_end_with_whoever_wants_the_lock(
     bench: Bench, bin_folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ):
@@ -158,22 +160,18 @@ def test_the_solver_and_its_conda_end_with_whoever_wants_the_lock(
     assert not (bench.folder / "environment.conda-lock.yml").exists()
 
 
-def test_a_solve_leaves_nothing_in_the_folder_for_temporary_files(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_long_solve_says_what_it_waits_for_and_leaves_no_temporary_files(
+    bench: Bench, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     temporary = bench.folder / "tmp"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
-
-    bench.lock("  - six\n")
-
-    assert list(temporary.iterdir()) == []
-
-
-def test_who_waits_long_hears_what_is_waited_for(bench: Bench, bin_folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("clusterfn.environment.solver.PATIENCE_S", 0.2)
 
     bench.lock("  - six\n")
 
+    assert list(temporary.iterdir()) == []
     assert any(line.startswith("still solving environment.yml (") for line in bench.said)
     assert any(line.endswith(": conda's packages") for line in bench.said), bench.said
 

@@ -171,6 +171,7 @@ def locked_for_gpus(bench: Bench, wheels: str) -> resolve.LockedEnvironment:
     return resolve.resolve_environment(spec, host, facts, cards, (3, 11), bench.said.append)
 
 
+@pytest.mark.long  # tests/e2e/test_real_torch.py installs what is locked so
 def test_torch_from_where_this_machines_pip_has_it_is_locked_by_its_hash(bench: Bench):
     lock = bench.lock("  - pip:\n    - torch ==2.13.0\n")
 
