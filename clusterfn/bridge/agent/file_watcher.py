@@ -49,7 +49,8 @@ class FileWatcher:
                 self.readers[self.inotify.fd] = self.on_events
         self.open[request] = -1
         self.arm(request)
-        self.hurry()
+        self.pause = POLL_FIRST_S
+        self.next_poll = time.monotonic() + self.pause
         request.look(True)
 
     def arm(self, request: "Watching") -> None:
@@ -75,10 +76,6 @@ class FileWatcher:
         if request in self.open:
             self.disarm(request)
             del self.open[request]
-
-    def hurry(self) -> None:
-        self.pause = POLL_FIRST_S
-        self.next_poll = time.monotonic() + self.pause
 
     def on_events(self, _fd: int) -> None:
         assert self.inotify is not None

@@ -33,11 +33,6 @@ def native(value: "Any") -> "Any":
     return value if UTF8_NAMES else recoded(value, lambda text: os.fsdecode(text.encode("utf-8", "surrogateescape")))
 
 
-def on_wire(value: "Any") -> "Any":
-    """Encode file names in a value to send: the reverse of `native`."""
-    return value if UTF8_NAMES else recoded(value, lambda text: os.fsencode(text).decode("utf-8", "surrogateescape"))
-
-
 def recoded(value: "Any", code: "Callable[[str], str]") -> "Any":
     if isinstance(value, str):
         return code(value)
@@ -49,9 +44,11 @@ def recoded(value: "Any", code: "Callable[[str], str]") -> "Any":
 
 
 def pack(header: "Header", body: bytes = b"") -> bytes:
-    """Encode one frame."""
-    text = json.dumps(on_wire(header)).encode()
-    return b"".join((FRAME.pack(len(text), len(body)), text, body))
+    """Encode one frame, and in it the names of files: the reverse of `native`."""
+    if not UTF8_NAMES:
+        header = recoded(header, lambda text: os.fsencode(text).decode("utf-8", "surrogateescape"))
+    data = json.dumps(header).encode()
+    return b"".join((FRAME.pack(len(data), len(body)), data, body))
 
 
 class Inbox:

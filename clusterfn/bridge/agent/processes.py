@@ -52,10 +52,6 @@ class Program:
         )  # fmt: skip
         self.pid = self.process.pid
         agent.children[self.pid] = self.on_exit
-        self.connect_pipes()
-        agent.at(timeout_s, self.on_timeout)
-
-    def connect_pipes(self) -> None:
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self.pipes())
         for fd in (self.stdout, self.stderr):
             os.set_blocking(fd, False)
@@ -63,6 +59,7 @@ class Program:
             self.agent.readers[fd] = self.on_output
         os.set_blocking(self.stdin, False)
         self.agent.writers[self.stdin] = self.on_room
+        agent.at(timeout_s, self.on_timeout)
 
     def pipes(self) -> "List[Any]":
         return [self.process.stdin, self.process.stdout, self.process.stderr]

@@ -172,15 +172,12 @@ class Agent:
             handler = self.readers.get(fd) or self.writers.get(fd)
             if handler:
                 handler(fd)
-        self.run_timers()
-        self.out.flush()
-
-    def run_timers(self) -> None:
         now = time.monotonic()
         while self.timers and self.timers[0][0] <= now:
             heapq.heappop(self.timers)[2]()
         self.watcher.poll(now)
         self.open = self.open and now - self.last_received < SILENCE_S
+        self.out.flush()
 
     def serve(self, woken: int) -> None:
         """Serve until the client disconnects; then cancel its open requests, but not what it spawned."""

@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional, Tuple
 
-    from .handler import AgentServices
-
     Plan = Tuple[str, int, int, Optional[float]]
 
 DAY_S = 24 * 3600.0
@@ -51,7 +49,10 @@ class UploadHandler(RequestHandler):
         self.part = "%s.part-%d-%d" % (self.path, _OWN, self.id)
         self.above = existing_folder(self.path)
         make_parent(self.path)
-        schedule_sweep(self.agent, os.path.dirname(self.path))
+        folder = os.path.dirname(self.path)
+        if folder not in self.agent.swept:  # once per agent, and when idle: it may hold thousands of blobs
+            self.agent.swept.add(folder)
+            self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _ in self.files)
         return None
@@ -245,13 +246,6 @@ class PutTreeHandler(UploadHandler):
             return self.end(existed=True)
         self.sync_name()
         return self.end()
-
-
-def schedule_sweep(agent: "AgentServices", folder: str) -> None:
-    """Remove old `.part` files from a folder when idle, once per agent: it may hold thousands of blobs."""
-    if folder not in agent.swept:
-        agent.swept.add(folder)
-        agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
 
 
 def remove_old_parts(folder: str) -> None:
