@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.scheduler.base import Scheduler
 
-_PATIENCE_S = 20.0
+PATIENCE_S = 20.0
 _FIELDS = ("index", "uuid", "memory.total", "name")
 
 
@@ -50,7 +50,7 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
         HostError: The connection failed.
     """
     try:
-        answer = connection.run(nvidia_smi(*_FIELDS), timeout_s=_PATIENCE_S).result(_PATIENCE_S + 10.0)
+        answer = connection.run(nvidia_smi(*_FIELDS), timeout_s=PATIENCE_S).result(PATIENCE_S + 10.0)
     except HostError as error:
         if error.kind == "missing":
             return ()

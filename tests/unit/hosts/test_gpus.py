@@ -75,7 +75,7 @@ def session(smi: object, tmp_path: Path) -> Iterator[HostState]:
 def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
     session: HostState, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
 ):
-    monkeypatch.setattr(gpus, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(gpus, "PATIENCE_S", 0.5)
     smi(failure)
     session.enough(Resources(gpus=1))  # the supervisor asks nvidia-smi itself, and reports the failure
 

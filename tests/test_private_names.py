@@ -1,0 +1,87 @@
+"""Tests use what callers use: no name of clusterfn that begins with an underscore."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+LIBRARY = TESTS.parent / "clusterfn"
+FILES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("*.py") if path != Path(__file__))
+
+# A name needs a reason here: a handle that users have shows them nothing of what these tests must reach.
+ALLOWED = {
+    "chaos/inprocess.py": {"_tracker"},  # a job shows users no connection, which these tests watch and cut
+    "chaos/test_silence.py": {"_tracker"},
+    "e2e/test_cable.py": {"_tracker"},
+    "unit/calls/test_reconnecting.py": {"_tracker", "_listeners"},
+    "e2e/test_executor.py": {"_groups"},  # an Executor hands out values, not the groups that make them
+    "e2e/waits.py": {"_requests"},  # a clock of round trips, put around what a link does with each of them
+}
+# Names of the standard library and of PyTorch; clusterfn has functions of the same name.
+OTHERS = {"_exit", "_replace", "_fields", "_asdict", "_C"}
+NAMERS = {"setattr", "getattr", "delattr", "hasattr", "object"}  # the last is that of mock.patch
+DOTTED = re.compile(r"\bclusterfn(?:\.\w+)*\.(_[A-Za-z]\w*)")
+
+
+def is_private(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("_") and not name.startswith("__") and name.strip("_") != ""
+
+
+@functools.lru_cache(maxsize=1)
+def private_names() -> frozenset[str]:
+    """Names with an underscore that clusterfn defines: functions, classes, variables and attributes."""
+    found: set[object] = set()
+    for path in LIBRARY.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+    return frozenset(name for name in found if isinstance(name, str) and is_private(name)) - OTHERS
+
+
+def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each use of a private name of clusterfn, but for an object's use of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "clusterfn":
+            yield from ((node.lineno, each.name) for each in node.names if is_private(each.name))
+        elif isinstance(node, ast.Attribute) and node.attr in private_names():
+            owner = node.value.func if isinstance(node.value, ast.Call) else node.value
+            if not (isinstance(owner, ast.Name) and owner.id in ("self", "cls", "super")):
+                yield node.lineno, node.attr
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            named = node.args[1] if called in NAMERS and len(node.args) > 1 else None
+            if isinstance(named, ast.Constant) and named.value in private_names():
+                yield node.lineno, named.value
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from ((node.lineno, name) for name in DOTTED.findall(node.value))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_test_uses_a_private_name_of_the_library(name):
+    tree = ast.parse((TESTS / name).read_text(encoding="utf-8"))
+
+    assert [(line, used) for line, used in uses(tree) if used not in ALLOWED.get(name, ())] == []
+
+
+def test_what_is_allowed_is_used():
+    for name, allowed in ALLOWED.items():
+        assert allowed == {used for _, used in uses(ast.parse((TESTS / name).read_text(encoding="utf-8")))}, name
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["from clusterfn.calls.job import _finish", "job._listeners", "monkeypatch.setattr(job, '_tracker', None)",
+     "mock.patch.object(job, '_tracker')", "monkeypatch.setattr('clusterfn.calls.history._anything', 1)"],
+)  # fmt: skip
+def test_a_private_name_is_found_however_it_is_written(source):
+    assert len(list(uses(ast.parse(source)))) == 1
