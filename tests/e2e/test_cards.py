@@ -44,10 +44,11 @@ trained.__module__ = "__main__"
 
 @dataclass
 class Site:
-    """A host with a root of environments of its own.
+    """A host with a root of its own; the environments are those of all tests here, but what is known of cards is not.
 
     Attributes:
-        root: Of environments and jobs.
+        root: Of jobs.
+        environments: Their root.
         cards: What nvidia-smi says.
     """
 
@@ -55,6 +56,7 @@ class Site:
     hosts: Hosts
     folder: Path
     root: Path
+    environments: Path
     host: str
     cards: gpubox.GpuBox
     seen: set[str] = field(default_factory=set)
@@ -63,7 +65,10 @@ class Site:
         """Write clusterfn.yml, and let it count."""
         extra = "\n".join([f"setup: ['export PATH={self.folder}/bin:$PATH']", *lines])
         path = self.hosts.describe(self.lab, self.folder / "clusterfn.yml", self.hosts.python, extra, (self.host,))
-        shared, own = f"root: {self.hosts.root_name}\n", f"root: {self.root}\n"  # so that jobs can be counted
+        shared, own = (
+            f"root: {self.hosts.root_name}\n",
+            f"root: {self.root}\n    env_root: {self.environments}\n",
+        )  # so that jobs can be counted
         path.write_text(path.read_text().replace(shared, own))
         os.environ["CLUSTERFN_CONFIG"] = str(path)  # monkeypatch put it there
 
@@ -89,22 +94,47 @@ class Site:
         return len(self.seen)
 
 
-def _site(lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, host: str, cards: Path) -> Iterator[Site]:
-    root = lab.home("bash") / f"cards-{secrets.token_hex(4)}"
-    root.mkdir()
-    give_to("cfbash", root)
-    (tmp_path / "environment.yml").write_text(
-        f"channels: [{channel.url}, nodefaults]\ndependencies: [python={MINOR}, pytorch=2.7.1]\n"
-    )
-    yield Site(lab, hosts, root, root, host, gpubox.GpuBox(cards))
-    shutil.rmtree(root, ignore_errors=True)
+def _folder(lab: Any) -> Iterator[Path]:
+    folder = lab.home("bash") / f"cards-{secrets.token_hex(4)}"
+    folder.mkdir()
+    yield give_to("cfbash", folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def _environments(lab) -> Iterator[Path]:
+    """Two builds of PyTorch, which most of these tests need, are made there once."""
+    yield from _folder(lab)
+
+
+@pytest.fixture(scope="module")
+def _cache(tmp_path_factory) -> Path:
+    """Each of the two is solved once."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
-def slurm(lab, hosts, channel, tmp_path, monkeypatch) -> Iterator[Site]:
+def environments(_environments, _cache, monkeypatch) -> Path:
+    """Their root, where nothing is known of cards yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(_cache))
+    for known in [*_environments.glob("cards/*"), *_environments.glob("builds/*/runs-on-*")]:
+        known.unlink()
+    return _environments
+
+
+def _site(lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, made: Path, host: str, cards: Path) -> Iterator[Site]:
+    (tmp_path / "environment.yml").write_text(
+        f"channels: [{channel.url}, nodefaults]\ndependencies: [python={MINOR}, pytorch=2.7.1]\n"
+    )
+    for root in _folder(lab):
+        yield Site(lab, hosts, root, root, made, host, gpubox.GpuBox(cards))
+
+
+@pytest.fixture
+def slurm(lab, hosts, channel, environments, tmp_path, monkeypatch) -> Iterator[Site]:
     """SLURM's nodes with cards, and an nvidia-smi of this test's own."""
     monkeypatch.chdir(tmp_path)
-    for site in _site(lab, hosts, channel, tmp_path, "slurm", tmp_path):
+    for site in _site(lab, hosts, channel, tmp_path, environments, "slurm", tmp_path):
         site.cards = gpubox.GpuBox(site.root / "cards.json")
         site.cards.reset()
         (site.root / "bin").mkdir()
@@ -117,10 +147,10 @@ def slurm(lab, hosts, channel, tmp_path, monkeypatch) -> Iterator[Site]:
 
 
 @pytest.fixture
-def bare(lab, hosts, channel, tmp_path, monkeypatch) -> Iterator[Site]:
+def bare(lab, hosts, channel, environments, tmp_path, monkeypatch) -> Iterator[Site]:
     """tensor01."""
     monkeypatch.chdir(tmp_path)
-    for site in _site(lab, hosts, channel, tmp_path, "tensor01", gpubox.STATE_FILE):
+    for site in _site(lab, hosts, channel, tmp_path, environments, "tensor01", gpubox.STATE_FILE):
         site.configure()
         with site.cards.kept():
             yield site
@@ -131,16 +161,16 @@ def call(host: str, **more: Any) -> Any:
 
 
 def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
-    assert known_gpus(slurm.session, str(slurm.root)) is None
+    assert known_gpus(slurm.session, str(slurm.environments)) is None
 
     assert call("slurm")() == ("12.8", 4.0)
 
     assert slurm.submissions() == 1
     said = capsys.readouterr().err
     assert "driver 525.60.13" in said and "while they are unknown: the first job on a GPU will tell" in said
-    told = json.loads((slurm.root / "cards" / "gpu.json").read_text())
+    told = json.loads((slurm.environments / "cards" / "gpu.json").read_text())
     assert (told["driver"], told["capabilities"], told["node"] in ("n1", "n2")) == (NEW, ["8.6"], True)
-    known = known_gpus(slurm.session, str(slurm.root))
+    known = known_gpus(slurm.session, str(slurm.environments))
     assert known and (known.driver, known.capabilities) == (NEW, ("8.6",))
     assert known.source == f"the last job saw on {told['node']}"
     assert call("slurm")() == ("12.8", 4.0)
@@ -200,13 +230,14 @@ def test_on_a_bare_host_the_driver_is_read_beforehand(bare, driver, gpus, cuda):
 
 def test_a_refusal_names_the_numbers(bare):
     bare.have(TOO_OLD)
+    built = set(bare.environments.glob("envs/*"))
 
     with pytest.raises(EnvironmentBuildError) as caught:
         call("tensor01")()
 
     told = str(caught.value)
     assert all(each in told for each in ("tensor01", TOO_OLD, "8.6", "CUDA 11.8 needs driver 450.80.02")), told
-    assert not list(bare.root.glob("envs/*")), "nothing was built"
+    assert set(bare.environments.glob("envs/*")) == built, "nothing was built"
 
 
 def test_what_clusterfn_yml_says_of_the_cards_counts(bare):
