@@ -92,6 +92,82 @@ if __name__ == "__main__":
     print(json.dumps(describe()))
 """
 
+LSF_OF_CLIENT = """
+from clusterfn.scheduler.grid_engine.submit import GridEngine
+from clusterfn.scheduler.site import MISSING, SchedulerSite
+
+class Lsf(GridEngine):
+    title = "LSF"
+
+class LsfSite(SchedulerSite):
+    title, program, wanted_address, no_accounts = "LSF", "bsub", "a login host", "LSF charges nothing"
+
+    @classmethod
+    def read(cls, found):
+        return cls() if found.get("lsf", MISSING).rc == 0 else None
+
+    def overview(self):
+        return ["LSF with one queue"]
+
+    def choose_options(self, given, ask):
+        return {"queue": ask("Which queue", "--partition", ["short", "long"], "short")}
+
+    def check(self, host, place):
+        return f"LSF has the queue {host.scheduler_options['queue']}"
+"""
+LSF_ON_HOST = """
+from .base import HostScheduler
+
+class LsfOnHost(HostScheduler):
+    launcher = "blaunch"
+"""
+SCHEDULER: list[Edit] = [
+    ("clusterfn/scheduler/lsf.py", "", LSF_OF_CLIENT),
+    (
+        "clusterfn/scheduler/__init__.py",
+        "from clusterfn.scheduler.base import Scheduler\n",
+        "from clusterfn.scheduler.lsf import Lsf, LsfSite\n",
+    ),
+    ("clusterfn/scheduler/__init__.py", 'SCHEDULERS = {"slurm": Slurm, ', '"lsf": Lsf, '),
+    ("clusterfn/scheduler/__init__.py", '{"slurm": SlurmSite, ', '"lsf": LsfSite, '),
+    ("clusterfn/bridge/schedulers/lsf.py", "", LSF_ON_HOST),
+    (
+        "clusterfn/bridge/schedulers/__init__.py",
+        '    """Return the scheduler of a job, by the name in its spec.json."""\n',
+        '    if name == "lsf":\n        from .lsf import LsfOnHost\n\n        return LsfOnHost()\n',
+    ),
+    (
+        "clusterfn/config/schedulers.py",
+        '    "bare": SchedulerKeys(),\n',
+        '    "lsf": SchedulerKeys({"lsf": (OPTIONS, lambda below: {"queue": below.mapping()["queue"].text})}),\n',
+    ),
+]
+SITE = """
+from pathlib import Path
+from clusterfn.bridge.schedulers import scheduler_named
+from clusterfn.cli.check import scheduler as steps
+from clusterfn.cli.check.step import CheckState
+from clusterfn.cli.init import choices
+from clusterfn.cli.init.answers import Answers
+from clusterfn.cli.parser import make_parser
+from clusterfn.config import config_file
+from clusterfn.hosts.survey import Site
+from clusterfn.scheduler import read_sites, scheduler_for
+from clusterfn.scheduler.site import Given, Section
+
+site = Site((), read_sites({"lsf": Section("lsf", 0)}))
+word = make_parser().read(["init", "ada@hpc", "--scheduler", "lsf"]).scheduler
+choices.say_site(site)
+lines = choices.keys(site, "ada", word, "~/x", Given(), Answers(yes=True))
+print(lines)
+host = config_file.parse(f"hosts: {{hpc: {lines}}}".replace("'", '"').encode(), Path("clusterfn.yml")).hosts["hpc"]
+print(scheduler_for(host).title, scheduler_named(host.scheduler).launcher)
+found = CheckState("hpc")
+found.host = host
+found.__dict__["site"] = site
+print(steps.scheduler(found))
+"""
+
 
 def steps_of(title: str) -> set[str]:
     """The files that a section of CONTRIBUTING.md names."""
@@ -166,3 +242,19 @@ def test_a_kind_of_environment_is_added_by_the_steps_and_runs_the_function(tmp_p
     assert prefix == started == str(folder)
     assert path.split(os.pathsep)[0] == str(folder / "bin")
     assert {name for name, _, _ in ENVIRONMENT_KIND} == steps_of("Add an environment kind")
+
+
+def test_a_scheduler_is_added_by_the_steps_and_is_known_to_init_and_check(tmp_path: Path) -> None:
+    edited_copy(tmp_path, SCHEDULER)
+    (tmp_path / "survey.py").write_text(SITE)
+
+    ran = run_there(tmp_path, "survey.py")
+
+    assert ran.stdout.splitlines() == [
+        "  LSF with one queue",
+        "{'scheduler': 'lsf', 'root': '~/x', 'lsf': {'queue': 'short'}}",
+        "LSF blaunch",
+        "LSF has the queue short",
+    ], ran.stderr
+    registered = {name for name, anchor, _ in SCHEDULER if anchor}
+    assert registered - steps_of("Add a scheduler") == set()
