@@ -428,7 +428,7 @@ class AttemptRun:
 def ensure_environment(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
     """Have the job's environment made if it is one that the builder makes and is not there yet."""
     if job.spec.get("building"):
-        from . import built
+        from . import built  # few jobs need it, and it imports subprocess
 
         if job.held is not None:
             job.held.refuse()

@@ -223,7 +223,7 @@ def _has_gpus() -> bool:
     """Whether a job on this host could have asked for a GPU."""
     import shutil
 
-    from ..schedulers import is_batch_job
+    from ..schedulers import is_batch_job  # here: the worker of a function without PyTorch never asks
 
     if is_batch_job(os.environ):  # its GPUs may be on other nodes
         return True

@@ -90,15 +90,12 @@ def _load(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, A
             "use an environment with Python %d.%d" % tuple(other.wanted),
         ) from other
     except BaseException as error:  # loading runs the user's own code, which may raise anything
-        raise _not_loaded(error, tuple(header["python"])) from error
+        facts, caller = _summary(error), tuple(header["python"])
+        message = "the call could not be loaded in the environment: %s: %s" % (facts["type"], facts["message"])
+        hint = _hint_for(error, caller)
+        raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
     children.fill_main(function)
     return (function, args, kwargs), tuple(header["python"])
-
-
-def _not_loaded(error: BaseException, caller: tuple[int, ...]) -> CallRejected:
-    facts = _summary(error)
-    message = "the call could not be loaded in the environment: %s: %s" % (facts["type"], facts["message"])
-    return CallRejected("payload", message + _between(caller), _hint_for(error, caller), exception=facts)
 
 
 def _between(caller: tuple[int, ...]) -> str:
