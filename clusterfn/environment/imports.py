@@ -70,9 +70,9 @@ def _origin(project: importlib.metadata.Distribution) -> str:
     """Say why no index has this project; "" if one may have it."""
     if (project.read_text("INSTALLER") or "").strip() == "conda":  # whose folders were those of the build
         return ""
-    told = json.loads(project.read_text("direct_url.json") or "{}")
-    if (told.get("dir_info") or {}).get("editable"):
+    origin = json.loads(project.read_text("direct_url.json") or "{}")
+    if (origin.get("dir_info") or {}).get("editable"):
         return "is editable: it travels as source"
-    if "vcs_info" in told or "dir_info" in told:
-        return f"was installed from {told['url']}, which no lock can name: it is left out"
+    if "vcs_info" in origin or "dir_info" in origin:
+        return f"was installed from {origin['url']}, which no lock can name: it is left out"
     return ""

@@ -95,8 +95,7 @@ class EnvironmentLock:
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
         """Return what was assumed of the host, {"__glibc": "2.28"}; empty for a lock made by other tools."""
-        told = self.custom.get(VIRTUAL + platform, "")
-        pairs = (pair.partition("=") for pair in told.split(";") if pair)
+        pairs = (pair.partition("=") for pair in self.custom.get(VIRTUAL + platform, "").split(";") if pair)
         return {name: version for name, _, version in pairs}
 
     @property
@@ -145,8 +144,8 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
                 )
         metadata = tree["metadata"]
         custom = metadata.get("custom_metadata")
-        told = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
-        return EnvironmentLock(path, packages, tuple(map(_text, metadata["platforms"])), told)
+        ours = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
+        return EnvironmentLock(path, packages, tuple(map(_text, metadata["platforms"])), ours)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LockError(f"{path} is no lock of conda-lock: {repr(error)[:_SHOWN]}", hint=_AGAIN) from error
 
@@ -176,11 +175,11 @@ def _tree(data: bytes, path: Path) -> dict[str, Any]:
     return tree
 
 
-def _package(told: Mapping[str, Any], path: Path) -> LockedPackage:
-    url, manager, platform = _text(told["url"]), _text(told["manager"]), _text(told["platform"])
-    name, version = _text(told["name"]), _text(told["version"])
+def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
+    url, manager, platform = _text(row["url"]), _text(row["manager"]), _text(row["platform"])
+    name, version = _text(row["name"]), _text(row["version"])
     file = unquote(urlsplit(url).path).rpartition("/")[2]
-    hashes = told.get("hash") or {}
+    hashes = row.get("hash") or {}
     if not hashes.get("sha256"):
         raise LockError(
             f"{path}: {name} {version} has no SHA-256, so its archive could not be checked",

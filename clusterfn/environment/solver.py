@@ -1,7 +1,7 @@
 """Find the lock of a specification: the existing one while it fits, else solve one and write it beside the file.
 
 A lock is solved again only if the specification changed, if it has nothing for the platform, if it was solved for more
-than the host has (a newer glibc or CUDA), or without a GPU where there is one. The user is told which of these, and
+than the host has (a newer glibc or CUDA), or without a GPU where there is one. It tells the user which of these, and
 what changed. A lock made by other tools is used as it is. Solving happens in another process
 (`clusterfn.environment.solve`).
 """
@@ -266,17 +266,17 @@ def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec
 
 def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[str, str]:
     try:
-        told = json.loads(out)
+        answer = json.loads(out)
     except ValueError:
         lines = said.decode("utf-8", "replace").strip().splitlines()
         raise LockError(
             f"{spec.title} could not be locked: conda-lock ended with {status}", evidence=lines[-10:]
         ) from None
-    if "solved" in told:
-        return dict(told["solved"])
-    said_there = masked(told.get("failed") or told["unreachable"])
+    if "solved" in answer:
+        return dict(answer["solved"])
+    said_there = masked(answer.get("failed") or answer["unreachable"])
     lines = [line.rstrip() for line in said_there.splitlines() if line.strip()][:_MANY]
-    if "unreachable" in told:
+    if "unreachable" in answer:
         raise LockError(
             f"{spec.title} could not be locked: a channel or package index cannot be reached", evidence=lines,
             hint="correct the address above, or your network, proxy and certificate settings, and call again"

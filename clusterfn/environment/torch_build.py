@@ -43,8 +43,8 @@ def find_torch(packages: Iterable[LockedPackage], table: cuda.CudaTable) -> Lock
     """Return the PyTorch among packages, wheel or conda package; None if there is none."""
     for package in packages:
         if package.name == "pytorch" and package.manager == "conda":
-            told = _CONDA_BUILD.search(package.build)
-            built_for = f"{told[1]}.{told[2]}" if told else "" if "cpu" in package.build else None
+            toolkit = _CONDA_BUILD.search(package.build)
+            built_for = f"{toolkit[1]}.{toolkit[2]}" if toolkit else "" if "cpu" in package.build else None
             return LockedTorch(package.version, built_for, "conda")
         if package.name == "torch" and package.manager == "pip":
             release, local = cuda.version(package.version), package.version.partition("+")[2]

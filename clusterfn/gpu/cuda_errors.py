@@ -168,7 +168,7 @@ TABLE: tuple[Cause, ...] = (
     Cause("CUDNN_STATUS_NOT_INITIALIZED", ("CUDNN_STATUS_NOT_INITIALIZED",), NEVER,
           "mostly too little memory, or a cuDNN of another CUDA in LD_LIBRARY_PATH", _CUDNN),
     Cause("CUDNN_STATUS_EXECUTION_FAILED", ("CUDNN_STATUS_EXECUTION_FAILED",), NEVER, _SEE_WHERE, _CUDNN),
-    # What has no cause of its own stands last.
+    # What has no cause of its own comes last.
     Cause("cudaErrorMpsServerNotReady", ("MPS server is not ready to accept new MPS client requests",), HERE,
           "wait: the MPS server starts or recovers"),
     Cause("cudaErrorMpsConnectionFailed", ("MPS client failed to connect to the MPS control daemon",), NEW_PROCESS,

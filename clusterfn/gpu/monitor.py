@@ -23,7 +23,7 @@ class CardUse:
         index: As the process counts them.
         name: Such as "NVIDIA RTX A6000".
         total_gb: Its memory.
-        peak_gb: The most that was in use at one look, by whomever; 0.0 if unknown.
+        peak_gb: The most that was in use at one look, by any process; 0.0 if unknown.
         own_peak_gb: The most that this process's PyTorch had in tensors, exact, since it started; 0.0 without it.
         utilization: Percent of the time in which it computed, on average over the looks; 0.0 if unknown.
         peak_utilization: The most at one look.

@@ -69,5 +69,5 @@ def urls(name: str, found: Mapping[str, Any]) -> list[str]:
 
 def proxies(found: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables that mean the same as proxy_servers."""
-    told = found.get("proxy_servers") or {}
-    return {f"{kind.upper()}_PROXY": str(told[kind]) for kind in ("http", "https") if told.get(kind)}
+    servers = found.get("proxy_servers") or {}
+    return {f"{kind.upper()}_PROXY": str(servers[kind]) for kind in ("http", "https") if servers.get(kind)}

@@ -150,8 +150,8 @@ class LocalIndexes:
                     sha256 = self._hashes[path]
                 href = f"{_FILES}{quote(urlsplit(path.as_uri()).path, safe='/%')}#sha256={sha256}"
                 attributes |= {"data-core-metadata": "true"} if path.suffix == ".whl" else {}
-            told = "".join(f' {name}="{html.escape(value)}"' for name, value in attributes.items())
-            yield f'<a href="{html.escape(href)}"{told}>{html.escape(anchor.name)}</a>'
+            rest = "".join(f' {name}="{html.escape(value)}"' for name, value in attributes.items())
+            yield f'<a href="{html.escape(href)}"{rest}>{html.escape(anchor.name)}</a>'
 
     def _file(self, name: str) -> bytes | None:
         path = Path(url2pathname(name))

@@ -65,8 +65,8 @@ def main() -> None:
     if job.get("attended"):
         _watch_caller(job["folder"])
     with tempfile.TemporaryDirectory(prefix="clusterfn-solve-") as folder:
-        told = _done(job, Path(folder))
-    os.write(answers, json.dumps(told).encode() + b"\n")
+        answer = _done(job, Path(folder))
+    os.write(answers, json.dumps(answer).encode() + b"\n")
     sys.stderr.flush()
     os._exit(0)
 
@@ -105,7 +105,7 @@ def solve(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
     Raises:
         NoSolution: Nothing solves, with any Python.
-        ChannelUnreachable: That cannot be told.
+        ChannelUnreachable: A channel or an index does not answer.
     """
     wanted = job["python"]
     try:
@@ -225,11 +225,11 @@ def _message(error: subprocess.CalledProcessError) -> str:
     """Extract the message of conda, mamba or the stand-in."""
     output = error.output or ""
     try:
-        told = json.loads(output[output.index("{") : output.rindex("}") + 1])
+        reply = json.loads(output[output.index("{") : output.rindex("}") + 1])
     except ValueError:
         return (error.stderr or output).strip() or str(error)
-    problems = told.get("solver_problems") or []
-    return str(told.get("message") or "\n".join(map(str, problems)) or told.get("error") or output).strip()
+    problems = reply.get("solver_problems") or []
+    return str(reply.get("message") or "\n".join(map(str, problems)) or reply.get("error") or output).strip()
 
 
 def _complete_lock(job: dict[str, Any]) -> dict[str, str]:

@@ -123,8 +123,8 @@ def answer(argv: Sequence[str]) -> tuple[int, str]:
         cache = os.environ.get("CONDA_PKGS_DIRS", "")
         return 0, json.dumps({"conda_version": _VERSION.split()[1], "pkgs_dirs": [cache], "package cache": [cache]})
     if arguments.action == "create" and arguments.dry_run:
-        status, told = _create(arguments)
-        return status, json.dumps(told)
+        status, content = _create(arguments)
+        return status, json.dumps(content)
     return 2, json.dumps({"success": False, "message": f"no conda: it can {arguments.action} nothing"})
 
 
