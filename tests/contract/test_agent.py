@@ -386,8 +386,8 @@ def test_without_inotify_the_poll_finds_it(
 
 def test_still_speaks_when_a_file_stops_changing(here: HostConnection, tmp_path: Path) -> None:
     beat, words = tmp_path / "heartbeat", []
-    asked = here.still(str(beat), 0.3, lambda: words.append(time.monotonic()))
-    for count in range(10):
+    asked = here.still(str(beat), 2.0, lambda: words.append(time.monotonic()))
+    for count in range(25):
         beat.write_text(str(count))
         here.run(["sleep", "0.1"]).result(WAIT_S)
     changing = list(words)
@@ -397,7 +397,7 @@ def test_still_speaks_when_a_file_stops_changing(here: HostConnection, tmp_path:
     asked.cancel()
 
     assert changing == []
-    assert 0.15 < words[0] - stopped < 3
+    assert 1.0 < words[0] - stopped < 20
 
 
 # what is repeated
