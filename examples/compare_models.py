@@ -50,20 +50,21 @@ def evaluate(path: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Train five models, then compare one, two, three and all five of them."""
+    """Train up to five models, then compare one, two, three and all five of them, or as many as asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host")
     parser.add_argument("--environment")
     parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 3, 5], help="how many models to compare")
     given = parser.parse_args()
     where = {"host": given.host, "environment": given.environment}
 
     with tempfile.TemporaryDirectory() as folder:
-        steps = [8 * number for number in range(len(NAMES), 0, -1)]
+        steps = [8 * (len(NAMES) - number) for number in range(max(given.counts))]
         for name, saved in zip(NAMES, train.with_options(**where).map(steps).results()):
             Path(folder, name).write_bytes(saved)
         compare = evaluate.with_options(**where, gpus=given.gpus)
-        for count in (1, 2, 3, 5):
+        for count in given.counts:
             models = [File(folder, name) for name in NAMES[:count]]
             scores = [found["score"] for found in compare.map(models, sequential_up_to=2).results()]
             best = min(range(count), key=scores.__getitem__)

@@ -35,6 +35,7 @@ pytestmark = [
     pytest.mark.skipif(MINOR not in ("3.9", "3.10", "3.11", "3.12", "3.13"), reason="the channel has no such Python"),
 ]
 BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+long = pytest.mark.long
 NUMPY = "1.26.4" if MINOR == "3.9" else "2.1.3"
 
 
@@ -149,7 +150,7 @@ def refusal(host: str, **options: Any) -> EnvironmentBuildError:
     return caught.value
 
 
-@BOTH
+@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=long)])
 def test_from_nothing_to_a_value(fresh, host, capsys):
     fresh.lock.unlink()
 
@@ -229,7 +230,7 @@ def test_a_host_without_network_is_sent_what_it_lacks(fresh, channel, lab):
         assert not list((fresh.root / "blobs").glob("*"))
 
 
-@pytest.mark.parametrize("fetch_on", ["host", "client"])
+@pytest.mark.parametrize("fetch_on", ["host", pytest.param("client", marks=long)])
 def test_who_fetches_can_be_said(fresh, channel, fetch_on):
     with channel.served() as server:
         served(fresh, channel, server.url)
@@ -279,6 +280,7 @@ print(json.dumps(ready()))
 """
 
 
+@long  # tests/builder/test_together.py starts eight builders
 def test_two_clients_at_once_build_once(fresh):
     (fresh.folder / "once.py").write_text(ONCE)
     argv = [sys.executable, str(fresh.folder / "once.py")]

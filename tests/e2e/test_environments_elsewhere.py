@@ -54,7 +54,7 @@ def environments(
     shutil.rmtree(root, ignore_errors=True)
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+@pytest.mark.parametrize("host", [pytest.param("tensor01", marks=pytest.mark.long), "slurm"])
 def test_on_a_nodes_own_disk_it_is_unpacked_once(environments, host, tmp_path):
     disk = Path("/var/tmp") / f"clusterfn-test-{secrets.token_hex(4)}"
     disk.mkdir(mode=0o755)

@@ -145,7 +145,7 @@ def test_files_on_a_host(hosts, host):
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("host", ["local", "tensor01"])
+@pytest.mark.parametrize("host", ["local", pytest.param("tensor01", marks=pytest.mark.long)])
 def test_three_of_135_retrieval_configurations(hosts, torch, host, tmp_path):
     indexes = f"{hosts.root_name}/indexes" if host == "tensor01" else str(tmp_path / "indexes")
     asked = ("--host", host, "--environment", torch, "--max-configs", "3", "--seed", "73", "--indexes", indexes)
@@ -169,7 +169,8 @@ def differences(out):
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long  # in tests/e2e/test_frameworks.py, too, processes on SLURM learn together
+@pytest.mark.parametrize("nodes", [1, 2])
 def test_processes_that_share_a_batch_learn_what_one_learns(hosts, torch, nodes):
     out = run("ddp.py", "--host", "slurm", "--environment", torch, "--nodes", str(nodes))
 

@@ -29,8 +29,8 @@ def torch(lab):
 @pytest.mark.parametrize(
     ("host", "nodes", "frameworks"),
     [
-        ("tensor01", 1, ["lightning"]),
         ("slurm", 2, ["torchrun"]),
+        pytest.param("tensor01", 1, ["lightning"], marks=long),  # as in test_processes.py, programs start again
         pytest.param("tensor01", 1, ["torchrun", "accelerate", "trainer"], marks=long),
         pytest.param("slurm", 1, ["lightning"], marks=long),
         pytest.param("slurm", 2, ["lightning", "accelerate", "trainer"], marks=long),

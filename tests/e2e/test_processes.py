@@ -142,7 +142,7 @@ class Squares:
 @cluster(host="slurm", environment="python:" + sys.argv[1], memory="4GB")
 def batches(contexts):
     from torch.utils.data import DataLoader
-    loaders = [DataLoader(Squares(), 4, num_workers=2, multiprocessing_context=each) for each in contexts]
+    loaders = [DataLoader(Squares(), 4, num_workers=1, multiprocessing_context=each) for each in contexts]
     return [batch.tolist() for loader in loaders for batch in loader]
 
 print(json.dumps(batches(["spawn", None])))
