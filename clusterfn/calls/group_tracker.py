@@ -191,11 +191,12 @@ class GroupTracker(BaseTracker):
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
         self.group.on_state(PENDING, self.waiting_reason)
         verdict = self._looks.count(seen, self.session.scheduler)
-        unbegun = [element for element in self.element_tasks.values() if not element.begun]
+        elements = list(self.element_tasks.values())  # a copy: another thread may add elements
+        unbegun = [element for element in elements if not element.begun]
         if not self.session.scheduler.knows_all:  # its queue lists only what waits
-            if not any(element.waits for element in self.element_tasks.values()):
+            if not any(element.waits for element in elements):
                 self.session.unwatch(self.scheduler_name)
-            elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(self.element_tasks):
+            elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(elements):
                 self._fail_unfinished(liveness.NEVER_BEGAN)  # before that its sender may be about to start them
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
             self._fail_unfinished(verdict)
@@ -375,4 +376,6 @@ class _ElementsSubmission:
         self._group.queued()
 
     def on_script_ended(self) -> None:
-        self._group.tracker_of(self._some[0]).liveness.process_ended()
+        element = self._group.element_tasks.get(self._some[0])
+        if element is not None:  # else it was refused, and has ended
+            element.tracker.liveness.process_ended()

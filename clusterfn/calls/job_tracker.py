@@ -371,8 +371,9 @@ class Tracker(BaseTracker):
         verdict = SchedulerVerdict(
             layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True
         )
-        if self.submission is not None:  # before that the scheduler cannot cancel it
-            self.submission.exception(_TIMEOUT_S)
+        submission = self.submission  # another thread sets it to None once it is answered
+        if submission is not None:  # before that the scheduler cannot cancel it
+            submission.exception(_TIMEOUT_S)
         answer = self.liveness.conclude(verdict).result(_TIMEOUT_S)
         won = self.liveness.parse_conclusion(answer).get("won") is True
         if won:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts.connection import ConnectionState, HostConnection
+from clusterfn.hosts.rpc.reply import Reply
 from tests.contract.conftest import Connect, until
 
 WAIT_S = 30.0
@@ -134,6 +136,19 @@ def test_a_spawned_program_is_not_started_again_and_its_end_is_unknown(
 
     assert there.run(["cat", f"{folder}/count"]).result(WAIT_S).out == b"x\n"
     assert reply.exited.result(WAIT_S) is None
+
+
+def test_who_learns_of_an_unknown_end_can_ask_the_host_at_once(
+    there: HostConnection, broken: Break, folder: str
+) -> None:
+    asked: queue.SimpleQueue[Reply[list[bool]]] = queue.SimpleQueue()
+    replies = [there.spawn(["sleep", "5"], folder, f"{folder}/log") for _ in range(2)]
+    for reply in replies:
+        reply.result(WAIT_S)
+        reply.exited.add_done_callback(lambda _: asked.put(there.have([folder])))
+    broken()
+
+    assert [asked.get(timeout=WAIT_S).result(WAIT_S) for _ in replies] == [[True], [True]]
 
 
 def test_what_came_after_a_failure_stays_skipped(there: HostConnection, broken: Break, folder: str) -> None:

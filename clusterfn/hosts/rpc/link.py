@@ -256,8 +256,9 @@ class Link:
             waits: How many pauses were made; after streams that broke soon, the next is not opened at once.
         """
         with self.line.changed:
-            for ended in [each.id for each in self._requests.values() if not each.resend()]:
-                del self._requests[ended]
+            for request in list(self._requests.values()):  # a copy: the end of a request may send another one
+                if not request.resend():
+                    del self._requests[request.id]
             self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
         self._set_state("reconnecting", cause)
         while self.line.over is None and not self._try_to_connect(waits):

@@ -51,12 +51,12 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
     """
     settings = _by_ssh(host)
     if not can_hold(host):
-        if host.transport == "paramiko":
-            message = f"transport: paramiko of host {host.name} cannot hold a connection: only the system's ssh can"
-            raise ConfigError(message, host=host.name, evidence=[host.source], hint="use transport: auto or openssh")
         if sys.platform == "win32":
             message = "Windows's ssh cannot hold a connection for all programs: it has no ControlMaster"
             hint = "use clusterfn inside WSL; without it each program asks you for itself"
+        elif openssh.has_ssh():
+            message = f"transport: paramiko of host {host.name} cannot hold a connection: only the system's ssh can"
+            raise ConfigError(message, host=host.name, evidence=[host.source], hint="use transport: auto or openssh")
         else:
             message = "A connection is held by the system's ssh, and there is none on this machine"
             hint = "install OpenSSH's client; without it each program asks you for itself"

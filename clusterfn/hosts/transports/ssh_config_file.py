@@ -144,7 +144,8 @@ def aliases() -> list[str]:
                     found.update(dict.fromkeys(name for name in names if not set(name) & set("*?!")))
                 elif keyword == "include" and depth < _DEPTH:
                     for each in (each for name in names for each in _included(config_file(), name)):
-                        look(each, depth + 1)
+                        with contextlib.suppress(ConfigError):  # a file that cannot be read hides no other
+                            look(each, depth + 1)
 
     with contextlib.suppress(ConfigError):
         look(config_file(), 0)

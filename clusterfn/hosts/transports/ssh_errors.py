@@ -130,8 +130,8 @@ def login_refused(
         how = "ssh-add, IdentityFile in ~/.ssh/config, or your .pub sent to the administrator"
     hint = f"make `{_batch(settings)} true` work, say with {how}"
     if by_person:
-        hint = f"{'try again, or ' if asked else ''}log in once for all programs: clusterfn login {host_name}"
-        hint += f' (in a notebook: clusterfn.login("{host_name}"))'
+        hint = f"try again{'' if asked else ' in a terminal'}, or log in once for all programs: "
+        hint += f'clusterfn login {host_name} (in a notebook: clusterfn.login("{host_name}"))'
     return AuthenticationError(message, host=host_name, evidence=evidence, hint=hint)
 
 
