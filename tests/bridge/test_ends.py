@@ -371,7 +371,7 @@ def test_events_tell_the_story_in_order(bench: Bench):
 
     assert told == [(1, "starting"), (2, "stage"), (3, "running"), (4, "stage"), (5, "ended")]
     starting = job.events()[0]
-    assert starting["platform"].startswith(f"Linux {os.uname().release} {os.uname().machine}")
+    assert starting["platform"].startswith(f"Linux {os.uname().release} {os.uname().machine}, glibc ")
     assert (starting["python"], starting["environment"], starting["lock"]) == (bench.python, None, None)
 
 

@@ -264,6 +264,18 @@ def test_a_job_that_slurm_may_still_start_stays(
     assert job.folder.exists() == stays
 
 
+def test_each_scheduler_is_asked_for_its_own_jobs(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One root may serve two of them."""
+    jobs = [sent(bench, 30, scheduler=name) for name in ("slurm", "grid_engine", "slurm", "grid_engine")]
+    squeue(tmp_path, monkeypatch, "exit 0")
+    (tmp_path / "qstat").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "qstat").chmod(0o755)
+
+    tidied(bench)
+
+    assert [job.folder.exists() for job in jobs] == [False, True, False, True]
+
+
 @pytest.mark.parametrize("older_s", [None, 0.0])
 def test_a_slurm_job_without_an_outcome_is_kept_whatever_squeue_says(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older_s: float | None

@@ -396,6 +396,14 @@ def test_who_asks_for_cards_takes_no_place_at_the_door_of_their_holder(box: Box)
     assert ended(*jobs) == ["returned"] * 6
 
 
+def test_another_users_false_name_of_a_job_does_not_keep_it_from_starting(box: Box):
+    job = box.job(1)
+    held = box.mark(f"run/{os.getuid()}/{job.id}/2/1/0")
+
+    assert box.start(job).wait(30) == 0
+    held.close()
+
+
 def test_a_look_at_the_locks_does_not_turn_a_job_away(box: Box):
     """Whoever tries to hold a name locks a file for a moment, longer on a busy machine."""
     job = box.job(0, lease="file")

@@ -99,11 +99,11 @@ def test_without_a_word_it_is_made_from_what_the_function_imports(
     environments()
     path = tmp_path / "clusterfn.yml"
     path.write_text("".join(line for line in path.read_text().splitlines(True) if " environment:" not in line))
-    (tmp_path / "mine.py").write_text(IMPORTS)
+    (tmp_path / "imports_from_here.py").write_text(IMPORTS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    import mine  # type: ignore[import-not-found]
+    import imports_from_here  # type: ignore[import-not-found]
 
-    version, prefix, minor = cluster(host="tensor01")(mine.version)()
+    version, prefix, minor = cluster(host="tensor01")(imports_from_here.version)()
 
     assert version == yaml.__version__
     assert "/envs/" in prefix and tuple(minor) == sys.version_info[:2]

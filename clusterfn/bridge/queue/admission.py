@@ -249,8 +249,9 @@ class Admission:
 
     def _seen(self) -> lease_names.Seen:
         """Return all names that are held now, without the job's own as one that runs."""
-        own = lease_names.run(self.uid, self.job.id, self.asked)
-        return lease_names.Seen(self.marks.names() - {own}, machine.now_s())
+        own = "%s%d/%s/" % (lease_names.RUN, self.uid, self.job.id)
+        others = {name for name in self.marks.names() if not name.startswith(own)}  # anybody may hold a false one
+        return lease_names.Seen(others, machine.now_s())
 
     def _hold_planned(self) -> "dict[str, Lease]":
         lock = _admission_lock(self.marks)

@@ -165,7 +165,7 @@ class _Living:
     def __init__(self, root: str) -> None:
         tickets = glob.glob(os.path.join(glob.escape(root), MACHINES, "*", QUEUE, "*"))
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
-        self._looks: "dict[tuple[str, int], Optional[set[str]]]" = {}
+        self._looks: "dict[tuple[str, str, int], Optional[set[str]]]" = {}
 
     def has(self, job: JobFolder) -> bool:
         """Whether a client may still need what this job was sent with."""
@@ -185,7 +185,8 @@ class _Living:
     def _is_listed(self, job: JobFolder) -> bool:
         """Whether one of two answers of the scheduler names it; without both answers every job may be there."""
         clusters = job.spec.get("clusters") or ""
-        for look in (clusters, 1), (clusters, 2):
+        for count in 1, 2:
+            look = (job.spec["scheduler"], clusters, count)
             if look not in self._looks:
                 self._looks[look] = job.scheduler.listed_jobs(clusters)
             listed = self._looks[look]

@@ -145,7 +145,7 @@ def _read_json(path: str) -> "dict[str, Any]":
 
 
 DRIVER_FILE = "/sys/module/nvidia/version"
-_LIBC_VERSION = "CS_GNU_LIBC_VERSION_VERSION"
+_LIBC_VERSION = "CS_GNU_LIBC_VERSION"
 
 
 def describe_place(job: "JobFolder") -> "dict[str, Any]":

@@ -248,7 +248,7 @@ class AttemptRun:
                 self._answer_stack_request(pids)
         printed = sum(pump.seen for pump in self._pumps)
         if self._done is None and self._stall.over(pids, self._cpu_s, printed):
-            raise self._stall.verdict(self._stacks().lines(pids))
+            raise self._stall.verdict(self._stack_lines(pids))
         self._note_quiet(pids, printed)
         if self._done is None and self._usage_file.due():
             self._usage_file.keep(self._usage(pids))
@@ -258,6 +258,12 @@ class AttemptRun:
             self._stacks().answer(pids)
         except ImportError as error:  # the host's Python was replaced since the start: no reason to end the job
             say("no stacks: %s" % error)
+
+    def _stack_lines(self, pids: "list[int]") -> "list[str]":
+        try:
+            return self._stacks().lines(pids)
+        except ImportError as error:  # as above: the job has stalled, with or without them
+            return ["no stacks: %s" % error]
 
     def _stacks(self) -> "Stacks":
         from .stacks import Stacks  # few jobs are asked for them, and linecache takes as long as the worker's fork

@@ -211,6 +211,7 @@ class AskPass:
         self.about: Callable[[], str] = lambda: ""
         self._last = ""
         self._calls: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._accepting: threading.Thread | None = None
         self.spent_s = 0.0
         self.count = 0
         if sys.platform == "win32":
@@ -230,7 +231,8 @@ class AskPass:
         # an ssh before 8.4 knows no REQUIRE: it asks so if there is a DISPLAY and no terminal, which it never has here
         display = os.environ.get("DISPLAY") or ":"
         self.env = {"SSH_ASKPASS": str(program), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": display}
-        threading.Thread(target=self._accept, name="clusterfn-askpass", daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, name="clusterfn-askpass", daemon=True)
+        self._accepting.start()
 
     def __enter__(self) -> AskPass:
         return self
@@ -239,6 +241,12 @@ class AskPass:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        if self._accepting is not None:
+            self._accepting.join()
+        while not self._calls.empty():  # asked after the end: no answer is a refusal
+            call = self._calls.get()
+            if call is not None:
+                call.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def wake(self) -> None:
