@@ -356,6 +356,7 @@ def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp
             "Windows's ssh cannot hold a connection .*: it has no ControlMaster",
             "use clusterfn inside WSL",
         ),
+        ("paramiko", "win32", "Windows's ssh cannot hold a connection", "use clusterfn inside WSL"),
         ("paramiko", "linux", "transport: paramiko of host lab cannot hold a connection", "transport: auto or openssh"),
     ],
 )
@@ -370,7 +371,7 @@ def test_a_machine_or_a_transport_that_can_hold_nothing_says_so(
 ) -> None:
     (tmp_path / "config").write_text("Host lab\n")
     host = Host("lab", "lab", "bare", "x", transport=transport, ssh_config=str(tmp_path / "config"))
-    monkeypatch.setattr("clusterfn.hosts.transports.openssh.has_ssh", lambda: platform == "win32")
+    monkeypatch.setattr("clusterfn.hosts.transports.openssh.has_ssh", lambda: platform == "win32" or transport == "paramiko")
     monkeypatch.setattr(shared_login.sys, "platform", platform)
 
     with pytest.raises(ConfigError, match=message) as caught:
