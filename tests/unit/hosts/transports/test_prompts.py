@@ -371,7 +371,9 @@ def test_a_machine_or_a_transport_that_can_hold_nothing_says_so(
 ) -> None:
     (tmp_path / "config").write_text("Host lab\n")
     host = Host("lab", "lab", "bare", "x", transport=transport, ssh_config=str(tmp_path / "config"))
-    monkeypatch.setattr("clusterfn.hosts.transports.openssh.has_ssh", lambda: platform == "win32" or transport == "paramiko")
+    monkeypatch.setattr(
+        "clusterfn.hosts.transports.openssh.has_ssh", lambda: platform == "win32" or transport == "paramiko"
+    )
     monkeypatch.setattr(shared_login.sys, "platform", platform)
 
     with pytest.raises(ConfigError, match=message) as caught:
