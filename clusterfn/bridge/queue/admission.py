@@ -250,7 +250,7 @@ class Admission:
     def _seen(self) -> lease_names.Seen:
         """Return all names that are held now, without the job's own as one that runs."""
         own = "%s%d/%s/" % (lease_names.RUN, self.uid, self.job.id)
-        others = {name for name in self.marks.names() if not name.startswith(own)}  # anybody may hold a false one
+        others = {name for name in self.marks.names() if not name.startswith(own)}  # other users can hold false ones
         return lease_names.Seen(others, machine.now_s())
 
     def _hold_planned(self) -> "dict[str, Lease]":

@@ -23,8 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .run import AttemptRun
-
 _EXIT_LEFT_TO_AFTER = 143
 _SETTLE_S = 2.0  # who was fenced looks for that every second
 EXIT_NO_ROOM = 28

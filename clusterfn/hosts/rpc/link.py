@@ -256,7 +256,7 @@ class Link:
             waits: How many pauses were made; after streams that broke soon, the next is not opened at once.
         """
         with self.line.changed:
-            for request in list(self._requests.values()):  # a copy: the end of a request may send another one
+            for request in list(self._requests.values()):  # a copy: a request that ends here may send another
                 if not request.resend():
                     del self._requests[request.id]
             self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)

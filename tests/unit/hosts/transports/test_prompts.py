@@ -386,3 +386,13 @@ def test_a_machine_or_a_transport_that_can_hold_nothing_says_so(
 def test_this_machine_is_not_logged_in_to() -> None:
     with pytest.raises(ConfigError, match="here is this machine"):
         shared_login.log_in(Host("here", "", "local", "x", transport="local"), None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="ssh is not made to ask on Windows")
+def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(20)
+        with AskPass(lambda question: "", "lab") as asking:
+            line.connect(str(Path(asking.env["SSH_ASKPASS"]).parent / "s"))
+
+        assert line.recv(1) == b""
