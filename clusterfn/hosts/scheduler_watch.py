@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import CommandLook, HostConnection, Reply
 
 _UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
-_RUNNING_S = 300.0
+_RUNNING_S = 300.0  # for a job whose heartbeat tells of its death sooner
 _SHARE = "scheduler"
 
 
@@ -65,7 +65,7 @@ Listener = Callable[[Seen], None]
 class _Watched:
     listener: Listener
     added: float
-    running: bool = False
+    running: int = 0
     missed: float | None = None
 
 
@@ -116,7 +116,7 @@ class SchedulerWatch:
         if wanted is None:
             now, looks = self._clock(), self._scheduler.looks_s
             intervals = [
-                _RUNNING_S if job.running else next(interval for until, interval in looks if now - job.added < until)
+                _RUNNING_S if job.running > 1 else next(interval for until, interval in looks if now - job.added < until)
                 for job in self._jobs.values()
             ]
             wanted = max(min(intervals, default=0.0), self._floor_s)
@@ -153,7 +153,8 @@ class SchedulerWatch:
         states = self._scheduler.parse_states(look.out)
         known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
         for name, job in known.items():
-            job.running = name in states and states[name].phase == RUNNING
+            # One look is not enough: a job that is killed before its first heartbeat has nothing else that tells.
+            job.running = job.running + 1 if name in states and states[name].phase == RUNNING else 0
         return [(job.listener, states.get(name)) for name, job in known.items() if self._is_news(job, name in states)]
 
     def _is_news(self, job: _Watched, listed: bool) -> bool:

@@ -71,6 +71,8 @@ def test_a_running_job_is_looked_at_every_five_minutes_and_a_new_one_soon(made):
     watch, connection, clock = made
     watch.add("a.1", lambda _: None)
     connection.answer("7|RUNNING|None|a.1")
+    assert connection.asked == [10]
+    connection.answer("7|RUNNING|None|a.1")
     assert connection.asked == [10, 300]
     watch.add("b.2", lambda _: None)
     assert connection.asked[-1] == 10
@@ -80,13 +82,24 @@ def test_a_running_job_is_looked_at_every_five_minutes_and_a_new_one_soon(made):
     assert connection.on_look is None
 
 
+def test_a_job_killed_before_its_first_heartbeat_is_missed_soon(made):
+    watch, connection, _ = made
+    told = []
+    watch.add("a.1", told.append)
+    connection.answer("7|RUNNING|None|a.1")
+    assert connection.asked == [10]  # nothing but the next look can tell of its death
+    connection.answer()
+    assert told[1] is None and connection.asked == [10]
+
+
 def test_a_requeued_job_is_looked_at_as_one_that_waits(made):
     watch, connection, clock = made
     watch.add("a.1", lambda _: None)
     clock.now += 100
     connection.answer("7|RUNNING|None|a.1")
+    connection.answer("7|RUNNING|None|a.1")
     connection.answer("7|PENDING|BeginTime|a.1")
-    assert connection.asked == [10, 300, 60]
+    assert connection.asked == [10, 60, 300, 60]
 
 
 def test_a_stale_heartbeat_looks_at_once(made):
@@ -118,7 +131,7 @@ def test_a_dead_scheduler_is_silent_and_nothing_has_ended(made):
     connection.answer("7|RUNNING|None|a.1")
     assert told[1] == Silent(40.0, "slurm_load_jobs error: Unable to contact slurm controller")
     assert told[2].phase == RUNNING
-    assert connection.asked == [10, 300]
+    assert connection.asked == [10, 40, 300]
 
 
 def test_silence_from_the_first_look_counts_from_the_submission(made):
