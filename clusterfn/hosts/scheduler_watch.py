@@ -116,7 +116,9 @@ class SchedulerWatch:
         if wanted is None:
             now, looks = self._clock(), self._scheduler.looks_s
             intervals = [
-                _RUNNING_S if job.running > 1 else next(interval for until, interval in looks if now - job.added < until)
+                _RUNNING_S
+                if job.running > 1
+                else next(interval for until, interval in looks if now - job.added < until)
                 for job in self._jobs.values()
             ]
             wanted = max(min(intervals, default=0.0), self._floor_s)
