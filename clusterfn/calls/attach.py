@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls import history, job_display, remote_state
+from clusterfn.calls import console, history, remote_state
 from clusterfn.calls.job import SHORT, Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
@@ -164,7 +164,7 @@ def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
     return found[0] if len(found) == 1 else _sender(found)
 
 
-class ArrivalStatus(job_display.StatusLine):
+class ArrivalStatus(console.StatusLine):
     """Waits for a job that is still being sent, and says so."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class ArrivalStatus(job_display.StatusLine):
             self.was_needed, self._seen = True, now
             if now - self._began > UNTOLD_S:
                 line = f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it"
-                if job_display.is_terminal(sys.stderr):
+                if console.is_terminal(sys.stderr):
                     self.redraw(line)
                 else:
                     self.say_if_changed(line)
@@ -198,7 +198,7 @@ class ArrivalStatus(job_display.StatusLine):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.line and job_display.is_terminal(sys.stderr):
+        if self.line and console.is_terminal(sys.stderr):
             self.redraw("")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.calls import checkpoint, files, history, job_display, user_modules
+from clusterfn.calls import checkpoint, console, files, history, job_display, user_modules
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
 from clusterfn.calls.job import Job
@@ -49,7 +49,7 @@ def run_call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[
     except EnvironmentBuildError as error:
         if error.stage != layout.CARDS_STAGE:
             raise
-        job_display.tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
+        console.tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
         before, prepared = prepared.ready.made, prepare(function, args, kwargs, options)
         again = prepared.ready.made
         if before and again and before.id == again.id:  # what does not run on these GPUs is not sent to them again
@@ -134,7 +134,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         session.enough(resources)  # before an environment for it is solved, which takes minutes
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
         if warning := session.warning():
-            job_display.tell(warning)
+            console.tell(warning)
         job = JobSpec(
             id=secrets.token_hex(8),
             name=name,
@@ -181,11 +181,11 @@ def _pack_for_environment(
     )
     expected = session.expected_python(request) or CALLER
     payload = pack_for(expected)
-    ready = session.environment(request, job_display.tell)
+    ready = session.environment(request, console.tell)
     for sentence in payload.decided_here:
         if sentence not in _told:  # once is enough for a function that is called often
             _told.add(sentence)
-            job_display.tell(sentence)
+            console.tell(sentence)
     if ready.interpreter.version != expected:
         payload = replace(pack_for(ready.interpreter.version), edited=payload.edited)
     return payload, ready
@@ -230,20 +230,20 @@ def tell_left_out(payload: payloads.Payload) -> None:
     large = sorted(user_modules.too_large - _told)
     if large:
         more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
-        job_display.tell(
+        console.tell(
             f"not sent, because data files of your packages travel only up to {user_modules.MAX_DATA_FILE >> 20} MB: "
             f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
         )
     withheld = sorted(user_modules.withheld - _told)
     if withheld:
-        job_display.tell(
+        console.tell(
             f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
             "To send one, pass clusterfn.File(PATH); for a variable of this process use secrets=[NAME]"
         )
     folders = [each for each in payload.shipments if each.is_directory]
     sent = [path for each in folders for _, path in each.members if files.holds_credentials(path)]
     for path in [each for each in dict.fromkeys(sent) if each not in _told]:
-        job_display.tell(f"{path} looks like a key or a password, and is sent with its Directory")
+        console.tell(f"{path} looks like a key or a password, and is sent with its Directory")
     _told.update(large, withheld, sent)
 
 
@@ -255,9 +255,9 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
     job.fetch_when_done(spec.outputs)
     job.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
-        job_display.tell(f"{name} was changed since it was imported here; the job gets the file as it is now")
+        console.tell(f"{name} was changed since it was imported here; the job gets the file as it is now")
     for note in prepared.payload.notes:
-        job_display.tell(f"in the arguments {note}")
+        console.tell(f"in the arguments {note}")
     history.remember(job, prepared.config)
     job.add_done_callback(functools.partial(_learn_gpus, session))
     before, environment = send_needs(prepared, job)
@@ -280,7 +280,7 @@ def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any
         if made is not None:
             from clusterfn.calls import environment_upload  # takes time to import
 
-            environment = environment_upload.upload_for(prepared.session, made, job, job_display.tell)
+            environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
         before = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
     return [*before, *(environment.before if environment else ())], environment
 

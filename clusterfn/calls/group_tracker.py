@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
-from clusterfn.calls import job_display, liveness, remote_state, submit
+from clusterfn.calls import console, job_display, liveness, remote_state, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job import PENDING, SHORT
@@ -116,7 +116,7 @@ class GroupTracker(BaseTracker):
         for number in numbers:
             self.element_tasks.pop(number).tracker.end()
         if self.element_tasks:
-            job_display.say(f"clusterfn: {refused.message}; {len(self.element_tasks)} elements do the work of all\n")
+            console.tell(f"{refused.message}; {len(self.element_tasks)} elements do the work of all")
             self._check()
             return
         if submit.is_from_host(error):
@@ -262,7 +262,7 @@ class GroupTracker(BaseTracker):
     def _start_others(self, left: int) -> None:
         """Start elements for the items that are left, after the bridge is sent again if others found it damaged."""
         others = self._next(max(1, min(self.spec.elements, math.ceil(left / self.spec.chunk))))
-        job_display.say(
+        console.say(
             f"clusterfn: {left} of {len(self.group)} items have no process left: {len(others)} more elements start\n"
         )
         damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
@@ -279,11 +279,11 @@ class GroupTracker(BaseTracker):
         """Say that an item has made no progress for long; only of the first such item."""
         if not self.said_quiet:
             self.said_quiet = True
-            if job_display.is_terminal(sys.stderr):
-                job_display.redraw("")
+            if console.is_terminal(sys.stderr):
+                console.redraw("")
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
             which = self.group.label(int(item)) if known else f"an item of {self.group.id[:SHORT]}"
-            job_display.say(
+            console.say(
                 f"clusterfn: {which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits\n"
             )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls import files, job_display, outcome
+from clusterfn.calls import console, files, outcome
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.job import DIED, FINAL, RETURNED
 from clusterfn.errors import JobError, ResultError
@@ -115,7 +115,7 @@ class ItemResults:
                 self._places[line["begin"]] = (stream.element, stream.attempt, line)
                 self._group.on_begin(line["begin"])
             elif "retry" in line:
-                job_display.say(f"clusterfn: {self._group.label(line['retry'])}: {line.get('told')}\n")
+                console.tell(f"{self._group.label(line['retry'])}: {line.get('told')}")
             elif "index" in line:
                 known = self._places.get(line["index"], (0, 0, {}))[2]
                 self._places[line["index"]] = (stream.element, stream.attempt, {**known, **line})

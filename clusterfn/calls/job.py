@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import files, outcome, remote_state
+from clusterfn.calls import console, files, outcome, remote_state
 from clusterfn.errors import Cancelled, ClusterfnError, ResultError
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.public_api import public_api
@@ -397,5 +396,5 @@ class Job(concurrent.futures.Future[R]):
         line = in_one_line(line)
         if self._listeners:
             self.tell(layout.STDERR, f"clusterfn: {line}\n".encode(errors="backslashreplace"))
-        elif sys.stderr is not None:
-            sys.stderr.write(f"clusterfn: {line}\n")
+        else:
+            console.tell(line)

@@ -9,17 +9,15 @@ import atexit
 import codecs
 import contextlib
 import functools
-import os
 import queue
-import shutil
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
+from clusterfn.calls import console
 from clusterfn.calls.job import CANCELLED, PENDING, SHORT, Job
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush
@@ -61,33 +59,7 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
     return job.result()
 
 
-class StatusLine:
-    """One line of ours: redrawn on a terminal, elsewhere printed again when it changes."""
-
-    def __init__(self) -> None:
-        self.line = ""
-
-    def redraw(self, line: str) -> None:
-        """Replace the line on a terminal; "" takes it away, so that output starts at the left."""
-        line = fitting(line)
-        if line != self.line:
-            redraw(line)
-            self.line = line
-
-    def say_if_changed(self, line: str) -> None:
-        """Print the line where lines stay, unless it is the last one."""
-        if line != self.line:
-            self.line = line
-            say(f"{line}\n")
-
-    def close(self) -> None:
-        """Leave the line as it is, and begin another one."""
-        if self.line:
-            self.line = ""
-            say("\n")
-
-
-class _JobDisplay(StatusLine):
+class _JobDisplay(console.StatusLine):
     """What the screen shows of one waiting call."""
 
     def __init__(self, job: Job[Any], where: str) -> None:
@@ -99,7 +71,7 @@ class _JobDisplay(StatusLine):
         self.within_a_line = False
         self.trouble = ""
         self.due = 0.0
-        say(f"clusterfn: {job.id} {where}\n")
+        console.tell(f"{job.id} {where}")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
         job.listen(lambda kind, what: tell((kind, what)))
 
@@ -125,11 +97,11 @@ class _JobDisplay(StatusLine):
         self.clear()
         text = self.decoders[name].decode(data)
         self.spoken, self.within_a_line = True, not text.endswith("\n")
-        _write(sys.stdout if name == "stdout" else sys.stderr, text)
+        console.write(sys.stdout if name == "stdout" else sys.stderr, text)
 
     def _status(self) -> None:
         moving = "" if self.trouble else self.job.moving
-        if is_terminal(sys.stderr):
+        if console.is_terminal(sys.stderr):
             if moving:
                 self._end_line()
             shown = moving or self.trouble or not self.spoken
@@ -144,8 +116,8 @@ class _JobDisplay(StatusLine):
     def _connection(self, trouble: str) -> None:
         """Show the loss of the connection in the status line; without one, print its loss and its return once."""
         changed, self.trouble = bool(trouble) != bool(self.trouble), trouble
-        if not is_terminal(sys.stderr) and changed:
-            say(f"clusterfn: {self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}\n")
+        if not console.is_terminal(sys.stderr) and changed:
+            console.tell(f"{self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}")
         elif trouble:
             self._end_line()
         self._status()
@@ -153,7 +125,7 @@ class _JobDisplay(StatusLine):
     def _end_line(self) -> None:
         """Begin a new line for ours if the function's output has not ended its own."""
         if self.within_a_line:
-            say("\n")
+            console.say("\n")
             self.within_a_line = False
 
     def _text(self, with_clock: bool) -> str:
@@ -164,7 +136,7 @@ class _JobDisplay(StatusLine):
 
     def clear(self) -> None:
         """Remove the status line, so that output starts at the left."""
-        if self.line and is_terminal(sys.stderr):
+        if self.line and console.is_terminal(sys.stderr):
             self.redraw("")
 
 
@@ -200,7 +172,7 @@ def _tell_what_goes_on() -> None:
     left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in going)
     for host, words in sorted({(host, words) for host, words, _ in left}):
         ids = " ".join(job_id[:SHORT] for where, how, job_id in left if (where, how) == (host, words))
-        say(f"clusterfn: keeps running on {host}{'' if sent else ', if it was sent before Ctrl-C'}: {ids} ({words})\n")
+        console.tell(f"keeps running on {host}{'' if sent else ', if it was sent before Ctrl-C'}: {ids} ({words})")
 
 
 def finish_sending() -> None:
@@ -213,17 +185,17 @@ def finish_sending() -> None:
             far = [(job, sending.amounts()) for job, sending in unsent]
             shown = "; ".join(f"{amounts}, {job.id[:SHORT]} to {job.host}" for job, amounts in far if amounts)
             line = f"clusterfn: sending (Ctrl-C drops it): {shown}"
-            if shown and is_terminal(sys.stderr):
-                redraw(line)
+            if shown and console.is_terminal(sys.stderr):
+                console.redraw(line)
             elif shown and now >= due:
                 due = now + TELL_EVERY_S
-                say(f"{line}\n")
+                console.say(f"{line}\n")
             time.sleep(_LOOK_S)
             unsent = _all_unsent()
-        if moved >= 0 and is_terminal(sys.stderr):
-            redraw("")
+        if moved >= 0 and console.is_terminal(sys.stderr):
+            console.redraw("")
     except KeyboardInterrupt:
-        say("\n")
+        console.say("\n")
     for job, _ in unsent:
         _stop(job)
 
@@ -250,13 +222,13 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
     try:
         if sending is not None:
             amounts = sending.amounts()
-            say(
+            console.say(
                 f"\nclusterfn: still sending {job.id} to {job.host}{f' ({amounts})' if amounts else ''};"
                 " it runs once all of it has arrived.\n  press Ctrl-C again and nothing will run\n"
             )
         else:
             open_jobs.discard(job)  # the lines below say what becomes of it
-            say(
+            console.say(
                 f"\nclusterfn: {job.id} keeps running on {job.host}.\n"
                 f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
                 f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n"
@@ -272,14 +244,14 @@ def nothing_runs() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("\nclusterfn: interrupted while the call was prepared: it was not sent, and nothing of it runs\n")
+        console.say("\nclusterfn: interrupted while the call was prepared: it was not sent, and nothing of it runs\n")
         raise
 
 
 @contextlib.contextmanager
 def preparing(name: str) -> Iterator[None]:
     """Say that the arguments of a call are read and packed, if that takes longer than a moment."""
-    told = threading.Timer(PREPARING_S, say, [f"clusterfn: preparing {name}: reading and packing its arguments\n"])
+    told = threading.Timer(PREPARING_S, console.tell, [f"preparing {name}: reading and packing its arguments"])
     told.daemon = True
     told.start()
     try:
@@ -292,15 +264,15 @@ def _time_for_a_second() -> None:
     """Wait, and say so, for as long as a second Ctrl-C counts."""
     if threading.current_thread() is not threading.main_thread():
         return
-    redrawn = is_terminal(sys.stderr)
+    redrawn = console.is_terminal(sys.stderr)
     if not redrawn:
-        say(f"clusterfn: waiting {_SECOND_INTERRUPT_S:.0f} s for a second Ctrl-C\n")
+        console.tell(f"waiting {_SECOND_INTERRUPT_S:.0f} s for a second Ctrl-C")
     for left in range(int(_SECOND_INTERRUPT_S), 0, -1):
         if redrawn:
-            redraw(f"clusterfn: waiting {left} s for a second Ctrl-C")
+            console.redraw(f"clusterfn: waiting {left} s for a second Ctrl-C")
         time.sleep(1.0)
     if redrawn:
-        redraw("")
+        console.redraw("")
 
 
 def _stop(job: Job[Any] | GroupState) -> None:
@@ -310,50 +282,13 @@ def _stop(job: Job[Any] | GroupState) -> None:
         if not job.done():
             job.stop()
     except ClusterfnError as error:
-        say(
+        console.say(
             f"clusterfn: {job.id} could not be stopped: {error.message}\n"
             f"  it may run on {job.host}; to stop it:  clusterfn cancel {job.id[:SHORT]}\n"
         )
         return
     if isinstance(sending, Sending) and sending.dropped:
-        say(f"clusterfn: {job.id} was not sent completely: nothing of it runs on {job.host}.\n")
+        console.tell(f"{job.id} was not sent completely: nothing of it runs on {job.host}.")
         return
     came_late = job.done() and job.state != CANCELLED
-    say(f"clusterfn: {job.id} {f'had ended already: {job.status}' if came_late else 'was stopped.'}\n")
-
-
-def is_terminal(stream: IO[str] | None) -> bool:
-    """Whether the stream is a terminal that can redraw a line."""
-    return stream is not None and hasattr(stream, "isatty") and stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def say(text: str) -> None:
-    """Print a text of ours without control sequences that a host or another user may have put into it."""
-    _write(sys.stderr, printable(text))
-
-
-def tell(sentence: str) -> None:
-    """Print a sentence of ours on stderr."""
-    say(f"clusterfn: {sentence}\n")
-
-
-def redraw(line: str) -> None:
-    """Replace the present line of the terminal; the cursor stays in it."""
-    _write(sys.stderr, f"\r\x1b[K{fitting(line)}")
-
-
-def fitting(line: str) -> str:
-    """Return a line cut to the terminal's width, with "…" at the end if it was longer."""
-    return shortened(in_one_line(line), shutil.get_terminal_size().columns - 1)
-
-
-def _write(stream: TextIO | None, text: str) -> None:
-    """Print; escape characters that the stream cannot encode."""
-    if stream is None:
-        return
-    try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    stream.flush()
+    console.tell(f"{job.id} {f'had ended already: {job.status}' if came_late else 'was stopped.'}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import job_display, outcome
+from clusterfn.calls import console, job_display, outcome
 from clusterfn.calls.job import PENDING, SHORT
 from clusterfn.errors import MapError
 
@@ -69,7 +69,7 @@ def _show_all(group: GroupState, counter: ProgressCounter, until: float | None) 
         if fresh and one_by_one and not counter.redrawn:
             index = ticking(lambda turn, given=given: group.begun_after(given, turn))  # type: ignore[misc]
             if index is not None:
-                job_display.say(f"[{given + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
+                console.say(f"[{given + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
         index, ended = ticking(lambda turn, given=given: group.ended_after(given, turn))  # type: ignore[misc]
         if ended.error is not None:
             errors[index] = ended.error
@@ -83,13 +83,13 @@ def _show_all(group: GroupState, counter: ProgressCounter, until: float | None) 
     if before < len(group):
         counter.close()
         took = f", completed in {time.monotonic() - begun:.1f} seconds" if group.sent_here else ""
-        job_display.say(f"clusterfn: {len(group) - len(errors)}/{len(group)} returned{took}\n")
+        console.tell(f"{len(group) - len(errors)}/{len(group)} returned{took}")
         if len(errors) < len(group):  # `results` raises the causes of a group that has no value at all
             for cause in causes(errors, most=5):
-                job_display.say(f"  {cause}\n")
+                console.say(f"  {cause}\n")
 
 
-class ProgressCounter(job_display.StatusLine):
+class ProgressCounter(console.StatusLine):
     """How many of a number of calls have ended.
 
     Args:
@@ -102,7 +102,7 @@ class ProgressCounter(job_display.StatusLine):
     def __init__(self, total: int) -> None:
         super().__init__()
         self.total = total
-        self.redrawn = job_display.is_terminal(sys.stderr)
+        self.redrawn = console.is_terminal(sys.stderr)
         self._ended = self._failed = 0
         self._reason = ""
         self._reason_at = 0.0
@@ -124,7 +124,7 @@ class ProgressCounter(job_display.StatusLine):
         self.skip(failed)
         text = f"[{self._ended}/{self.total}] {label} {mark}"
         if not self.redrawn:
-            job_display.say(f"{text}\n")
+            console.say(f"{text}\n")
             return
         if failed and self._failed <= _NAMED:
             self.redraw(text)
@@ -140,7 +140,7 @@ class ProgressCounter(job_display.StatusLine):
         elif reason != self._reason and time.monotonic() >= self._reason_at + _REASON_EVERY_S:
             self._reason, self._reason_at = reason, time.monotonic()
             if reason and group.state == PENDING:
-                job_display.say(f"clusterfn: {group.id[:SHORT]} pending ({reason})\n")
+                console.tell(f"{group.id[:SHORT]} pending ({reason})")
 
     def _redraw(self, tail: str) -> None:
         line = f"[{self._ended}/{self.total}] {self._ended - self._failed} ✓ {self._failed} ✗ {tail}"

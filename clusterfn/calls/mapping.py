@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from clusterfn.bridge import layout
-from clusterfn.calls import chunking, history, job_display, payload_items, remote_state, submit
+from clusterfn.calls import chunking, console, history, job_display, payload_items, remote_state, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, secret_values, send_needs
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup
@@ -175,7 +175,7 @@ def machine_capacity(session: HostState, asked: Resources) -> chunking.MachineCa
 
 
 def say_how(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
-    job_display.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
+    console.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
     gpus, scheduler = one.job.resources.gpus, one.session.scheduler
     if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
@@ -183,11 +183,11 @@ def say_how(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimit
         if group.at_once == 1 and group.count > 1:
             asked = f", as sequential_up_to={how.sequential_up_to} asks"
             mode = f"SEQUENTIAL processing{' to avoid GPU deadlock' if gpus and not scheduler.has_nodes else asked}"
-        job_display.tell(f"Using {mode} ({one.job.name}: {group.count})")
+        console.tell(f"Using {mode} ({one.job.name}: {group.count})")
     if scheduler.has_nodes:
         load = chunking.load_on_controller(group, how, one.job.resources.time_s, limits, scheduler.title)
         if load:
-            job_display.tell(load)
+            console.tell(load)
 
 
 def _counted(group: Group) -> str:
@@ -250,7 +250,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     made.on_interrupt, made.raises, made.given = group.on_interrupt, group.raises, group.given
     history.remember(made, config_file.load().path)
     counted = _counted(cast(Group, job.group))
-    job_display.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
+    console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     tracker = _track(old.session, job, made, old.limits)
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     folder = submit.send_folder(old.session, tracker, made, sent, [])

@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import job_display
+from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config import places
 from clusterfn.config.units import parse_time
@@ -45,9 +45,9 @@ def clean(given: argparse.Namespace) -> int:
     _show(told["kinds"], given, session.root)
     if told["waiting"] and not given.json:
         count = len(told["waiting"])
-        job_display.say(f"clusterfn: kept for {count} jobs that wait or run: what was used since the oldest was sent\n")
+        console.say(f"clusterfn: kept for {count} jobs that wait or run: what was used since the oldest was sent\n")
     elif told["recent"] and not given.json:
-        job_display.say(
+        console.say(
             f"clusterfn: not removed: {told['recent']} used in the last 2 hours, which a program may still need\n"
         )
     return 0
@@ -86,7 +86,7 @@ def _show(kinds: Kinds, given: argparse.Namespace, root: str) -> int:
     if kinds:
         print(screen.table(_DRY_HEAD if given.dry_run else _HEAD, _rows(kinds)))
     freed = screen.size(sum(each["freed"] for each in kinds.values()))
-    job_display.say(in_one_line(f"clusterfn: {freed} {'would be freed' if given.dry_run else 'freed'}") + "\n")
+    console.say(in_one_line(f"clusterfn: {freed} {'would be freed' if given.dry_run else 'freed'}") + "\n")
     return 0
 
 

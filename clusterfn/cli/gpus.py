@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import in_one_line, shortened
-from clusterfn.calls import job_display
+from clusterfn.calls import console
 from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen, target
 from clusterfn.errors import ClusterfnError
@@ -216,7 +216,7 @@ def _once(session: HostState, view: GpuView, as_json: bool) -> int:
     elif told[view.gpus]:
         print(view.lines(told))
     if not told[view.gpus]:
-        job_display.say(f"clusterfn: no GPUs on {session.host.name}: {view.none}\n")
+        console.say(f"clusterfn: no GPUs on {session.host.name}: {view.none}\n")
     return 0
 
 

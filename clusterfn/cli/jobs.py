@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
-from clusterfn.calls import history, job_display
+from clusterfn.calls import console, history, job_display
 from clusterfn.calls.attach import JobInfo
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import jobs as list_jobs
@@ -116,7 +116,7 @@ def result(given: argparse.Namespace) -> int:
     _modules_of_this_folder()
     job = find(given.id, given.host)
     if not _ended(job):
-        job_display.say(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it\n")
+        console.say(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it\n")
     print(written(job.results() if isinstance(job, JobGroup) else job.result(), given.json))
     return 0
 
@@ -130,7 +130,7 @@ def attach(given: argparse.Namespace) -> int:
     else:
         job_display.result(job, f"{job.name} on {job.host}")
     how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
-    job_display.say(f"clusterfn: {job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value\n")
+    console.say(f"clusterfn: {job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value\n")
     return 0
 
 
@@ -148,13 +148,13 @@ def _stacks_of_items(group: JobGroup[Any, Any]) -> int:
     group.wait(_MOMENT_S)
     running = [index for index, state in enumerate(group.states) if state == RUNNING]
     if not running:
-        job_display.say(f"clusterfn: no item of {group.id} runs: it is {group.status}\n")
+        console.say(f"clusterfn: no item of {group.id} runs: it is {group.status}\n")
     for index in running:
         print(f"==> item {index}: {in_one_line(group.label(index))} <==")
         try:
             sys.stdout.write(group.stack(index))
         except ClusterfnError as error:  # it has ended meanwhile
-            job_display.say(f"clusterfn: {error.message}\n")
+            console.say(f"clusterfn: {error.message}\n")
     return 0 if running else 1
 
 
@@ -167,7 +167,7 @@ def cancel(given: argparse.Namespace) -> int:
         except ClusterfnError as error:
             if len(given.ids) == 1:
                 raise
-            job_display.say(f"clusterfn: {job_id}: {error}\n")  # the others are ended all the same
+            console.say(f"clusterfn: {job_id}: {error}\n")  # the others are ended all the same
             failed = True
     return 1 if failed else 0
 
@@ -187,7 +187,7 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> bool:
         done = "was told to stop, and has not ended yet"
         if job.done():
             done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
-    job_display.say(f"clusterfn: {job.id} {job.name} on {job.host} {in_one_line(done)}\n")
+    console.say(f"clusterfn: {job.id} {job.name} on {job.host} {in_one_line(done)}\n")
     return job.done()
 
 

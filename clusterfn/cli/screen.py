@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.calls import job_display
+from clusterfn.calls import console
 
 _OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2"}
@@ -34,7 +34,7 @@ def as_json(value: Any) -> str:
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
     """`text` in a colour if the stream is a terminal and the user has not set NO_COLOR."""
-    if os.environ.get("NO_COLOR") or not job_display.is_terminal(stream):
+    if os.environ.get("NO_COLOR") or not console.is_terminal(stream):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
@@ -47,7 +47,7 @@ class Line:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.redrawn = job_display.is_terminal(stream)
+        self.redrawn = console.is_terminal(stream)
         self._stream = stream
         self._shown = ""
 
@@ -72,7 +72,7 @@ class Block:
     """Lines that change: redrawn in their place on a terminal, elsewhere printed again below an empty line."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._redrawn = job_display.is_terminal(stream)
+        self._redrawn = console.is_terminal(stream)
         self._stream = stream
         self._shown: list[str] | None = None
 

@@ -14,7 +14,7 @@ from clusterfn.api.sweep import space as spaces
 from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.api.sweep.report import Trial
 from clusterfn.api.sweep.space import Configuration, ConfigurationList, Grid
-from clusterfn.calls import job_display
+from clusterfn.calls import console
 from clusterfn.errors import ConfigError
 
 _CATEGORIES = (type(None), bool, int, float, str)
@@ -56,7 +56,7 @@ class SweepSelection:
         if known and isinstance(known[0], int):
             return known[0]
         seed = secrets.randbelow(1 << 32)
-        job_display.tell(f"seed={seed} chooses the same configurations again")
+        console.tell(f"seed={seed} chooses the same configurations again")
         return seed
 
     def minimize(self, wanted: bool) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from clusterfn.api.sweep import scoring
 from clusterfn.api.sweep.space import Configuration
-from clusterfn.calls import job_display, map_display, outcome, payload_items
+from clusterfn.calls import console, map_display, outcome, payload_items
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import ProgressCounter
 
@@ -163,7 +163,7 @@ def cause(error: BaseException) -> str:
 
 
 def show_line(text: str) -> None:
-    job_display.say(f"{text}\n")
+    console.say(f"{text}\n")
 
 
 def distribution(key: str, possible: Sequence[Any], chosen: Sequence[Configuration]) -> str:

@@ -21,7 +21,7 @@ from clusterfn.api.sweep.report import CACHE, JOURNAL, SweepProgress, Trial, cau
 from clusterfn.api.sweep.scoring import Scoring, sequence
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.api.sweep.store import Kept, Store
-from clusterfn.calls import attach, job_display, mapping
+from clusterfn.calls import attach, console, job_display, mapping
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
@@ -53,7 +53,7 @@ class ResultStore:
         try:
             return fingerprint(self.code, sorted(config.items(), key=lambda item: item[0]))
         except Unstable as unstable:
-            job_display.tell(f"this configuration is not cached: {unstable} ({label(config)})")
+            console.tell(f"this configuration is not cached: {unstable} ({label(config)})")
             return None
 
     def keep(self, trial: Trial[Any]) -> None:
@@ -110,7 +110,7 @@ class Runner:
                 wanted = [waiting.get(name) for name in record["names"]]
                 found.update(self._follow(_Following(group, wanted, self._journal), again=True))
                 if stopped := sum(name not in found for name in waiting):
-                    job_display.tell(f"{stopped} of {counted(len(batch))}: had been stopped, and run again")
+                    console.tell(f"{stopped} of {counted(len(batch))}: had been stopped, and run again")
         rest = [each for each in batch if each.name not in found]
         if rest:
             found.update(self._follow(_Following(self._send(rest), rest, self._journal)))
@@ -128,7 +128,7 @@ class Runner:
         for trial in taken.values():
             self._progress.known(trial)
         if taken:
-            job_display.tell(f"{len(taken)} of {counted(len(batch))}: {what}")
+            console.tell(f"{len(taken)} of {counted(len(batch))}: {what}")
 
     def _known(self, config: Configuration) -> Trial[Any] | None:
         record = self._ended.get(config.name)
@@ -157,9 +157,9 @@ class Runner:
         try:
             group = attach.attach(record["group"], record["host"])
         except ConfigError as gone:
-            job_display.tell(f"{record['group'][:SHORT]} is sent again: {gone.message}")
+            console.tell(f"{record['group'][:SHORT]} is sent again: {gone.message}")
             return None
-        job_display.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
+        console.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
         return state_of_group(group) if isinstance(group, JobGroup) else None
 
     def _send(self, batch: Sequence[Configuration]) -> GroupState:

@@ -26,7 +26,7 @@ from clusterfn.api.sweep.run import ResultStore, Runner
 from clusterfn.api.sweep.space import GRID, RANDOM, Configuration
 from clusterfn.api.sweep.store import Store
 from clusterfn.bridge import layout
-from clusterfn.calls import job_display, payload
+from clusterfn.calls import console, payload
 from clusterfn.calls.call import job_name
 from clusterfn.config import places
 from clusterfn.errors import ConfigError, SweepError
@@ -171,7 +171,7 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal
         if any(each.score is not None for each in trials):
             show_line(f"Phase {phase} complete: {counted(len(batch))} tested")
     if cache is not None:
-        job_display.tell(f"cached: {cache.in_words()}; to have all of it computed again, delete that folder")
+        console.tell(f"cached: {cache.in_words()}; to have all of it computed again, delete that folder")
     result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top, asked.group_by)
     for names in result.ghosts:
         journal.add("ghosts", names=names)
@@ -206,7 +206,7 @@ def _begin(
     known = journal.records_of("begin")
     if not known:
         journal.add("begin", **facts, versions=versions)
-        job_display.tell(f"journal {journal.path}")
+        console.tell(f"journal {journal.path}")
     else:
         if unlike := journals.differences(known[0], facts):
             raise ConfigError(
@@ -215,14 +215,14 @@ def _begin(
                 hint="give another file: journal=; between sweeps with cache=True no configuration is computed twice",
             )
         journal.add("resumed", versions=versions)
-        job_display.tell(f"going on with {journal.path}")
+        console.tell(f"going on with {journal.path}")
         without = [key for key, digest in facts["digests"].items() if digest is None]
         without += [function.__name__] if code is None else []
         if without:
             what = ", ".join(without)
-            job_display.tell(f"whether {what} is what it was cannot be seen: it has no content to compare")
+            console.tell(f"whether {what} is what it was cannot be seen: it has no content to compare")
     if code is None and asked.cache is not None:
-        job_display.tell(f"nothing is cached: {function.__name__} has no content to compare")
+        console.tell(f"nothing is cached: {function.__name__} has no content to compare")
 
 
 def _announce(asked: _Asked, journal: SweepJournal, phase: int, batch: Sequence[Configuration]) -> None:

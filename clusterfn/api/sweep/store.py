@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.api.sweep.journal import SweepJournal
-from clusterfn.calls import job_display
+from clusterfn.calls import console
 from clusterfn.config import places
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
@@ -68,7 +68,7 @@ class Store:
                 value, seconds = serialization.part("container").loads(file.read())
             return Kept(value, float(seconds))
         except Exception as error:  # noqa: BLE001 - loading a value runs code of the user's
-            job_display.tell(f"the value of {name} cannot be read ({_said(error)}) and is computed again: {path}")
+            console.tell(f"the value of {name} cannot be read ({_said(error)}) and is computed again: {path}")
             return None
 
     def put(self, key: str, kept: Kept) -> None:
@@ -81,7 +81,7 @@ class Store:
                 serialization.part("container").dump((kept.value, kept.seconds), file)
             part.replace(path)
         except Exception as error:  # noqa: BLE001 - pickling a value runs code of the user's
-            job_display.tell(f"a value cannot be kept ({_said(error)}): {path}")
+            console.tell(f"a value cannot be kept ({_said(error)}): {path}")
             with contextlib.suppress(OSError):
                 part.unlink()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import call, job_display
+from clusterfn.calls import call, console
 from clusterfn.cli import screen, target
 from clusterfn.config.options import names_a_file, parse_options
 from clusterfn.environment import resolve
@@ -92,7 +92,7 @@ def host_state(name: str | None, command: str) -> HostState:
 
 def say(sentence: str) -> None:
     """Write a sentence to stderr, beside the data on stdout."""
-    job_display.say(f"clusterfn: {sentence}\n")
+    console.say(f"clusterfn: {sentence}\n")
 
 
 def find_environment(word: str, session: HostState) -> Built:

@@ -278,7 +278,7 @@ def test_each_configuration_that_ends_has_its_line(capsys):
 
 
 def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
-    monkeypatch.setattr("clusterfn.calls.job_display.is_terminal", lambda stream: True)
+    monkeypatch.setattr("clusterfn.calls.console.is_terminal", lambda stream: True)
     progress = reports.SweepProgress(3, minimize=True)
     for trial in report():
         progress.show(trial)
@@ -290,7 +290,7 @@ def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
 
 
 def test_a_terminal_names_each_failure_above_the_line(capsys, monkeypatch):
-    monkeypatch.setattr("clusterfn.calls.job_display.is_terminal", lambda stream: True)
+    monkeypatch.setattr("clusterfn.calls.console.is_terminal", lambda stream: True)
     progress = reports.SweepProgress(2, minimize=False)
     progress.show(Trial("GRID_0007", {"k": 5}, error=KeyError("k")))
     progress.close()

@@ -19,7 +19,7 @@ import pytest
 
 import clusterfn
 from clusterfn import PayloadError
-from clusterfn.calls import job_display, payload
+from clusterfn.calls import console, job_display, payload
 from clusterfn.calls.files import Directory, File
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
@@ -346,8 +346,8 @@ def test_ctrl_c_while_a_call_is_prepared_says_that_it_was_not_sent(send, tmp_pat
 def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
     monkeypatch.setattr(job_display, "PREPARING_S", 0.0)
     said = threading.Event()
-    monkeypatch.setattr(job_display, "say", lambda line: (sys.stderr.write(line), said.set()))
+    monkeypatch.setattr(console, "tell", lambda line: (sys.stderr.write(line), said.set()))
 
     with job_display.preparing("train"):
         assert said.wait(30)
-    assert capsys.readouterr().err == "clusterfn: preparing train: reading and packing its arguments\n"
+    assert capsys.readouterr().err == "preparing train: reading and packing its arguments"

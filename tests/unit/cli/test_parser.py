@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import attach, history, job_display
+from clusterfn.calls import attach, console, history
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
 from clusterfn.calls.outcome import RemoteTraceback
@@ -407,8 +407,8 @@ def test_json_cannot_obey_on_the_terminal_and_means_the_same():
 
 
 def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
-    job_display.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
-    job_display.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
+    console.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
+    console.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
 
     assert capsys.readouterr().err == "clusterfn: 7f3a x\n\ty\n\r\x1b[K7f3a pending (used by train  x)"
 
