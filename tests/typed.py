@@ -42,6 +42,39 @@ def check_types() -> None:
         assert_type((index, value), tuple[int, float | Exception])
 
 
+class Model:
+    @cluster
+    def fit(self, rate: float) -> str:
+        return f"{rate}"
+
+    @cluster(cores=1)
+    async def fit_later(self, rate: float) -> str:
+        return f"{rate}"
+
+    @classmethod
+    @cluster
+    def made(cls, size: int) -> Model:
+        return cls()
+
+    @staticmethod
+    @cluster
+    def measure(size: int) -> float:
+        return size / 2
+
+
+def check_methods() -> None:
+    assert_type(Model().fit(0.1), str)
+    assert_type(Model().fit_later(0.1), str)
+    assert_type(Model().fit.submit(rate=0.1), Job[str])
+    assert_type(Model().fit.map([0.1]).results(), list[str | Exception])
+    assert_type(Model().fit.on("tensor01")(0.1), str)
+    Model.fit(Model(), 0.1)
+    Model.made(3)
+    Model.measure(3)
+    Model().fit("three")  # type: ignore[arg-type]
+    Model().fit()  # type: ignore[call-arg]
+
+
 def check_keywords() -> None:
     """Each line that has to be an error is one: mypy complains of an `ignore` that nothing needs."""
     third.with_options(gpus=1, time="2h", retries=2)

@@ -19,15 +19,17 @@ from clusterfn.errors import ConfigError
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
-    from typing_extensions import ParamSpec, Unpack
+    from typing_extensions import Concatenate, ParamSpec, Unpack
 
     from clusterfn.calls.group import JobGroup
     from clusterfn.calls.job import Job
 
     P = ParamSpec("P")
+    Q = ParamSpec("Q")
 else:
     P = TypeVar("P")  # typing.ParamSpec is of Python 3.10
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class ClusterFunction(Generic[P, R]):
@@ -62,9 +64,14 @@ class ClusterFunction(Generic[P, R]):
 
         return call.run_call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        call: Callable[..., R] = self
-        return self if instance is None else functools.partial(call, instance)
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Any: ...  # mypy asks this below @classmethod too
+    @overload
+    def __get__(
+        self: ClusterFunction[Concatenate[T, Q], R], instance: T, owner: type | None = None
+    ) -> ClusterFunction[Q, R]: ...
+    def __get__(self, instance: object, owner: type | None = None) -> ClusterFunction[..., R]:
+        return self if instance is None else BoundFunction(self, instance)
 
     @public_api
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -96,6 +103,7 @@ class ClusterFunction(Generic[P, R]):
         chunksize: int | Literal["auto"] = "auto",
         on_error: Literal["raise"],
         sequential_up_to: int | None = None,
+        **constants: Any,
     ) -> JobGroup[R, NoReturn]: ...
     @overload
     def map(
@@ -105,6 +113,7 @@ class ClusterFunction(Generic[P, R]):
         chunksize: int | Literal["auto"] = "auto",
         on_error: Literal["collect"] = "collect",
         sequential_up_to: int | None = None,
+        **constants: Any,
     ) -> JobGroup[R, Exception]: ...
     @public_api
     def map(
@@ -114,17 +123,19 @@ class ClusterFunction(Generic[P, R]):
         chunksize: int | Literal["auto"] = "auto",
         on_error: Literal["collect", "raise"] = "collect",
         sequential_up_to: int | None = None,
+        **constants: Any,
     ) -> JobGroup[R, Any]:
         """Call the function with each item, each call in a process of its own, and return at once.
 
         Args:
             iterables: One for each argument; as for the builtin `map`, the shortest decides how many calls there are.
-                What is the same for all calls is `itertools.repeat(x)`.
             max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
             chunksize: Items that are taken from the queue at a time.
             on_error: "collect": an exception takes the place of a result; "raise": the first one is raised.
             sequential_up_to: Up to this many items run one at a time, more run side by side. Without it, two items that
                 would have to share a GPU of a bare host run one at a time.
+            constants: Keyword arguments of the function that are the same for all calls, sent once. To pass one with
+                the name of an option above, use `itertools.repeat(x)` as an iterable.
 
         Returns:
             A `JobGroup`: `results()` waits for all of them, iterating gives each as it ends.
@@ -135,7 +146,7 @@ class ClusterFunction(Generic[P, R]):
             RuntimeError: Inside a job.
 
         Example:
-            >>> group = train.map([1e-4, 1e-3, 1e-2], max_parallel=2)
+            >>> group = train.map([1e-4, 1e-3, 1e-2], max_parallel=2, epochs=10)
             >>> group.results()
         """
         if inside_job():
@@ -143,7 +154,8 @@ class ClusterFunction(Generic[P, R]):
         from clusterfn.calls import mapping
 
         how = mapping.parse_map_options(max_parallel, chunksize, sequential_up_to)
-        return mapping.run(self.__wrapped__, iterables, self.options, how, on_error)
+        mapping.check_constants(self.__wrapped__, constants)
+        return mapping.run(self.__wrapped__, iterables, self.options, how, on_error, constants)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself in this process."""
@@ -201,6 +213,24 @@ class ClusterFunction(Generic[P, R]):
     __name__: str
     __qualname__: str
     _mark: Any
+
+
+class BoundFunction(ClusterFunction[P, R]):
+    """A decorated method of an object, which is its first argument."""
+
+    def __init__(self, method: ClusterFunction[..., R], instance: object) -> None:
+        called = functools.partial(method.__wrapped__, instance)
+        functools.update_wrapper(called, method.__wrapped__, updated=())
+        del called.__wrapped__  # type: ignore[attr-defined]  # else it would travel too
+        super().__init__(called, method.options)
+        self._parts = (method, instance)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle as the decorated method and the object."""
+        return BoundFunction, self._parts
+
+    def _on_its_way(self) -> tuple[Any, ...]:
+        return functools.partial, self._parts
 
 
 def _mark(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:

@@ -6,6 +6,7 @@ function, arguments of each item -> host, environment -> bytes -> who gets how m
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import posixpath
 import secrets
@@ -22,7 +23,7 @@ from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import SHORT
 from clusterfn.config import config_file, units
-from clusterfn.config.options import Options
+from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Group, JobSpec, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.hosts import remote_files
@@ -37,6 +38,7 @@ R = TypeVar("R")
 OnError = Literal["collect", "raise"]
 _TIMEOUT_S = 60.0
 _MANY = 500
+_KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to")  # of `map` itself
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 
 
@@ -55,9 +57,9 @@ class Caller:
 
 def run(
     function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, how: MapOptions,
-    on_error: OnError = "collect", caller: Caller = Caller(),
+    on_error: OnError = "collect", constants: Mapping[str, Any] | None = None, caller: Caller = Caller(),
 ) -> JobGroup[R, Any]:  # fmt: skip
-    """Send `function(*each)` for each tuple of `zip(*iterables)`, and give the group.
+    """Send `function(*each, **constants)` for each tuple of `zip(*iterables)`, and give the group.
 
     Raises:
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
@@ -71,7 +73,7 @@ def run(
     labels = caller.labels or [payload_items.label(args) for args in calls]
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
-    one, packed = _prepare(function, calls, options)
+    one, packed = _prepare(function, calls, constants, options)
     session, limits = one.session, SchedulerLimits()
     with job_display.nothing_runs():
         if session.scheduler.has_nodes:
@@ -102,6 +104,24 @@ def parse_map_options(max_parallel: object, chunksize: object, sequential_up_to:
     return MapOptions(_number("max_parallel", max_parallel, 1), chunk, turns)
 
 
+def check_constants(function: Callable[..., Any], constants: Mapping[str, object]) -> None:
+    """Check the other keywords of `map`: each must be one of the function's.
+
+    Raises:
+        ConfigError: The function has no such argument.
+    """
+    try:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values() if constants else ()
+    except (TypeError, ValueError, NameError):  # of a builtin; of an annotation that fails
+        return
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return
+    own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    for keyword, value in constants.items():
+        if keyword not in own:
+            raise unknown("map() has", keyword, value, [*_KEYWORDS, *own])
+
+
 def _number(name: str, value: object, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name}={value!r} is not a number of items", hint=f"give a whole number of {least} or more")
@@ -128,13 +148,13 @@ def _track(session: HostState, job: JobSpec, made: GroupState, limits: Scheduler
 
 
 def _prepare(
-    function: Callable[..., Any], calls: list[tuple[Any, ...]], options: Options
+    function: Callable[..., Any], calls: list[tuple[Any, ...]], constants: Mapping[str, Any] | None, options: Options
 ) -> tuple[Prepared, payload_items.Items]:
     """Prepare it as one call, with the function and all items as its payload."""
     kept: list[payload_items.Items] = []
 
     def pack(target: tuple[int, int] | None) -> Payload:
-        kept[:] = [payload_items.pack(function, calls, target)]
+        kept[:] = [payload_items.pack(function, calls, target, constants)]
         return kept[0].payload
 
     prepared = prepare_packed(function, pack, options)

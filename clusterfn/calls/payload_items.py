@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -41,25 +41,29 @@ class Items:
 
 
 def pack(
-    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], target: tuple[int, int] | None = None
-) -> Items:
-    """Pack the calls `function(*args)` as bytes.
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], target: tuple[int, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> Items:  # fmt: skip
+    """Pack the calls `function(*args, **constants)` as bytes.
 
     Args:
         function: What to call.
         calls: The arguments of each call.
         target: As for `payload.pack`.
+        constants: Keyword arguments of all calls; they travel with the function.
 
     Raises:
-        TypeError: The function does not take so many arguments.
+        TypeError: The function does not take these arguments.
         PayloadError: The function or an item cannot travel; the message says which, and by what.
     """
+    constants = constants or {}
     for args in {len(args): args for args in calls}.values():
-        check_arguments(function, args, {})
+        check_arguments(function, args, constants)
     keep_registrations()
     packing = _Packing(target)
     items = [packing.item(index, args, function) for index, args in enumerate(calls)]
-    return Items(packing.function(function), b"".join(items), list(itertools.accumulate(map(len, items))))
+    payload = packing.function(function, constants)
+    return Items(payload, b"".join(items), list(itertools.accumulate(map(len, items))))
 
 
 class _Packing:
@@ -81,9 +85,10 @@ class _Packing:
             refused.message = refused.message.replace("the call", f"item {index}", 1)
             raise
 
-    def function(self, function: Callable[..., Any]) -> Payload:
-        """Pack the function, after all items, with what they need."""
-        packed = pack_object((function, (), {}), self.needs, self.target, (function, (), {}))
+    def function(self, function: Callable[..., Any], constants: Mapping[str, Any]) -> Payload:
+        """Pack the function and the constants, after all items, with what they need."""
+        apart = {name: self.large.of(value) for name, value in constants.items()}
+        packed = pack_object((function, (), apart), self.needs, self.target, (function, (), constants))
         packed = replace(packed, sources=self.needs.texts, logging=serialization.part("logs").describe())
         return self.needs.as_payload(self._bytes(packed), self.blobs)
 

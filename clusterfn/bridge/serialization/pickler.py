@@ -204,7 +204,7 @@ def _reduce_named(obj: Any) -> Any:
     if kind.__name__ == "Inside" and kind.__module__ == f"{__package__}.stand_ins":
         reduction: tuple[Any, ...] = obj.on_its_way_back()
         return reduction
-    if kind.__name__ == "ClusterFunction" and kind.__module__ == "clusterfn.api.decorator":
+    if kind.__module__ == "clusterfn.api.decorator" and kind.__name__ in ("ClusterFunction", "BoundFunction"):
         going: tuple[Any, ...] = obj._on_its_way()
         return going
     if kind is io.TextIOWrapper and obj is not sys.stdout and obj is not sys.stderr:

@@ -330,6 +330,15 @@ class Pressed:
         raise KeyboardInterrupt
 
 
+class Fitted:
+    @clusterfn.cluster
+    def fit(self, rows): ...
+
+
+def test_a_decorated_method_of_an_object_needs_no_clusterfn_on_the_host():
+    assert b"clusterfn.api" not in pack(Fitted().fit).data
+
+
 @clusterfn.cluster
 def takes(_: object) -> None: ...
 
