@@ -67,6 +67,8 @@ class JobState:
         reason: Its own reason, "Priority"; "" for none.
         scheduler_id: Its own number, "1234" or "1234_[1-5]".
         nodes: How many nodes it asks for, where that is told.
+        expected_start: When the scheduler expects to start a waiting job, by the host's clock, "2026-11-20T14:53:04";
+            "" where it does not say.
     """
 
     phase: str
@@ -74,6 +76,7 @@ class JobState:
     reason: str = ""
     scheduler_id: str = ""
     nodes: int = 1
+    expected_start: str = ""
 
 
 @dataclass(frozen=True)
@@ -260,7 +263,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def in_words(self, state: JobState) -> str:
-        """Say why a job waits, for people: "waiting for its turn"."""
+        """Say why a job waits, and when it may start if that is known: "Priority: waiting for its turn"."""
 
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""

@@ -5,6 +5,7 @@ Tables, and the functions that look things up in them. Nothing here fails on a w
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable
 
@@ -81,11 +82,34 @@ _PER_JOB = re.compile(r"(?:QOS|Assoc)(?:Max|Min).*(?:PerJob|PerJobLimit|PerNode|
 
 
 def in_words(state: JobState) -> str:
-    """Say why a job waits, or its state."""
+    """Say why a job waits, by SLURM's own reason and what it means, and when SLURM expects to start it; or its state.
+
+    Example:
+        >>> in_words(JobState(PENDING, "PENDING", "Priority", expected_start="2026-11-21T14:35:00"))
+        'expected start 21 Nov 14:35 host time; Priority: waiting for its turn'
+    """
     if state.phase != PENDING:
         return state.state.lower().replace("_", " ")
+    start = ""
+    if is_time(state.expected_start):
+        at = datetime.datetime.strptime(state.expected_start, _TIME)
+        start = f"expected start {at.day} {_MONTHS[at.month - 1]} {at:%H:%M} host time; "
     known = _WAITS.get(state.reason) or _never(state)[0]
-    return known or f"SLURM says {state.reason}"
+    if not known:
+        return f"{start}SLURM says {state.reason}"
+    return f"{start}{state.reason}: {known}" if state.reason else f"{start}{known}"
+
+
+_TIME = "%Y-%m-%dT%H:%M:%S"
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def is_time(text: str) -> bool:
+    """Whether it is a time as SLURM writes it, and not "N/A"."""
+    try:
+        return bool(datetime.datetime.strptime(text, _TIME))
+    except ValueError:
+        return False
 
 
 def _key(state: JobState) -> str:

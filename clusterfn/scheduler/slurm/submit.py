@@ -45,7 +45,7 @@ _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXI
 _MB = 2**20
 _ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
 _ID = re.compile(r"^([0-9]+)(?:;\S*)?\s*$", re.MULTILINE)
-_NODES = re.compile(r"(.*)\|([0-9]{1,9})")
+_NODES = re.compile(r"(.*)\|([0-9]{1,9})(?:\|([^|]*))?")
 _MAYBE_SUBMITTED = re.compile(
     r"socket timed out|unable to contact slurm controller|send/recv|zero bytes|connection (?:refused|reset|timed out)"
     r"|communication|transport endpoint|slurm_receive_msg",
@@ -191,8 +191,11 @@ class Slurm(Scheduler):
         return answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))
 
     def watch_command(self) -> tuple[str, ...]:
-        """Ask squeue for all of the user's jobs, those included that ended a short while ago."""
-        shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%j", f"--user={self.user}")
+        """Ask squeue for all of the user's jobs, those included that ended a short while ago.
+
+        %S is what `squeue --start` shows: one question gives reasons and expected starts.
+        """
+        shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%S|%j", f"--user={self.user}")
         return ("squeue", *self._clusters, *shown)
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
@@ -206,9 +209,10 @@ class Slurm(Scheduler):
                 continue
             word = re.split(r"[+ ]", state, maxsplit=1)[0]
             counted = _NODES.fullmatch(told)
-            reason, nodes = (counted[1], int(counted[2])) if counted else (told, 1)
+            reason, nodes, starts = (counted[1], int(counted[2]), counted[3] or "") if counted else (told, 1, "")
             phase = slurm_states.PHASES.get(word, UNKNOWN)
-            seen = JobState(phase, word, "" if reason == "None" else reason, number, nodes)
+            start = starts if phase == PENDING and slurm_states.is_time(starts) else ""
+            seen = JobState(phase, word, "" if reason == "None" else reason, number, nodes, start)
             if name not in states or _ORDER[seen.phase] < _ORDER[states[name].phase]:
                 states[name] = seen
         return states

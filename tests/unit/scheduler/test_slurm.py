@@ -207,6 +207,24 @@ def test_whoever_asks_for_too_many_nodes_is_told_of_their_number_and_not_of_thei
         assert "the partition cannot give one node what it asks for" in slurm.hopeless(alone).message
 
 
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        (
+            "7|PENDING|Priority|1|2026-11-21T04:05:59|a.1",
+            "expected start 21 Nov 04:05 host time; Priority: waiting for its turn",
+        ),
+        ("7|PENDING|Priority|1|N/A|a.1", "Priority: waiting for its turn"),
+        ("7|PENDING|Priority|1||a.1", "Priority: waiting for its turn"),
+        ("7|PENDING|Priority|1|Tomorrow|a.1", "Priority: waiting for its turn"),
+        ("7|PENDING|None|1|2026-02-30T04:05:59|a.1", "SLURM has not said why it waits"),
+        ("7|RUNNING|None|1|2026-11-21T04:05:59|a.1", "running"),
+    ],
+)
+def test_a_waiting_job_names_the_start_that_slurm_expects(line, words):
+    assert slurm.in_words(slurm.parse_states(line)["a.1"]) == words
+
+
 def test_only_a_waiting_job_is_hopeless():
     assert slurm.hopeless(JobState(FINAL, "FAILED", "BadConstraints")) is None
 
@@ -214,9 +232,12 @@ def test_only_a_waiting_job_is_hopeless():
 @pytest.mark.parametrize(
     "state, words",
     [
-        (JobState(PENDING, "PENDING", "Priority"), "waiting for its turn"),
+        (JobState(PENDING, "PENDING", "Priority"), "Priority: waiting for its turn"),
         (JobState(PENDING, "PENDING", ""), "SLURM has not said why it waits"),
-        (JobState(PENDING, "PENDING", "PartitionConfig"), "the partition cannot give one node what it asks for"),
+        (
+            JobState(PENDING, "PENDING", "PartitionConfig"),
+            "PartitionConfig: the partition cannot give one node what it asks for",
+        ),
         (JobState(PENDING, "PENDING", "Brandnew"), "SLURM says Brandnew"),
         (JobState(RUNNING, "COMPLETING"), "completing"),
         (JobState(FINAL, "OUT_OF_MEMORY"), "out of memory"),
@@ -228,7 +249,7 @@ def test_states_in_words(state, words):
 
 def test_the_commands():
     assert slurm.watch_command() == (
-        "squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%j", "--user=ada",
+        "squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%S|%j", "--user=ada",
     )  # fmt: skip
     assert slurm.cancel_command("train.7f3a") == ("scancel", "--user=ada", "--name=train.7f3a")
     assert slurm.evidence_command("12_3") == ("scontrol", "--oneliner", "show", "job", "12_3")
