@@ -28,6 +28,7 @@ ROOMS = [
     ["calls"],
     ["api"],
     ["__init__"],
+    ["notebook"],
     ["cli"],
     ["__main__"],
 ]

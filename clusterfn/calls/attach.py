@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,7 +182,7 @@ class ArrivalStatus(console.StatusLine):
             self.was_needed, self._seen = True, now
             if now - self._began > UNTOLD_S:
                 line = f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it"
-                if console.is_terminal(sys.stderr):
+                if console.can_redraw():
                     self.redraw(line)
                 else:
                     self.say_if_changed(line)
@@ -198,7 +197,7 @@ class ArrivalStatus(console.StatusLine):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.line and console.is_terminal(sys.stderr):
+        if self.line and console.can_redraw():
             self.redraw("")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import posixpath
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -279,7 +278,7 @@ class GroupTracker(BaseTracker):
         """Say that an item has made no progress for long; only of the first such item."""
         if not self.said_quiet:
             self.said_quiet = True
-            if console.is_terminal(sys.stderr):
+            if console.can_redraw():
                 console.redraw("")
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
             which = self.group.label(int(item)) if known else f"an item of {self.group.id[:SHORT]}"

@@ -253,6 +253,7 @@ class Job(concurrent.futures.Future[R]):
     def listen(self, listener: Listener) -> None:
         """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done".
 
+        "note" comes with a sentence of ours.
         "connection" comes with why the host is not connected, and with "" once it is again.
         """
         with self._lock:
@@ -392,9 +393,9 @@ class Job(concurrent.futures.Future[R]):
         self._outputs, self._outputs_to = tuple(patterns), Path.cwd()
 
     def _say(self, line: str) -> None:
-        """Print one line to stderr; if a display shows the job, after what the function has printed."""
+        """Print a sentence of ours; if a display shows the job, after what the function has printed."""
         line = in_one_line(line)
         if self._listeners:
-            self.tell(layout.STDERR, f"clusterfn: {line}\n".encode(errors="backslashreplace"))
+            self.tell("note", line)
         else:
             console.tell(line)

@@ -71,7 +71,9 @@ class _JobDisplay(console.StatusLine):
         self.within_a_line = False
         self.trouble = ""
         self.due = 0.0
-        console.tell(f"{job.id} {where}")
+        self.in_cell = f"clusterfn: {job.id} {where}" if console.cell_status() is not None else ""
+        if not self.in_cell:
+            console.tell(f"{job.id} {where}")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
         job.listen(lambda kind, what: tell((kind, what)))
 
@@ -90,18 +92,29 @@ class _JobDisplay(console.StatusLine):
                 self._status()
             elif kind == "connection":
                 self._connection(what)
+            elif kind == "note":
+                self._note(what)
             else:
                 self._output(kind, what)
 
     def _output(self, name: str, data: bytes) -> None:
-        self.clear()
+        if not self.in_cell:  # where the status line has a place of its own
+            self.clear()
         text = self.decoders[name].decode(data)
         self.spoken, self.within_a_line = True, not text.endswith("\n")
         console.write(sys.stdout if name == "stdout" else sys.stderr, text)
 
+    def _note(self, sentence: str) -> None:
+        if not self.in_cell:
+            self.clear()
+            self._end_line()
+        console.tell(sentence)
+
     def _status(self) -> None:
         moving = "" if self.trouble else self.job.moving
-        if console.is_terminal(sys.stderr):
+        if self.in_cell:
+            self.redraw(f"{self.in_cell}: {self._text(with_clock=True).partition(' ')[2]}")
+        elif console.is_terminal(sys.stderr):
             if moving:
                 self._end_line()
             shown = moving or self.trouble or not self.spoken
@@ -116,9 +129,9 @@ class _JobDisplay(console.StatusLine):
     def _connection(self, trouble: str) -> None:
         """Show the loss of the connection in the status line; without one, print its loss and its return once."""
         changed, self.trouble = bool(trouble) != bool(self.trouble), trouble
-        if not console.is_terminal(sys.stderr) and changed:
+        if not console.can_redraw() and changed:
             console.tell(f"{self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}")
-        elif trouble:
+        elif trouble and not self.in_cell:
             self._end_line()
         self._status()
 
@@ -135,8 +148,11 @@ class _JobDisplay(console.StatusLine):
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
     def clear(self) -> None:
-        """Remove the status line, so that output starts at the left."""
-        if self.line and console.is_terminal(sys.stderr):
+        """Remove the status line, so that output starts at the left; in a notebook it stays, with the last state."""
+        if self.in_cell:
+            self._status()
+            self.close()
+        elif self.line and console.is_terminal(sys.stderr):
             self.redraw("")
 
 
@@ -185,14 +201,14 @@ def finish_sending() -> None:
             far = [(job, sending.amounts()) for job, sending in unsent]
             shown = "; ".join(f"{amounts}, {job.id[:SHORT]} to {job.host}" for job, amounts in far if amounts)
             line = f"clusterfn: sending (Ctrl-C drops it): {shown}"
-            if shown and console.is_terminal(sys.stderr):
+            if shown and console.can_redraw():
                 console.redraw(line)
             elif shown and now >= due:
                 due = now + TELL_EVERY_S
                 console.say(f"{line}\n")
             time.sleep(_LOOK_S)
             unsent = _all_unsent()
-        if moved >= 0 and console.is_terminal(sys.stderr):
+        if moved >= 0 and console.can_redraw():
             console.redraw("")
     except KeyboardInterrupt:
         console.say("\n")
@@ -264,7 +280,7 @@ def _time_for_a_second() -> None:
     """Wait, and say so, for as long as a second Ctrl-C counts."""
     if threading.current_thread() is not threading.main_thread():
         return
-    redrawn = console.is_terminal(sys.stderr)
+    redrawn = console.can_redraw()
     if not redrawn:
         console.tell(f"waiting {_SECOND_INTERRUPT_S:.0f} s for a second Ctrl-C")
     for left in range(int(_SECOND_INTERRUPT_S), 0, -1):

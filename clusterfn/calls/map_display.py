@@ -7,7 +7,6 @@ and for a sweep. `show_until_done` waits for a group with it.
 from __future__ import annotations
 
 import concurrent.futures
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -102,7 +101,7 @@ class ProgressCounter(console.StatusLine):
     def __init__(self, total: int) -> None:
         super().__init__()
         self.total = total
-        self.redrawn = console.is_terminal(sys.stderr)
+        self.redrawn = console.can_redraw()
         self._ended = self._failed = 0
         self._reason = ""
         self._reason_at = 0.0
@@ -144,7 +143,7 @@ class ProgressCounter(console.StatusLine):
 
     def _redraw(self, tail: str) -> None:
         line = f"[{self._ended}/{self.total}] {self._ended - self._failed} ✓ {self._failed} ✗ {tail}"
-        self.redraw(line.rstrip())
+        self.redraw(line.rstrip(), (self._ended, self.total))
 
 
 def _mark(ended: ItemOutcome) -> str:

@@ -55,6 +55,36 @@ def test_the_example_is_kept_without_outputs():
         assert cell.get("outputs", []) == []
 
 
+MAP = """
+import time
+from clusterfn import cluster
+@cluster
+def score(x):
+    if x % 20 == 7:
+        raise ValueError(f"<b>{x}</b>")
+    print("line", x)
+    return x
+values = score.map(range(50)).results()
+"""
+
+
+def test_the_status_of_a_call_is_one_grey_line_and_of_a_map_a_bar_with_four_lines(here, tmp_path):
+    notebook = of_cells(MAP, "score(3)")
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client.execute(cwd=str(tmp_path))
+
+    of_the_map, of_the_call = (cell.outputs for cell in notebook.cells)
+    assert [each.output_type for each in of_the_map] == ["display_data"]
+    html = of_the_map[0].data["text/html"]
+    assert html.count("<progress") == 1 and '<progress value="50" max="50"' in html
+    assert html.partition("</details>")[2].count("</div><div") <= 4, html
+    assert "&lt;b&gt;47&lt;/b&gt;" in html and "<b>" not in html
+    shown, *said, value = of_the_call
+    assert re.fullmatch(r"clusterfn: \w{16} score on here \(.*\): returned \d\d:\d\d", shown.data["text/plain"])
+    assert [(each.name, each.text) for each in said] == [("stdout", "line 3\n")]
+    assert value.data["text/plain"] == "3"
+
+
 CELLS = (
     "from dataclasses import dataclass\nfrom clusterfn import cluster\nSCALE = 2",
     "@dataclass\nclass Point:\n    x: int\n    def moved(self): return Point(self.x + SCALE)",
@@ -145,7 +175,7 @@ class Kernel:
                 self.said += content["text"]
             elif kind == "error":
                 self.error = content
-            elif kind == "execute_result":
+            elif kind in ("execute_result", "display_data", "update_display_data"):
                 self.said += content["data"]["text/plain"]
             ended = kind == "status" and content["execution_state"] == "idle"
             if ended or (words and words in self.said):

@@ -372,6 +372,6 @@ def test_a_job_that_does_nothing_for_long_says_so_in_its_status_until_it_works_a
     job.on_quiet("printed nothing and used no CPU for 10 min")
 
     assert job.status.startswith("RUNNING (printed nothing") and "clusterfn stack 7f3a" in job.status
-    assert sum(kind == "stderr" for kind, _ in heard) == 1
+    assert sum(kind == "note" for kind, _ in heard) == 1
     job.on_quiet("")
     assert job.status == "RUNNING"

@@ -1,0 +1,1 @@
+"""What clusterfn shows in a Jupyter notebook. Imported only inside IPython."""
