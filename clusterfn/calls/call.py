@@ -134,7 +134,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         session.enough(resources)  # before an environment for it is solved, which takes minutes
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
         if warning := session.warning():
-            console.tell(warning)
+            console.warn(warning)
         job = JobSpec(
             id=secrets.token_hex(8),
             name=name,
@@ -230,20 +230,20 @@ def tell_left_out(payload: payloads.Payload) -> None:
     large = sorted(user_modules.too_large - _told)
     if large:
         more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
-        console.tell(
+        console.warn(
             f"not sent, because data files of your packages travel only up to {user_modules.MAX_DATA_FILE >> 20} MB: "
             f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
         )
     withheld = sorted(user_modules.withheld - _told)
     if withheld:
-        console.tell(
+        console.warn(
             f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
             "To send one, pass clusterfn.File(PATH); for a variable of this process use secrets=[NAME]"
         )
     folders = [each for each in payload.shipments if each.is_directory]
     sent = [path for each in folders for _, path in each.members if files.holds_credentials(path)]
     for path in [each for each in dict.fromkeys(sent) if each not in _told]:
-        console.tell(f"{path} looks like a key or a password, and is sent with its Directory")
+        console.warn(f"{path} looks like a key or a password, and is sent with its Directory")
     _told.update(large, withheld, sent)
 
 
@@ -255,7 +255,7 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
     job.fetch_when_done(spec.outputs)
     job.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
-        console.tell(f"{name} was changed since it was imported here; the job gets the file as it is now")
+        console.warn(f"{name} was changed since it was imported here; the job gets the file as it is now")
     for note in prepared.payload.notes:
         console.tell(f"in the arguments {note}")
     history.remember(job, prepared.config)

@@ -5,15 +5,20 @@ The only module that writes to a terminal, besides the tables of the command lin
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 from typing import IO, TYPE_CHECKING, TextIO
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
+from clusterfn.config import config_file
 
 if TYPE_CHECKING:
     from clusterfn.notebook.cell_status import CellStatus
+
+_log = logging.getLogger("clusterfn")
+_QUIET = "CLUSTERFN_QUIET"
 
 
 class StatusLine:
@@ -52,7 +57,7 @@ def cell_status() -> CellStatus | None:
 
     Nothing of ours goes to stderr there, which a notebook shows as an error, in red.
     """
-    if type(sys.stderr).__module__ != "ipykernel.iostream":
+    if type(sys.stderr).__module__ != "ipykernel.iostream" or is_logged():
         return None
     from clusterfn.notebook import cell_status as notebook  # needs IPython, which a kernel has loaded
 
@@ -61,21 +66,47 @@ def cell_status() -> CellStatus | None:
 
 def can_redraw() -> bool:
     """Whether a line of ours can be replaced: on a terminal, and in a notebook."""
-    return is_terminal(sys.stderr) or cell_status() is not None
+    return not is_logged() and (is_terminal(sys.stderr) or cell_status() is not None)
 
 
-def say(text: str) -> None:
+def is_shown(level: int) -> bool:
+    """Whether texts of this level are shown: of the module `logging`, INFO for progress, WARNING for what went wrong.
+
+    $CLUSTERFN_QUIET, or else `quiet:` in clusterfn.yml, hides progress. So does a level of the logger "clusterfn".
+    """
+    given = os.environ.get(_QUIET)
+    quiet = config_file.quiet if given is None else given.lower() not in ("", "0", "false", "no", "off")
+    least = max(_log.level, logging.WARNING if quiet else logging.NOTSET)
+    return level >= least and level > _log.manager.disable
+
+
+def is_logged() -> bool:
+    """Whether the user has given the logger "clusterfn" a handler, which gets our texts instead of stderr."""
+    return any(not isinstance(handler, logging.NullHandler) for handler in _log.handlers)
+
+
+def say(text: str, level: int = logging.INFO) -> None:
     """Print a text of ours without control sequences that a host or another user may have put into it."""
-    cell = cell_status()
-    if cell is not None:
-        cell.say(printable(text))
+    if not is_shown(level):
+        return
+    text = printable(text)
+    if is_logged():
+        if text.strip():
+            _log.log(level, "%s", text.strip().removeprefix("clusterfn: "))
+    elif (cell := cell_status()) is not None:
+        cell.say(text)
     else:
-        write(sys.stderr, printable(text))
+        write(sys.stderr, text)
 
 
 def tell(sentence: str) -> None:
-    """Print a sentence of ours on stderr."""
+    """Print a sentence about progress."""
     say(f"clusterfn: {sentence}\n")
+
+
+def warn(sentence: str) -> None:
+    """Print a sentence about what went wrong or deserves attention, in quiet mode too."""
+    say(f"clusterfn: {sentence}\n", logging.WARNING)
 
 
 def redraw(line: str, progress: tuple[int, int] | None = None) -> None:
@@ -85,6 +116,8 @@ def redraw(line: str, progress: tuple[int, int] | None = None) -> None:
         line: The text.
         progress: How many of how many calls have ended, which a notebook shows as a bar.
     """
+    if not is_shown(logging.INFO) or is_logged():
+        return
     cell = cell_status()
     if cell is not None:
         cell.redraw(in_one_line(line), progress)

@@ -115,7 +115,7 @@ class GroupTracker(BaseTracker):
         for number in numbers:
             self.element_tasks.pop(number).tracker.end()
         if self.element_tasks:
-            console.tell(f"{refused.message}; {len(self.element_tasks)} elements do the work of all")
+            console.warn(f"{refused.message}; {len(self.element_tasks)} elements do the work of all")
             self._check()
             return
         if submit.is_from_host(error):
@@ -261,9 +261,7 @@ class GroupTracker(BaseTracker):
     def _start_others(self, left: int) -> None:
         """Start elements for the items that are left, after the bridge is sent again if others found it damaged."""
         others = self._next(max(1, min(self.spec.elements, math.ceil(left / self.spec.chunk))))
-        console.say(
-            f"clusterfn: {left} of {len(self.group)} items have no process left: {len(others)} more elements start\n"
-        )
+        console.tell(f"{left} of {len(self.group)} items have no process left: {len(others)} more elements start")
         damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
         before: list[Reply[bool]] = []
         with contextlib.suppress(Unreachable):  # they will find it as it is
@@ -282,9 +280,7 @@ class GroupTracker(BaseTracker):
                 console.redraw("")
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
             which = self.group.label(int(item)) if known else f"an item of {self.group.id[:SHORT]}"
-            console.say(
-                f"clusterfn: {which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits\n"
-            )
+            console.warn(f"{which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits")
 
     def cannot_conclude(self, error: ClusterfnError) -> None:
         """End the group: the host cannot conclude one of its elements."""

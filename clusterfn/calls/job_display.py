@@ -9,6 +9,7 @@ import atexit
 import codecs
 import contextlib
 import functools
+import logging
 import queue
 import sys
 import threading
@@ -240,14 +241,16 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
             amounts = sending.amounts()
             console.say(
                 f"\nclusterfn: still sending {job.id} to {job.host}{f' ({amounts})' if amounts else ''};"
-                " it runs once all of it has arrived.\n  press Ctrl-C again and nothing will run\n"
+                " it runs once all of it has arrived.\n  press Ctrl-C again and nothing will run\n",
+                logging.WARNING,
             )
         else:
             open_jobs.discard(job)  # the lines below say what becomes of it
             console.say(
                 f"\nclusterfn: {job.id} keeps running on {job.host}.\n"
                 f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
-                f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n"
+                f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n",
+                logging.WARNING,
             )
         _time_for_a_second()
     except KeyboardInterrupt:
@@ -260,7 +263,8 @@ def nothing_runs() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        console.say("\nclusterfn: interrupted while the call was prepared: it was not sent, and nothing of it runs\n")
+        text = "interrupted while the call was prepared: it was not sent, and nothing of it runs"
+        console.say(f"\nclusterfn: {text}\n", logging.WARNING)
         raise
 
 
@@ -300,11 +304,12 @@ def _stop(job: Job[Any] | GroupState) -> None:
     except ClusterfnError as error:
         console.say(
             f"clusterfn: {job.id} could not be stopped: {error.message}\n"
-            f"  it may run on {job.host}; to stop it:  clusterfn cancel {job.id[:SHORT]}\n"
+            f"  it may run on {job.host}; to stop it:  clusterfn cancel {job.id[:SHORT]}\n",
+            logging.WARNING,
         )
         return
     if isinstance(sending, Sending) and sending.dropped:
-        console.tell(f"{job.id} was not sent completely: nothing of it runs on {job.host}.")
+        console.warn(f"{job.id} was not sent completely: nothing of it runs on {job.host}.")
         return
     came_late = job.done() and job.state != CANCELLED
-    console.tell(f"{job.id} {f'had ended already: {job.status}' if came_late else 'was stopped.'}")
+    console.warn(f"{job.id} {f'had ended already: {job.status}' if came_late else 'was stopped.'}")

@@ -57,12 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_error(error: BaseException, loud: bool) -> int | None:
     """Print what went wrong to stderr; return the exit code, or None for an error that nothing foresaw."""
-    from clusterfn.calls import console  # late, as below: they take time, and `clusterfn --help` is fast
+    import logging  # late, as below: they take time, and `clusterfn --help` is fast
+
+    from clusterfn.calls import console
 
     complaint = describe_error(error, loud)
     if complaint is None:
         return None
-    console.say(f"{complaint.text}\n")
+    console.say(f"{complaint.text}\n", logging.ERROR)
     return complaint.code
 
 

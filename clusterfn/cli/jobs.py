@@ -154,7 +154,7 @@ def _stacks_of_items(group: JobGroup[Any, Any]) -> int:
         try:
             sys.stdout.write(group.stack(index))
         except ClusterfnError as error:  # it has ended meanwhile
-            console.say(f"clusterfn: {error.message}\n")
+            console.warn(error.message)
     return 0 if running else 1
 
 
@@ -167,7 +167,7 @@ def cancel(given: argparse.Namespace) -> int:
         except ClusterfnError as error:
             if len(given.ids) == 1:
                 raise
-            console.say(f"clusterfn: {job_id}: {error}\n")  # the others are ended all the same
+            console.warn(f"{job_id}: {error}")  # the others are ended all the same
             failed = True
     return 1 if failed else 0
 

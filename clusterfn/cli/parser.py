@@ -32,7 +32,7 @@ _OPTION = re.compile(r"--?([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
 _CHOICE = re.compile(r"invalid choice: '([^']*)'")
 _EPILOG = """\
 exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C)
-variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
+variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_QUIET=1, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
 """
 _OF_A_CALL = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment")
 _TARGET = "the function: path of its file, two colons, its name"

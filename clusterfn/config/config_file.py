@@ -22,10 +22,11 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 
 HOST_VARIABLE = "CLUSTERFN_HOST"
-TOP_KEYS = frozenset(["hosts", "default_host"])
+TOP_KEYS = frozenset(["hosts", "default_host", "quiet"])
 LOCAL = Host(name="local", address="", scheduler="local", source="built in", transport="local", environment="current")
 
 running_file: Path | None = None
+quiet = False  # `quiet:` of the file that was loaded last: sentences come from where no configuration is at hand
 
 __all__ = ["LOCAL", "Config", "load", "running"]
 
@@ -39,6 +40,7 @@ class Config:
         default_host: `default_host:`, or None.
         path: The file, or None where there is none.
         named: The hosts of the file itself, in its order.
+        quiet: Whether progress is hidden.
     """
 
     hosts: Mapping[str, Host]
@@ -46,6 +48,7 @@ class Config:
     path: Path | None = None
     named: tuple[str, ...] = ()
     default_place: str = field(default="", compare=False)
+    quiet: bool = False
 
     def resolve(self, name: str | None) -> tuple[Host, str]:
         """Return the host for a call that says `host=name`, and what decided: a clause for messages.
@@ -95,10 +98,11 @@ def load(start: Path | None = None) -> Config:
     Raises:
         ConfigError: The file cannot be read, belongs to another user, has a mistake or another name.
     """
+    global quiet
     path = places.given() or places.found(start or Path.cwd(), running_file or places.running_script())
-    if path is None:
-        return Config({LOCAL.name: LOCAL})
-    return read(path)
+    config = Config({LOCAL.name: LOCAL}) if path is None else read(path)
+    quiet = config.quiet
+    return config
 
 
 def read(path: Path) -> Config:
@@ -135,4 +139,5 @@ def parse(data: bytes, path: Path) -> Config:
         near = did_you_mean(default.text, hosts)
         raise default.error(f'there is no host "{default.text}"{near}', f"the hosts are {', '.join(hosts)}")
     place = default.place if default else ""
-    return Config(hosts, default.text if default else None, path, tuple(named), place)
+    silent = "quiet" in keys and keys["quiet"].as_choice(("true", "false")) == "true"
+    return Config(hosts, default.text if default else None, path, tuple(named), place, silent)

@@ -68,7 +68,7 @@ class Store:
                 value, seconds = serialization.part("container").loads(file.read())
             return Kept(value, float(seconds))
         except Exception as error:  # noqa: BLE001 - loading a value runs code of the user's
-            console.tell(f"the value of {name} cannot be read ({_said(error)}) and is computed again: {path}")
+            console.warn(f"the value of {name} cannot be read ({_said(error)}) and is computed again: {path}")
             return None
 
     def put(self, key: str, kept: Kept) -> None:
@@ -81,7 +81,7 @@ class Store:
                 serialization.part("container").dump((kept.value, kept.seconds), file)
             part.replace(path)
         except Exception as error:  # noqa: BLE001 - pickling a value runs code of the user's
-            console.tell(f"a value cannot be kept ({_said(error)}): {path}")
+            console.warn(f"a value cannot be kept ({_said(error)}): {path}")
             with contextlib.suppress(OSError):
                 part.unlink()
 
