@@ -82,7 +82,9 @@ def submit_call(
     """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays."""
     prepared = prepare(function, args, kwargs, options)
     blobs = {digest: memoryview(bytes(view)) for digest, view in prepared.payload.blobs.items()}
-    return send_call(replace(prepared, payload=replace(prepared.payload, blobs=blobs)))[0]
+    job, _ = send_call(replace(prepared, payload=replace(prepared.payload, blobs=blobs)))
+    job.on_interrupt = options.on_interrupt
+    return job
 
 
 def describe_call(

@@ -34,8 +34,9 @@ _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to ha
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
-    "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome",
-    "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving", "given",
+    "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_connection", "on_lost",
+    "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving",
+    "given",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]
@@ -60,6 +61,9 @@ class JobBackend(Protocol):
 
     def stop(self) -> None:
         """Withdraw the job, or end it with its whole process tree."""
+
+    def show(self, job: Job[R]) -> R:
+        """Show the job until it has ended: what it prints, and why it waits; return its value."""
 
 
 class Job(concurrent.futures.Future[R]):
@@ -97,6 +101,7 @@ class Job(concurrent.futures.Future[R]):
         self._settling = threading.RLock()
         self._pid = os.getpid()
         self.is_stopping = False
+        self.on_interrupt = "detach"
         self._now: tuple[str, str] = (PENDING, "")
 
     # what a user asks
@@ -155,6 +160,22 @@ class Job(concurrent.futures.Future[R]):
         if stream not in _STREAMS:
             raise ValueError(f"{stream!r}: a job has {', '.join(_STREAMS)}")
         return remote_files.read_text(self._tracker.connection, self._tracker.log_path(stream))
+
+    @public_api
+    def follow(self) -> R:
+        """Show why the job waits and what it prints, from its beginning, until it ends; return its value.
+
+        Shows what a plain call shows. After Ctrl-C the job continues, unless it has `on_interrupt="stop"`.
+
+        Raises:
+            KeyboardInterrupt: After Ctrl-C.
+            Exception: As `result`.
+
+        Example:
+            >>> job = train.submit(1e-3)
+            >>> job.follow()
+        """
+        return self._tracker.show(self) if os.getpid() == self._pid else self.result()
 
     @public_api
     def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:
@@ -263,6 +284,12 @@ class Job(concurrent.futures.Future[R]):
             listener(kind, what)
         if self.done():
             listener("done", None)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Call it no longer."""
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
 
     def tell(self, kind: str, what: Any) -> None:
         """Pass it on to the listeners; the first one also gets what was printed before."""

@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.calls import console
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
 
 R = TypeVar("R")
+# Passes what a job prints to a function of the stream's name and the bytes; entered, it waits for the last of them.
+Output = Callable[[Callable[[str, bytes], Any]], AbstractContextManager[Callable[[], None]]]
 _TICK_S = 1.0
 _SECOND_INTERRUPT_S = 3.0
 STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
@@ -35,13 +38,14 @@ _LOOK_S = 0.2
 PREPARING_S = 2.0
 
 
-def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
+def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output | None = None) -> R:
     """Wait for the job and show it meanwhile.
 
     Args:
-        job: It must be followed live.
+        job: It must be followed live, unless `output` is given.
         where: What to say at the start, such as "train on tensor01".
         on_interrupt: "detach" or "stop".
+        output: Where what it prints comes from, if the job itself is not followed live.
 
     Returns:
         The job's value.
@@ -52,12 +56,22 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
     """
     shown = _JobDisplay(job, where)
     try:
-        shown.until_done()
+        with output(lambda name, data: shown.queue.put((name, data))) if output else _no_output() as await_rest:
+            shown.until_done()
+            await_rest()
+            shown.show_rest()
     except KeyboardInterrupt:
         shown.clear()
         interrupted(job, on_interrupt)
         raise
+    finally:
+        job.unlisten(shown.listener)
     return job.result()
+
+
+@contextlib.contextmanager
+def _no_output() -> Iterator[Callable[[], None]]:
+    yield lambda: None
 
 
 class _JobDisplay(console.StatusLine):
@@ -76,7 +90,8 @@ class _JobDisplay(console.StatusLine):
         if not self.in_cell:
             console.tell(f"{job.id} {where}")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
-        job.listen(lambda kind, what: tell((kind, what)))
+        self.listener = lambda kind, what: tell((kind, what))
+        job.listen(self.listener)
 
     def until_done(self) -> None:
         self._status()
@@ -96,6 +111,13 @@ class _JobDisplay(console.StatusLine):
             elif kind == "note":
                 self._note(what)
             else:
+                self._output(kind, what)
+
+    def show_rest(self) -> None:
+        """Print the output that came with the end or after it."""
+        while not self.queue.empty():
+            kind, what = self.queue.get()
+            if kind in self.decoders:
                 self._output(kind, what)
 
     def _output(self, name: str, data: bytes) -> None:

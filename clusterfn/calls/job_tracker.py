@@ -6,19 +6,21 @@ run on the connection's reader thread, so they must not wait for an answer.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
 import posixpath
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.calls import outcome
+from clusterfn.calls import job_display, outcome
 from clusterfn.calls.job import PENDING, RUNNING, STARTING, Job
 from clusterfn.calls.liveness import LivenessMonitor
-from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError
+from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
+R = TypeVar("R")
 _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
 _UNREACHABLE = "the scheduler is unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
+_REST_S = 15.0  # for the last of what a job has printed, after its outcome
 
 
 class JobListener(Protocol):
@@ -138,6 +142,8 @@ class Tracker(BaseTracker):
         laid_out: The answer to the sending of its folder, if this process has sent it.
         events_read: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
+        has_outcome: Whether its final outcome has come.
+        shown_by: What else gets the output of the present attempt and of later ones, besides the job if it is live.
     """
 
     def __init__(self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
@@ -145,6 +151,7 @@ class Tracker(BaseTracker):
         self.bridge = bridge
         self.scheduler_id = ""
         self.doubt: SubmitError | None = None
+        self.has_outcome = False
         self.attempt = 1
         self.events_read = 0
         self.live = live
@@ -156,6 +163,8 @@ class Tracker(BaseTracker):
         self.arriving_outcome: outcome.Arriving | None = None
         self._partial = b""
         self._ended: set[int] = set()
+        self.shown_by: list[Callable[[str, bytes], Any]] = []
+        self._choosing_attempt = threading.Lock()
         self._receiving: Transfer
 
     @property
@@ -209,16 +218,17 @@ class Tracker(BaseTracker):
 
     def follow(self, job: JobListener, attempt: int) -> None:
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""
-        self.attempt = attempt
+        with self._choosing_attempt:
+            self.attempt = attempt
+            shown_by = [*self.shown_by, *([job.on_output] if self.live else [])]
         self._watch_connection(job)
         self._partial, self.events_read = b"", 0
         folder, connection = self.attempt_folder, self.connection
         self._follows = [
             connection.follow(posixpath.join(folder, layout.EVENTS), lambda data: self._on_events(job, data))
         ]
-        for name in (layout.STDOUT, layout.STDERR) if self.live else ():
-            on_output = functools.partial(job.on_output, name)
-            self._follows.append(connection.follow(posixpath.join(folder, name), on_output))
+        for on_output in shown_by:
+            self._follows += self._follow_output(folder, on_output)
         arriving = self.arriving_outcome = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
         waiting = connection.wait(
             posixpath.join(folder, layout.OUTCOME),
@@ -228,6 +238,38 @@ class Tracker(BaseTracker):
         )
         self._receiving = Transfer("receiving its value:", [waiting])
         waiting.add_done_callback(lambda reply: self.receive_outcome(job, reply))
+
+    def _follow_output(self, folder: str, on_output: Callable[[str, bytes], Any]) -> list[Reply[int]]:
+        return [
+            self.connection.follow(posixpath.join(folder, name), functools.partial(on_output, name))
+            for name in (layout.STDOUT, layout.STDERR)
+        ]
+
+    def show(self, job: Job[R]) -> R:
+        """Show why the job waits and what it prints, from the beginning of the present attempt; return its value."""
+        output = None if self.live else self._output
+        return job_display.result(job, f"{job.name} on {job.host}", job.on_interrupt, output)
+
+    @contextlib.contextmanager
+    def _output(self, on_output: Callable[[str, bytes], Any]) -> Iterator[Callable[[], None]]:
+        """Pass on what is printed; give a function that waits for the last of it once the job has ended."""
+        with self._choosing_attempt:
+            self.shown_by.append(on_output)
+            folder = self.attempt_folder
+        follows = self._follow_output(folder, on_output)
+        last = self.connection.wait(posixpath.join(folder, layout.OUTCOME), drain=follows)
+        try:
+            yield lambda: self._await_last(last)
+        finally:
+            self.shown_by.remove(on_output)
+            last.cancel()
+            for each in follows:
+                each.cancel()
+
+    def _await_last(self, last: Reply[bytes]) -> None:
+        if self.has_outcome:  # else there is none to wait for: it was refused, or moved to another session
+            with contextlib.suppress(Unreachable):  # the outcome is known, and the output stays on the host
+                last.exception(_REST_S)
 
     def _watch_connection(self, job: JobListener) -> None:
         """Report to the job while its host is not connected."""
@@ -327,6 +369,7 @@ class Tracker(BaseTracker):
             self.cancel_at_scheduler()
             exit_flush.remove_folder(self.connection, self.folder)
             return
+        self.has_outcome = True
         arriving, self.arriving_outcome = self.arriving_outcome, None
         exit_flush.run_in_thread(
             lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome"

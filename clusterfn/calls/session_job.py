@@ -54,6 +54,7 @@ class SessionCallJob(Job[R]):
     def move(self, held: Job[Any], tracker: SessionCallTracker) -> None:
         """Move it to another session, because the first ended before its turn."""
         self.tracker.end()
+        tracker.shown_by = self.tracker.shown_by
         self.held, self.folder = held, tracker.folder
         self.tracker = self._tracker = tracker
 
