@@ -157,7 +157,7 @@ def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
     if len(_ids(found) | arriving.keys()) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
         several += [f"{part} on its way to {name}" for part, name in arriving.items()]
-        raise ConfigError(f"{job_id} fits {len(several)} jobs", evidence=several[:10], hint="give more digits")
+        raise ConfigError(f"{job_id} fits {len(several)} jobs", evidence=several[:10], hint="use a longer id")
     if not found:
         raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed)
     return found[0] if len(found) == 1 else _sender(found)
@@ -213,7 +213,7 @@ def _no_such(
     if elsewhere:
         return ConfigError(
             f"there is no job {job_id} on {names}: it was sent to {', '.join(elsewhere)}",
-            hint=f"leave the host out, or name that one: --host {elsewhere[0]}",
+            hint=f"leave the host out, or name that one: {elsewhere[0]}",
         )
     if partly_on:
         return ConfigError(
@@ -235,14 +235,15 @@ def _no_such(
 def _sender(found: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     """Choose the host that a job was sent to among several that show it, such as login nodes with one home."""
     session, folder = found[0]
+    job_id = posixpath.basename(folder)
     spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
     sent_to = json.loads(spec)["host"]
     chosen = next((each for each in found if each[0].host.name == sent_to), None)
     if chosen is None:
         names = [session.host.name for session, _ in found]
         raise ConfigError(
-            f"{posixpath.basename(found[0][1])} is seen on {', '.join(names)}, and was sent to a host named {sent_to}",
-            hint=f"say which: --host {names[0]}, or attach(..., host={names[0]!r})",
+            f"{job_id} is seen on {', '.join(names)}, and was sent to a host named {sent_to}",
+            hint=f"say which: clusterfn COMMAND {job_id} {names[0]}, or attach({job_id!r}, host={names[0]!r})",
         )
     return chosen
 

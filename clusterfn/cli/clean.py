@@ -45,7 +45,7 @@ def clean(given: argparse.Namespace) -> int:
     _show(told["kinds"], given, session.root)
     if told["waiting"] and not given.json:
         count = len(told["waiting"])
-        console.say(f"clusterfn: kept for {count} jobs that wait or run: what was used since the oldest was sent\n")
+        console.tell(f"kept for {count} jobs that wait or run: what was used since the oldest was sent")
     elif told["recent"] and not given.json:
         console.say(
             f"clusterfn: not removed: {told['recent']} used in the last 2 hours, which a program may still need\n"

@@ -216,7 +216,7 @@ def _once(session: HostState, view: GpuView, as_json: bool) -> int:
     elif told[view.gpus]:
         print(view.lines(told))
     if not told[view.gpus]:
-        console.say(f"clusterfn: no GPUs on {session.host.name}: {view.none}\n")
+        console.tell(f"no GPUs on {session.host.name}: {view.none}")
     return 0
 
 

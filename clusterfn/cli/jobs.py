@@ -1,49 +1,54 @@
-"""`clusterfn jobs`, `logs`, `result`, `attach`, `stack` and `cancel`: jobs that were started earlier, or elsewhere."""
+"""`clusterfn jobs`: the jobs on one host, on several, or on all hosts at once."""
 
 from __future__ import annotations
 
 import argparse
-import codecs
-import concurrent.futures
-import os
-import queue
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
-from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
-from clusterfn.calls import console, history, job_display
+from clusterfn.bridge.supervisor.text import shortened
+from clusterfn.calls import console, history
 from clusterfn.calls.attach import JobInfo
-from clusterfn.calls.attach import attach as find
-from clusterfn.calls.attach import jobs as list_jobs
-from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import CANCELLED, PENDING, RUNNING, SHORT, Job
+from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen, target
-from clusterfn.cli.run import written
-from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.cli.complaint import describe_error
+from clusterfn.cli.selection import list_on, narrowed
+from clusterfn.config import config_file
+from clusterfn.errors import ConfigError
 
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "DETAIL")
 _MESSAGE = 130
-_MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
-_END_S = 60.0
 
 
 def jobs(given: argparse.Namespace) -> int:
-    """Print the jobs of a host, newest first."""
-    known, host, _ = target.host(given.host, "jobs")
-    found = list_jobs(host.name)
+    """Print the jobs, newest first; return 1 if one of several hosts could not list its own."""
+    known, hosts = _hosts(given)
+    found, failed = list_on(hosts)
+    for name, error in failed.items():
+        if len(hosts) == 1:
+            raise error
+        complaint = describe_error(error)
+        console.warn(f"no jobs of {name} are shown: {complaint.text if complaint else error}")
+    shown = narrowed(found, given)
     if given.json:
-        print(screen.as_json([asdict(job) for job in found]))
-    elif found:
-        print(screen.table(_HEAD, _rows(found)))
-    else:
-        print(f"clusterfn: no jobs on {host.name}", file=sys.stderr)
-    others = [name for name in history.hosts(known.path) if name in known.hosts and name != host.name]
-    if others and not given.host and not given.json:
-        print(f"clusterfn: jobs were sent to {', '.join(others)} too: clusterfn jobs {others[0]}", file=sys.stderr)
-    return 0
+        print(screen.as_json([asdict(job) for job in shown]))
+    elif shown:
+        print(screen.table(_HEAD, _rows(shown)))
+    if not given.json:
+        _say_what_is_not_shown(given, known, hosts, found, shown)
+    return 1 if failed else 0
+
+
+def _hosts(given: argparse.Namespace) -> tuple[config_file.Config, list[str]]:
+    if not given.all_hosts:
+        names = given.hosts or [None]
+        resolved = [target.host(name, "jobs") for name in names]
+        return resolved[0][0], list(dict.fromkeys(host.name for _, host, _ in resolved))
+    if given.hosts:
+        raise ConfigError("--all-hosts and a HOST contradict each other", hint="leave out one of them")
+    known = config_file.load()
+    return known, list(known.named or known.hosts)
 
 
 def _rows(found: Sequence[JobInfo]) -> list[list[str]]:
@@ -55,6 +60,19 @@ def _rows(found: Sequence[JobInfo]) -> list[list[str]]:
     ]
 
 
+def _say_what_is_not_shown(
+    given: argparse.Namespace, known: config_file.Config, hosts: Sequence[str], found: Sequence[JobInfo],
+    shown: Sequence[JobInfo],
+) -> None:  # fmt: skip
+    if not found:
+        console.tell(f"no jobs on {', '.join(hosts)}")
+    elif not shown:
+        console.tell(f"none of {len(found)} jobs on {', '.join(hosts)} fits -n, --state and --since")
+    others = [name for name in history.hosts(known.path) if name in known.hosts and name not in hosts]
+    if others and not given.hosts:
+        console.tell(f"other hosts with jobs: {', '.join(others)} (clusterfn jobs --all-hosts)")
+
+
 def shortest(ids: Sequence[str]) -> int:
     """Count the digits that tell these ids apart; at least as many as every command wants.
 
@@ -63,142 +81,3 @@ def shortest(ids: Sequence[str]) -> int:
         5
     """
     return next((n for n in range(SHORT, 16) if len({each[:n] for each in ids}) == len(set(ids))), 16)
-
-
-def logs(given: argparse.Namespace) -> int:
-    """Print what a job has printed; with --follow until it ends."""
-    if given.follow and given.stream == "scheduler":
-        raise ConfigError("the scheduler's words cannot be followed", hint="leave out -f")
-    job = find(given.id, given.host, live=given.follow)
-    if isinstance(job, JobGroup):
-        _logs_of_items(job, given)
-    elif given.follow:
-        _follow(job, given.stream)
-    else:
-        _write(job.logs(given.stream), given.stream)
-    return 0
-
-
-def _write(text: str, stream: str) -> None:
-    """Write the function's output as it is; what the scheduler or the host's shell said, without escapes."""
-    sys.stdout.write(printable(text) if stream == "scheduler" else text)
-
-
-def _logs_of_items(group: JobGroup[Any, Any], given: argparse.Namespace) -> None:
-    """Print what each item has printed, one after another."""
-    if given.follow or given.stream == "scheduler":
-        attach = f"clusterfn attach {group.id[:SHORT]} follows it; without -f its items' output is shown"
-        hint = attach if given.follow else "leave out --scheduler"
-        raise ConfigError(f"{group.id} is a group of {len(group)} items", hint=hint)
-    group.wait(_MOMENT_S)
-    for index, state in enumerate(group.states):
-        printed = "" if state == PENDING else group.logs(index, given.stream)
-        if printed:
-            print(f"==> item {index}: {in_one_line(group.label(index))} ({state.lower()}) <==")
-            _write(printed, given.stream)
-
-
-def _follow(job: Job[Any], stream: str) -> None:
-    """Copy one stream of a job to stdout until the job has ended."""
-    told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    job.listen(lambda kind, what: told.put((kind, what)))
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    kind, what = told.get()
-    while kind != "done":
-        if kind == stream:
-            sys.stdout.write(decoder.decode(what))
-            sys.stdout.flush()
-        kind, what = told.get()
-
-
-def result(given: argparse.Namespace) -> int:
-    """Print the value of a job, as repr or as JSON; wait for it."""
-    _modules_of_this_folder()
-    job = find(given.id, given.host)
-    if not _ended(job):
-        console.say(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it\n")
-    print(written(job.results() if isinstance(job, JobGroup) else job.result(), given.json))
-    return 0
-
-
-def attach(given: argparse.Namespace) -> int:
-    """Follow a job until its end; the exit code says how it ended."""
-    _modules_of_this_folder()
-    job = find(given.id, given.host, live=True)
-    if isinstance(job, JobGroup):
-        job.results()
-    else:
-        job_display.result(job, f"{job.name} on {job.host}")
-    how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
-    console.say(f"clusterfn: {job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value\n")
-    return 0
-
-
-def stack(given: argparse.Namespace) -> int:
-    """Print the stack of every thread of a running job."""
-    job = find(given.id, given.host)
-    if isinstance(job, JobGroup):
-        return _stacks_of_items(job)
-    sys.stdout.write(job.stack())
-    return 0
-
-
-def _stacks_of_items(group: JobGroup[Any, Any]) -> int:
-    """Those of each item that runs; the exit code says whether there was one."""
-    group.wait(_MOMENT_S)
-    running = [index for index, state in enumerate(group.states) if state == RUNNING]
-    if not running:
-        console.say(f"clusterfn: no item of {group.id} runs: it is {group.status}\n")
-    for index in running:
-        print(f"==> item {index}: {in_one_line(group.label(index))} <==")
-        try:
-            sys.stdout.write(group.stack(index))
-        except ClusterfnError as error:  # it has ended meanwhile
-            console.warn(error.message)
-    return 0 if running else 1
-
-
-def cancel(given: argparse.Namespace) -> int:
-    """Withdraw each job that has not started, or end a running one or a group; says which it was."""
-    failed = False
-    for job_id in given.ids:
-        try:
-            failed = not _cancel(find(job_id, given.host)) or failed
-        except ClusterfnError as error:
-            if len(given.ids) == 1:
-                raise
-            console.warn(f"{job_id}: {error}")  # the others are ended all the same
-            failed = True
-    return 1 if failed else 0
-
-
-def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> bool:
-    """Whether it has ended then."""
-    if isinstance(job, Job) and job.cancel():
-        done = "was withdrawn before it started"
-    elif _ended(job):
-        done = f"had ended already: {job.status}"
-    else:
-        job.stop()
-        if isinstance(job, JobGroup):
-            job.wait(_END_S)
-        else:
-            concurrent.futures.wait([job], _END_S)
-        done = "was told to stop, and has not ended yet"
-        if job.done():
-            done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
-    console.say(f"clusterfn: {job.id} {job.name} on {job.host} {in_one_line(done)}\n")
-    return job.done()
-
-
-def _ended(job: Job[Any] | JobGroup[Any, Any]) -> bool:
-    """Whether it has ended, after a moment in which the host can say so."""
-    if isinstance(job, JobGroup):
-        return job.wait(_MOMENT_S)
-    return bool(concurrent.futures.wait([job], _MOMENT_S).done)
-
-
-def _modules_of_this_folder() -> None:
-    """Let values of the user's own classes be loaded: the same modules as for `python -m`."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())

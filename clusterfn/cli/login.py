@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from clusterfn.api import login as api_login
 from clusterfn.bridge.supervisor.text import in_one_line
@@ -18,6 +19,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostKeyError
 from clusterfn.hosts.transports import host_keys, shared_login
 from clusterfn.hosts.transports import trust as keys
+from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.hosts.transports.trust import HostKeys, ShownKey
 
 _HEAD = ("HOST", "ACCOUNT", "SINCE", "KEPT UNUSED FOR")
@@ -26,9 +28,12 @@ _HEAD = ("HOST", "ACCOUNT", "SINCE", "KEPT UNUSED FOR")
 def login(given: argparse.Namespace) -> int:
     """Log in and hold the connection; without a host, list what is held."""
     if given.host is None:
-        return _list()
+        return _list(given.json)
     _, host, _ = target.host(given.host, "login")
     made, new = api_login.hold(host.name)
+    if given.json:
+        print(screen.as_json({**_facts(made), "new": new}))
+        return 0
     state = "logged in" if new else "is held already"
     print(f"{host.name}: {state} as {made.place}, for all your programs here until it was not used for "
           f"{screen.age(made.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
@@ -38,16 +43,26 @@ def login(given: argparse.Namespace) -> int:
 def logout(given: argparse.Namespace) -> int:
     """End what is held; return 1 if there was nothing."""
     _, host, _ = target.host(given.host, "logout")
-    if api_login.logout(host.name):
-        print(f"{host.name}: logged out; jobs there go on")
+    ended = api_login.logout(host.name)
+    if given.json:
+        print(screen.as_json({"host": host.name, "ended": ended}))
+        return 0 if ended else 1
+    if ended:
+        print(f"{host.name}: logged out; jobs there keep running")
         return 0
     print(f"clusterfn: no connection to {host.name} is held", file=sys.stderr)
     return 1
 
 
-def _list() -> int:
+def _facts(held: HeldConnection) -> dict[str, Any]:
+    return {"host": held.host, "account": held.place, "since": held.since, "kept_unused_s": held.ttl_s}
+
+
+def _list(as_json: bool) -> int:
     found = list(shared_login.all_held())
-    if found:
+    if as_json:
+        print(screen.as_json([_facts(each) for each in found]))
+    elif found:
         now = time.time()
         rows = [
             [each.host, each.place, f"{screen.age(now - each.since)} ago", screen.age(each.ttl_s)] for each in found
@@ -125,7 +140,7 @@ def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str
             evidence=[str(key) for key in met.shown],
             hint=f"{command} --fingerprint SHA256:… with the fingerprint that the administrator says",
         )
-    question = "Are these the fingerprints that its administrator says? (or paste his) [y/N] "
+    question = "Do these match the administrator's fingerprints? [y/N, or paste one] "
     while True:
         print(question, end="", file=sys.stderr, flush=True)
         typed = sys.stdin.readline().strip()

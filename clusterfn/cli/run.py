@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction, cluster
-from clusterfn.cli import target
+from clusterfn.cli import screen, target
 from clusterfn.errors import ClusterfnError
 from clusterfn.scheduler.job_script import read_template
 
@@ -33,7 +33,8 @@ def run(given: argparse.Namespace) -> int:
 def script(given: argparse.Namespace) -> int:
     """Show what `run` would send and start."""
     called, args, kwargs = _call(given)
-    print(called.script(*args, **kwargs))
+    text = called.script(*args, **kwargs)
+    print(screen.as_json({"script": text}) if given.json else text)
     return 0
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from clusterfn import public_api
 from clusterfn.api import decorator
 from clusterfn.api.decorator import ClusterFunction
-from clusterfn.cli import FileFailed
+from clusterfn.cli.complaint import FileFailed
 from clusterfn.config import config_file
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
@@ -47,6 +47,36 @@ def host(name: str | None, command: str) -> tuple[config_file.Config, Host, str]
             first = known.named[0]
             error.hint = f"clusterfn {command} {first}; or add `default_host: {first}` to {known.path}"
         raise
+
+
+def split_hosts(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split words into the hosts of clusterfn.yml and all others; a single word is never a host.
+
+    Raises:
+        ConfigError: clusterfn.yml cannot be read.
+    """
+    known = config_file.load().hosts if len(words) > 1 else {}
+    return [word for word in words if word in known], [word for word in words if word not in known]
+
+
+def one_and_host(words: Sequence[str], what: str, command: str) -> tuple[str, str | None]:
+    """Return the one word that is no host, and the host beside it, if there is one.
+
+    Raises:
+        ConfigError: There are more words.
+
+    Example:
+        >>> one_and_host(["7f3a"], "ID", "attach")
+        ('7f3a', None)
+    """
+    hosts, others = split_hosts(words)
+    if len(others) > 1:
+        near = did_you_mean(others[-1], config_file.load().hosts)
+        hint = f"clusterfn {command} {what} [HOST]{near and f'; {others[-1]!r} is no host'}{near}"
+        raise ConfigError(f"{command} takes one {what}, not {' and '.join(others)}", hint=hint)
+    if not others or len(hosts) > 1:
+        raise ConfigError(f"{command} takes one {what} and one HOST", hint=f"clusterfn {command} {what} [HOST]")
+    return others[0], next(iter(hosts), None)
 
 
 def function(text: str) -> Callable[..., Any]:

@@ -517,7 +517,7 @@ def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
     listed, again, ended = capsys.readouterr().out.split("\ntotp-second: ")
     assert re.search(r"totp-second +cfsecond@127.0.0.1:22027 +\d s ago +30 min", listed)
     assert again.startswith("is held already as cfsecond@127.0.0.1:22027")
-    assert ended == "logged out; jobs there go on\n"
+    assert ended == "logged out; jobs there keep running\n"
     assert main(["logout", "totp-second"]) == 1
     assert prompts() == 1
 

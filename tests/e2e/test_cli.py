@@ -244,7 +244,7 @@ def one_home(folder, run, monkeypatch) -> str:
     """A job that three hosts show, sent to the second; nothing here remembers it. Its id."""
     block = f"    scheduler: local\n    root: {folder}/root\n"
     (folder / "clusterfn.yml").write_text(f"hosts:\n  a:\n{block}  b:\n{block}  c:\n{block}")
-    job = run("run", "--host", "b", "work.py::add", "1").stderr.split()[1]
+    job = run("run", "b", "work.py::add", "1").stderr.split()[1]
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "elsewhere"))
     return str(job)
 
@@ -259,7 +259,7 @@ def test_a_job_that_several_hosts_show_is_taken_from_the_one_it_was_sent_to(run,
 def test_a_job_is_listed_under_the_host_it_was_sent_to_and_another_with_its_scheduler_may_be_asked(run, one_home):
     assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "b"]
     assert [job["host"] for job in json.loads(run("jobs", "c", "--json").stdout)] == ["b"]
-    assert " on a had ended" in run("cancel", one_home, "--host", "a").stderr
+    assert " on a had ended" in run("cancel", one_home, "a").stderr
 
 
 def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_home):
@@ -270,8 +270,8 @@ def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_ho
 
     assert ran.returncode == 2
     assert f"{one_home} is seen on a, renamed, c, and was sent to a host named b" in ran.stderr
-    assert "next:  say which: --host a" in ran.stderr
-    assert run("logs", one_home, "--host", "a").stdout == "adding\n"
+    assert f"next:  say which: clusterfn COMMAND {one_home} a" in ran.stderr
+    assert run("logs", one_home, "a").stdout == "adding\n"
     assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "a"]
 
 
@@ -316,6 +316,87 @@ def test_jobs_are_listed_newest_first(run):
     assert table[0].split() == ["ID", "NAME", "HOST", "STATE", "AGE", "DETAIL"]
     assert [line.split()[1] for line in table[1:]] == ["box", "add"]
     assert [(job["name"], job["state"]) for job in listed] == [("box", "RETURNED"), ("add", "RETURNED")]
+
+
+def test_names_filters_and_all_choose_jobs_for_every_command(run):
+    for words in (("work.py::add", "1"), ("work.py::fail", "luck"), ("work.py::add", "2")):
+        run("run", *words)
+    ids = {job["name"]: job["id"] for job in json.loads(run("jobs", "--json").stdout)}  # of add the older one
+
+    values = run("result", "add", "--json")
+    assert values.returncode == 0
+    assert [job["value"] for job in json.loads(values.stdout)] == [4, 3]  # newest first
+    newest = run("result", "add", "-n", "1")
+    assert re.fullmatch(r"==> [0-9a-f]{16} add on here <==\n4\n", newest.stdout)
+    everything = run("result", "--all", "--json")
+    told = {job["id"]: job for job in json.loads(everything.stdout)}
+    assert everything.returncode == 1 and len(told) == 3
+    assert told[ids["fail"]]["error"]["message"] == "no luck"
+    assert "Traceback" in told[ids["fail"]]["error"]["traceback"] and "no luck" in everything.stderr
+    assert run("logs", ids["add"], ids["fail"]).stdout.count("==> ") == 2
+    assert run("logs", "add", "--since", "1h", "--state", "returned", "-n", "1").stdout.endswith("<==\nadding\n")
+
+
+def test_jobs_are_narrowed_by_state_time_and_number(run):
+    for word in ("1", "luck"):
+        run("run", "work.py::add" if word == "1" else "work.py::fail", word)
+
+    def names(*words: str) -> list[str]:
+        return [job["name"] for job in json.loads(run("jobs", "--json", *words).stdout)]
+
+    assert names("-n", "1") == names("--state", "failed") == ["fail"]
+    assert names("--state", "returned,raised", "--since", "1h") == names("--since", "2001-02-03") == ["fail", "add"]
+    assert names("--state", "active") == []
+    assert "none of 2 jobs on here fits" in run("jobs", "--state", "active").stderr
+    wrong = run("jobs", "--state", "retruned")
+    assert wrong.returncode == 2 and "did you mean returned?" in wrong.stderr
+    assert "is no duration and no date" in run("jobs", "--since", "yesterday").stderr
+
+
+def test_jobs_of_all_hosts_are_one_list_and_a_host_that_fails_is_named(folder, run, tmp_path):
+    other = f"  other:\n    scheduler: local\n    root: {tmp_path}/other\n"
+    gone = "  gone:\n    scheduler: bare\n    address: nowhere.invalid\n    transport: openssh\n"
+    text = (folder / "clusterfn.yml").read_text()
+    (folder / "clusterfn.yml").write_text(text + other)
+    run("run", "here", "work.py::add", "1")
+    run("run", "other", "work.py::box", "1")
+
+    listed = run("jobs", "--all-hosts", "--json")
+    assert [(job["name"], job["host"]) for job in json.loads(listed.stdout)] == [("box", "other"), ("add", "here")]
+    assert len(run("jobs", "here", "other").stdout.splitlines()) == 3
+    (folder / "clusterfn.yml").write_text(text + other + gone)
+    partly = run("jobs", "--all-hosts")
+    assert partly.returncode == 1 and len(partly.stdout.splitlines()) == 3
+    assert "no jobs of gone are shown: " in partly.stderr
+
+
+def test_cancel_all_ends_what_runs_and_nothing_else(run, started):
+    first, second = started("work.py::tick", "300"), started("work.py::tick", "300")
+    run("run", "work.py::add", "1")
+
+    ran = run("cancel", "--all", "--json")
+
+    assert ran.returncode == 0
+    assert {job["id"]: job["state"] for job in json.loads(ran.stdout)} == {first: "CANCELLED", second: "CANCELLED"}
+    assert "nothing to cancel" in run("cancel", "--all").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cancel",), "cancel names no job"),
+        (("logs", "add"), "there is no job named 'add'"),
+        (("logs", "7f3a", "-n", "1"), "-n, --state and --since do not apply to ids"),
+        (("attach", "7f3a", "heer"), "did you mean here?"),
+        (("logs", "-f", "7f3a", "90aa"), "-f follows one job, not 2"),
+        (("logs", "-f", "7f3a", "--json"), "cannot follow a job"),
+        (("jobs", "here", "--all-hosts"), "contradict each other"),
+    ],
+)
+def test_words_that_make_no_sense_together_are_refused(run, words, said):
+    ran = run(*words)
+
+    assert ran.returncode == 2 and said in ran.stderr
 
 
 @pytest.mark.parametrize("word", ["xyz", "7f", "ffff"])

@@ -414,7 +414,7 @@ def test_a_job_that_is_looked_for_on_another_host_than_its_own_is_told_where_it_
         attach(job_id, "there")
     assert f"there is no job {job_id} on there: it was sent to here\n" in str(refused.value)
     assert "still on its way" not in str(refused.value)
-    assert "next:  leave the host out, or name that one: --host here" in str(refused.value)
+    assert "next:  leave the host out, or name that one: here" in str(refused.value)
 
 
 def test_an_attached_job_that_runs_is_followed_and_can_be_stopped(hosts, gate):

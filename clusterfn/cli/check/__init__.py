@@ -74,7 +74,8 @@ class Finding:
 
 def check(given: argparse.Namespace) -> int:
     """Run the steps and print what each found; 1 if one of them failed."""
-    return check_host(CheckState(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus))
+    found = CheckState(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus)
+    return _as_json(found) if given.json else check_host(found)
 
 
 def check_host(found: CheckState) -> int:
@@ -94,9 +95,8 @@ def check_host(found: CheckState) -> int:
     return 0
 
 
-def as_json(given: argparse.Namespace) -> int:
+def _as_json(found: CheckState) -> int:
     """Run the steps and print one JSON object when all have ended; 1 if one of them failed."""
-    found = CheckState(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus)
     with _ending_is_an_exception():
         findings = list(_findings(found, lambda: None))
     ready = not _named("FAIL", findings)

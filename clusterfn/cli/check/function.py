@@ -243,6 +243,6 @@ def leave_queue(job: Job[Any], session: HostState) -> None:
             raise ClusterfnError(
                 f"the scheduler did not answer: job {job.id} of this check may still be in its queue",
                 evidence=answer.err.decode("utf-8", "replace").splitlines()[-5:],
-                hint=f"later: clusterfn cancel {job.id} --host {job.host}",
+                hint=f"later: clusterfn cancel {job.id} {job.host}",
             )
         time.sleep(AGAIN_S)

@@ -87,10 +87,17 @@ def lock(given: argparse.Namespace) -> int:
     sessions = [host_state(name, "lock") for name in words.hosts or [None]]
     spec = specification(words.file, given.packages, sessions[0].host)
     if given.check:
-        return _check(spec, sessions, given.gpus)
+        return _check(spec, sessions, given)
     made = [_made(session, spec, given.gpus) for session in sessions]
-    print(screen.table(_HEAD, [_row(each.lock, each.host.name, each.platform) for each in made]))
+    _print_locks(given.json, [_row(each.lock, each.host.name, each.platform) for each in made])
     return 0
+
+
+def _print_locks(as_json: bool, rows: Sequence[Sequence[str]]) -> None:
+    if as_json:
+        print(screen.as_json([dict(zip(map(str.lower, _HEAD), row)) for row in rows]))
+    else:
+        print(screen.table(_HEAD, rows))
 
 
 def _made(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
@@ -119,9 +126,13 @@ def _row(found: EnvironmentLock, host: str, platform: str) -> list[str]:
     return [found.path.name, host, platform, identity, str(len(packages)), python, built_for]
 
 
-def _check(spec: Specification, sessions: list[HostState], gpus: int | None) -> int:
-    old = list(_out_of_date(spec, sessions, gpus))
-    for host, why in old:
+def _check(spec: Specification, sessions: list[HostState], given: argparse.Namespace) -> int:
+    old = dict(_out_of_date(spec, sessions, given.gpus))
+    if given.json:
+        hosts = [session.host.name for session in sessions]
+        print(screen.as_json([{"host": name, "up_to_date": name not in old, "why": old.get(name)} for name in hosts]))
+        return int(bool(old))
+    for host, why in old.items():
         say(f"{host}: {why}; clusterfn env lock {spec.file.name if spec.file else ''} {host}")
     if not old:
         say(f"the lock of {spec.title} is up to date for {', '.join(each.host.name for each in sessions)}")
@@ -145,10 +156,12 @@ def _for_platform(given: argparse.Namespace, words: FileAndHosts) -> int:
     target = SolveTarget(given.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
     if given.check:
         there = solver.current_lock(spec, target) is not None
-        say(f"the lock of {spec.title} is {'up to date' if there else 'out of date'} for {given.platform}")
+        if given.json:
+            print(screen.as_json([{"platform": given.platform, "up_to_date": there}]))
+        else:
+            say(f"the lock of {spec.title} is {'up to date' if there else 'out of date'} for {given.platform}")
         return int(not there)
-    found = solver.lock_for(spec, target, say)
-    print(screen.table(_HEAD, [_row(found, "-", given.platform)]))
+    _print_locks(given.json, [_row(solver.lock_for(spec, target, say), "-", given.platform)])
     return 0
 
 
@@ -175,7 +188,8 @@ def build(given: argparse.Namespace) -> int:
     finally:
         shown.clear()
     say(_result(session, made, new))
-    print(made.id)
+    facts = {"id": made.id, "host": session.host.name, "prefix": made.prefix, "new": new}
+    print(screen.as_json(facts) if given.json else made.id)
     return 0
 
 

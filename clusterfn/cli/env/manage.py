@@ -85,6 +85,17 @@ def gpu_kernel() -> Callable[[], OnGpu | None]:
     return kernel
 
 
+def environment_and_host(given: argparse.Namespace, command: str) -> tuple[Built, HostState]:
+    """Find the one environment that a command is about, on the host beside it.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    word, host = target.one_and_host(given.words, "ID", f"env {command}")
+    session = host_state(host, command)
+    return find_environment(word, session), session
+
+
 def host_state(name: str | None, command: str) -> HostState:
     """Connect to the host of that name, else to the one that a call would use."""
     return open_session(target.host(name, f"env {command}")[1])
@@ -156,8 +167,7 @@ def _users(jobs: Sequence[str]) -> str:
 
 def show_environment(given: argparse.Namespace) -> int:
     """Print all that is known of an environment."""
-    session = host_state(given.host, "show")
-    built = find_environment(given.id, session)
+    built, session = environment_and_host(given, "show")
     prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
     told, plan = read_ready(session, prefix), read_plan(session, prefix)
     if given.json:
@@ -235,27 +245,36 @@ _MOST_LINES = 20
 
 def verify_environment(given: argparse.Namespace) -> int:
     """Check that an environment is whole and works; print a line for each check."""
-    session = host_state(given.host, "verify")
-    built = find_environment(given.id, session)
+    built, session = environment_and_host(given, "verify")
     root = environment_facts.environments_root(session)
     prefix = layout.environment_dir(root, built.id)
     mended = environment_builder.repair_environment(session, root, built.id)
     plan = read_plan(session, prefix)
     found = _imported(session, prefix, plan.get("wanted") or [])
-    problems = [*_files(mended), *_modules(found)]
+    lines = [*_files(mended), *_modules(found)]
+    if not given.json:
+        print("\n".join(in_one_line(line) for line in lines))
+    problems = [*_lost_files(mended), *(f"{name} cannot be imported: {why}" for name, why in found["failed"].items())]
     if problems:
         raise EnvironmentBuildError(
             f"the environment {built.id} does not work", host=session.host.name, stage="environment",
             evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it again",
         )  # fmt: skip
-    if given.gpus:
-        _on_a_card(session, prefix, given.gpus)
+    kernel = _run_on_gpu(session, prefix, given.gpus) if given.gpus else None
+    if given.json:
+        files = {"files": mended["files"], "restored": mended["relinked"]}
+        print(screen.as_json({"id": built.id, **files, **found, "gpu": kernel}))
+    elif kernel is not None:
+        print(in_one_line(f"gpu       {kernel}"))
     return 0
 
 
 def _files(mended: BuildProgress) -> list[str]:
-    """Report on restored files; list those that cannot be restored."""
-    print(f"files     {mended['files']} are there, {mended['relinked']} of them were missing and are back")
+    """Report on restored files."""
+    return [f"files     {mended['files']} are there, {mended['relinked']} of them were missing and are back"]
+
+
+def _lost_files(mended: BuildProgress) -> list[str]:
     lost = mended["lost"]
     return [f"{len(lost)} files are lost: {', '.join(lost[:_MOST_LINES])}"] if lost else []
 
@@ -277,14 +296,12 @@ def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, A
 
 def _modules(found: dict[str, Any]) -> list[str]:
     modules = ", ".join(found["imported"]) or "nothing else, as none of its packages was asked for by name"
-    print(in_one_line(f"imports   Python {found['python']}, {modules}"))
-    if "cuda" in found:
-        print(in_one_line(f"cuda      {found['cuda'] or 'none'}, as torch.version.cuda says"))
-    return [f"{name} cannot be imported: {why}" for name, why in found["failed"].items()]
+    cuda = [f"cuda      {found['cuda'] or 'none'}, as torch.version.cuda says"] if "cuda" in found else []
+    return [f"imports   Python {found['python']}, {modules}", *cuda]
 
 
-def _on_a_card(session: HostState, prefix: str, gpus: int) -> None:
-    """Run a kernel in an ordinary job, because only a job gets GPUs."""
+def _run_on_gpu(session: HostState, prefix: str, gpus: int) -> str:
+    """Run a kernel in an ordinary job, because only a job gets GPUs; say where it ran."""
     where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
     told = call.run_call(gpu_kernel(), (), {}, parse_options(where))
     node, torch, cuda, available, _, capability, total = told or ("", "", "", False, 0, "", 0.0)
@@ -296,16 +313,14 @@ def _on_a_card(session: HostState, prefix: str, gpus: int) -> None:
     if total != TOTAL:
         raise EnvironmentBuildError(
             f"a kernel of PyTorch {torch} computes {total} instead of {TOTAL} on {node}", host=session.host.name,
-            stage="environment", hint="ask the administrator to look at the card",
+            stage="environment", hint="ask the administrator to look at the GPU",
         )  # fmt: skip
-    ran = f"a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}"
-    print(in_one_line(f"card      {node}: {ran}"))
+    return f"{node}: a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}"
 
 
 def remove_environment(given: argparse.Namespace) -> int:
     """Remove an environment that no job uses."""
-    session = host_state(given.host, "remove")
-    built = find_environment(given.id, session)
+    built, session = environment_and_host(given, "remove")
     told = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
     if not told["removed"]:
         raise EnvironmentBuildError(
@@ -313,7 +328,10 @@ def remove_environment(given: argparse.Namespace) -> int:
             evidence=[f"used by job {job}" for job in told.get("used_by") or ()],
             hint="wait for these jobs, or end them: clusterfn cancel ID",
         )  # fmt: skip
-    print(in_one_line(f"removed {built.id} ({built.about}); {_freed(told)}"))
+    if given.json:
+        print(screen.as_json({"removed": [built.id], "freed": told["freed"] or 0, "packages": told["packages"]}))
+    else:
+        print(in_one_line(f"removed {built.id} ({built.about}); {_freed(told)}"))
     return 0
 
 
@@ -323,6 +341,9 @@ def remove_unused(given: argparse.Namespace) -> int:
     root = environment_facts.environments_root(session)
     there = {each.id: each for each in environment_builder.list_environments(session, root)}
     told = environment_builder.remove_unused_environments(session, root, given.days, given.keep, dry=given.dry_run)
+    if given.json:
+        print(screen.as_json({"removed": told["removed"], "kept": told["kept"], "freed": told["freed"] or 0}))
+        return 0
     done = "would remove" if given.dry_run else "removed"
     for env_id in told["removed"]:
         print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))

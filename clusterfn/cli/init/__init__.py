@@ -135,7 +135,7 @@ def leave_script(host: Host, done: Done) -> str:
         there = path.read_text(encoding="utf-8", errors="replace")
         say(f"{SCRIPT} is there already{'' if there == text else ', and stays as it is'}.")
         called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in there else "FILE.py::FUNCTION"
-        return f"python {SCRIPT}" if there == text else f"clusterfn run --host {host.name} {called}"
+        return f"python {SCRIPT}" if there == text else f"clusterfn run {host.name} {called}"
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     done(f"wrote {SCRIPT}, a function that runs on {host.name}")

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,8 +19,9 @@ from clusterfn.calls import attach, console, history
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
 from clusterfn.calls.outcome import RemoteTraceback
-from clusterfn.cli import Complaint, describe_error, jobs, main, parser, screen, target
+from clusterfn.cli import examples, jobs, main, output, parser, screen, selection, target
 from clusterfn.cli.check import function as check_function
+from clusterfn.cli.complaint import Complaint, describe_error
 from clusterfn.cli.run import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
 from clusterfn.hosts.connection import Completed, Reply
@@ -33,7 +35,7 @@ def test_help_and_version_leave_with_zero(words, capsys):
     assert "clusterfn" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [[], ["chek"], ["run"], ["jobs", "--jsno"], ["logs"]])
+@pytest.mark.parametrize("words", [[], ["chek"], ["run"], ["jobs", "--jsno"], ["attach"]])
 def test_wrong_usage_leaves_with_two_and_prints_nothing_on_stdout(words, capsys):
     assert main(words) == 2
     printed = capsys.readouterr()
@@ -47,19 +49,33 @@ def test_a_missing_function_is_all_that_run_asks_for(capsys):
     assert capsys.readouterr().err.endswith("required: FILE.py::FUNCTION\n")
 
 
-def test_logs_of_a_group_leave_out_items_that_printed_nothing(monkeypatch, capsys):
-    group = object.__new__(JobGroup)
+@pytest.fixture
+def group(monkeypatch) -> None:
+    """A group of three, of which one has printed something, as whatever is asked for."""
+    found = object.__new__(JobGroup)
+    found.id, found.name, found.host = "7f3a9b00aa112233", "f", "lab8"
     printed = {0: "", 1: "epoch 1\n", 2: ""}
     for name, value in {
         "wait": lambda *_: True, "states": ["RETURNED", "RAISED", "PENDING"], "label": lambda _, index: f"x={index}",
-        "logs": lambda _, index, stream: printed[index],
+        "logs": lambda _, index, stream: printed[index], "__len__": lambda _: 3, "state": "RUNNING",
     }.items():  # fmt: skip
         monkeypatch.setattr(JobGroup, name, value)
-    monkeypatch.setattr(jobs, "find", lambda *_, live: group)
+    monkeypatch.setattr(output, "find", lambda *_, live: found)
 
-    jobs.logs(SimpleNamespace(id="7f3a", host=None, follow=False, stream="stdout"))
 
+def test_logs_of_a_group_leave_out_items_that_printed_nothing(group, capsys):
+    assert main(["logs", "7f3a"]) == 0
     assert capsys.readouterr().out == "==> item 1: x=1 (raised) <==\nepoch 1\n"
+
+
+def test_logs_of_a_group_as_json_hold_every_item(group, capsys):
+    assert main(["logs", "7f3a", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+
+    assert (told["id"], told["host"], told["state"]) == ("7f3a9b00aa112233", "lab8", "RUNNING")
+    assert [(item["label"], item["state"], item["stdout"]) for item in told["items"]] == [
+        ("x=0", "RETURNED", ""), ("x=1", "RAISED", "epoch 1\n"), ("x=2", "PENDING", ""),
+    ]  # fmt: skip
 
 
 def test_an_unknown_command_names_the_nearest(capsys):
@@ -71,7 +87,7 @@ def test_an_unknown_command_names_the_nearest(capsys):
 @pytest.mark.parametrize(
     ("word", "command"),
     [("list", "jobs"), ("ls", "jobs"), ("status", "jobs"), ("ps", "jobs"),
-     ("kill", "cancel"), ("rm", "cancel"), ("delete", "cancel"),
+     ("kill", "cancel"), ("delete", "rm"), ("download", "pull"), ("ssh", "shell"),
      ("version", "--version"), ("sweep", "clusterfn.sweep(…) in Python")],
 )  # fmt: skip
 def test_what_others_call_a_command_names_ours(word, command, capsys):
@@ -102,26 +118,50 @@ def test_an_option_as_others_call_it_names_ours(option, ours, capsys):
     assert f": {option}; did you mean {ours}? An argument of the function is written " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "host"), [(["jobs", "--host", "tensor01"], "tensor01"), (["gpus", "--host=x"], "x"),
-                                             (["env", "list", "--host"], "HOST")])  # fmt: skip
-def test_a_host_as_an_option_is_told_how_it_is_written(words, host, capsys):
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["jobs", "--host", "tensor01"], "clusterfn jobs tensor01"),
+        (["gpus", "--host=x"], "clusterfn gpus x"),
+        (["env", "list", "--host"], "clusterfn env list HOST"),
+        (["logs", "7f3a", "--host", "tensor01"], "clusterfn logs tensor01 ID"),
+        (["run", "--host", "tensor01", "train.py::train", "1"], "clusterfn run tensor01 FILE.py::FUNCTION"),
+    ],
+)
+def test_a_host_as_an_option_is_told_how_it_is_written(words, written, capsys):
     assert main(words) == 2
-    assert capsys.readouterr().err.endswith(f"; a host is written without --host here: {host}\n")
+    assert capsys.readouterr().err.endswith(f"; write the host without --host: {written}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "rest"),
+    [
+        (["run", "tensor01", "train.py::train", "1"], "tensor01", ("train.py::train", ["1"])),
+        (["-v", "run", "--gpus", "1", "tensor01", "train.py::train"], "tensor01", ("train.py::train", [])),
+        (["run", "tensor01", "--json", "train.py::train", "x=a.py"], "tensor01", ("train.py::train", ["x=a.py"])),
+        (["run", "train.py::train", "a.py"], None, ("train.py::train", ["a.py"])),
+        (["script", "train"], None, ("train", [])),
+    ],
+)
+def test_a_host_before_the_file_is_no_file(words, host, rest):
+    given = parser.make_parser().read(words)
+
+    assert (given.host, (given.target, given.words)) == (host, rest)
+
+
+def test_options_may_come_between_ids_and_host():
+    given = parser.make_parser().read(["logs", "7f3a", "--stderr", "90aa", "--json", "tensor01"])
+
+    assert (given.words, given.stream, given.json) == (["7f3a", "90aa", "tensor01"], "stderr", True)
 
 
 @pytest.mark.parametrize(("follow", "stream", "hint"), [
     (True, "stdout", "clusterfn attach 7f3a follows it; without -f its items' output is shown"),
     (False, "scheduler", "leave out --scheduler"),
 ])  # fmt: skip
-def test_logs_of_a_group_say_what_to_leave_out(follow, stream, hint, monkeypatch):
-    group = object.__new__(JobGroup)
-    monkeypatch.setattr(JobGroup, "__len__", lambda _: 3)
-    group.id = "7f3a9b00aa112233"
-    monkeypatch.setattr(jobs, "find", lambda *_, live: group)
-
-    with pytest.raises(ConfigError) as refused:
-        jobs.logs(SimpleNamespace(id="7f3a", host=None, follow=follow, stream=stream))
-    assert refused.value.hint == hint
+def test_logs_of_a_group_say_what_to_leave_out(follow, stream, hint, group, capsys):
+    assert main(["logs", "7f3a", *(["-f"] if follow else []), *(["--scheduler"] if stream == "scheduler" else [])]) == 2
+    assert capsys.readouterr().err.endswith(f"next:  {hint}\n")
 
 
 def test_a_port_as_ssh_takes_it_is_told_how_it_is_written(capsys):
@@ -185,15 +225,15 @@ def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():
 
 def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("clusterfn.calls.history.ledger_path", lambda: tmp_path / "jobs.jsonl")
-    monkeypatch.setattr(jobs, "list_jobs", lambda host: [])
+    monkeypatch.setattr(selection, "list_jobs", lambda host: [])
     monkeypatch.setenv("CLUSTERFN_HOST", "tensor01")
     for name, config in (("cluster", two_hosts), ("tensor01", two_hosts), ("gone", two_hosts), ("local", "other.yml")):
         history.remember(SimpleNamespace(id="7f3a", host=name, name="f"), config)
 
     assert main(["jobs"]) == 0
-    assert "jobs were sent to cluster too: clusterfn jobs cluster\n" in capsys.readouterr().err
+    assert "other hosts with jobs: cluster (clusterfn jobs --all-hosts)\n" in capsys.readouterr().err
     main(["jobs", "tensor01"])
-    assert "were sent" not in capsys.readouterr().err
+    assert "other hosts" not in capsys.readouterr().err
 
 
 def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkeypatch, capsys):
@@ -390,10 +430,10 @@ def test_table_cells_are_cleaned_and_aligned():
 
 
 def test_an_error_of_a_host_cannot_obey_on_the_terminal(monkeypatch, capsys):
-    def refused(*_):
+    def refused(*_, live):
         raise OutOfMemory("x\x1b]52;c;cm0=\x07", host="lab8", evidence=["\x1b[2Jy"])
 
-    monkeypatch.setattr(jobs, "find", refused)
+    monkeypatch.setattr(output, "find", refused)
 
     assert main(["result", "7f3a"]) == 1
     assert capsys.readouterr().err == "OutOfMemory: x\n  where: host lab8\n  seen:\n    y\n"
@@ -501,7 +541,7 @@ def test_a_job_that_may_still_wait_is_told_with_the_command_that_ends_it(monkeyp
     with pytest.raises(ClusterfnError, match="may still be in its queue") as caught:
         check_function.leave_queue(JOB, Queue(failures=9))
 
-    assert caught.value.hint == "later: clusterfn cancel 50cafb8a11fdb1d0 --host cluster"
+    assert caught.value.hint == "later: clusterfn cancel 50cafb8a11fdb1d0 cluster"
 
 
 def test_an_error_of_ours_is_its_name_and_its_lines():
@@ -549,6 +589,51 @@ def test_an_error_that_nobody_foresaw_is_not_hidden():
 @pytest.mark.parametrize(("ids", "digits"), [(["7f3a11", "90aa33"], 4), (["7f3a11", "7f3a22"], 5), ([], 4)])
 def test_ids_are_shown_as_short_as_they_are_unambiguous(ids, digits):
     assert jobs.shortest(ids) == digits
+
+
+def words_of(line: str) -> list[str]:
+    return shlex.split(line.partition(" | ")[0])
+
+
+@pytest.mark.parametrize("line", [line for lines in examples.EXAMPLES.values() for line in lines])
+def test_every_example_of_a_help_is_a_command_of_ours(line):
+    assert callable(parser.make_parser().read(words_of(line)).run)
+
+
+def test_every_command_shows_examples_of_itself(capsys):
+    for name, lines in examples.EXAMPLES.items():
+        assert main([*name.split(), "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert [line for line in lines if f"  clusterfn {line}\n" not in shown] == []
+        assert all(line.split()[: len(name.split())] == name.split() for line in lines)
+    assert {*examples.EXAMPLES} >= {name for name in parser.make_parser().commands if name != "stop"}
+
+
+@pytest.mark.parametrize("words", [["jobs", "nowhere"], ["gpus", "nowhere"], ["logs", "7f3a", "nowhere"], ["result"]])
+def test_an_error_is_json_too_where_json_is_asked_for(words, two_hosts, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERFN_HOST", "nowhere")
+
+    assert main([*words, "--json"]) == 2
+    printed = capsys.readouterr()
+    error = json.loads(printed.out)["error"]
+    assert (error["type"], error["exit_code"]) == ("ConfigError", 2)
+    assert error["message"] in printed.err and error["hint"] in printed.err
+
+
+def test_wrong_usage_is_json_too_where_json_is_asked_for(capsys):
+    assert main(["jobs", "--jsno", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["error"]["message"] == "unrecognized arguments: --jsno"
+    assert "usage: clusterfn" in printed.err
+
+
+def test_an_exception_of_the_function_is_json_with_its_remote_traceback():
+    error = ValueError("boom")
+    error.__cause__ = RemoteTraceback('"""on lab8\nValueError: boom\n"""')
+
+    assert describe_error(error).facts == {
+        "type": "ValueError", "message": "boom", "traceback": "on lab8\nValueError: boom"
+    }  # fmt: skip
 
 
 def test_what_json_cannot_say_is_refused_by_name():

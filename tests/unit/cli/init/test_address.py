@@ -101,7 +101,7 @@ def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
     assert done.notes == ["wrote first.py, a function that runs on tensor01"]
 
     (folder / "first.py").write_text("mine")
-    assert init.leave_script(host, done) == "clusterfn run --host tensor01 FILE.py::FUNCTION"
+    assert init.leave_script(host, done) == "clusterfn run tensor01 FILE.py::FUNCTION"
     assert (folder / "first.py").read_text() == "mine"
     assert "first.py is there already, and stays as it is." in capsys.readouterr().out
 
@@ -125,4 +125,4 @@ def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):
     init.leave_script(address.begin("tensor01", None, YES).host, init.Done())
     second = address.begin("uni", None, YES).host
 
-    assert init.leave_script(second, init.Done()) == "clusterfn run --host uni first.py::where hello"
+    assert init.leave_script(second, init.Done()) == "clusterfn run uni first.py::where hello"

@@ -1,0 +1,58 @@
+"""`clusterfn cancel`: withdraw jobs that wait, and end those that run."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+from typing import Any
+
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import console
+from clusterfn.calls.attach import attach as find
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.job import CANCELLED, Job
+from clusterfn.cli import screen
+from clusterfn.cli.complaint import error_facts
+from clusterfn.cli.output import facts_of, has_ended
+from clusterfn.cli.selection import ACTIVE, select
+from clusterfn.errors import ClusterfnError
+
+_END_S = 60.0
+
+
+def cancel(given: argparse.Namespace) -> int:
+    """Withdraw each job that has not started, or end a running one or a group; say which it was."""
+    selection = select(given, "cancel", ACTIVE)
+    told: list[dict[str, Any]] = []
+    for job_id, host in selection.jobs:
+        try:
+            told.append(_cancel(find(job_id, host)))
+        except ClusterfnError as error:
+            if selection.single:
+                raise
+            console.warn(f"{job_id}: {error}")  # the others are ended all the same
+            told.append({"id": job_id, "ended": False, "error": error_facts(error)})
+    if given.json:
+        print(screen.as_json(told))
+    elif not told:
+        console.tell("nothing to cancel: no such job waits or runs")
+    return 0 if all(each["ended"] for each in told) else 1
+
+
+def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> dict[str, Any]:
+    """End it, and return what was done."""
+    if isinstance(job, Job) and job.cancel():
+        done = "was withdrawn before it started"
+    elif has_ended(job):
+        done = f"had ended already: {job.status}"
+    else:
+        job.stop()
+        if isinstance(job, JobGroup):
+            job.wait(_END_S)
+        else:
+            concurrent.futures.wait([job], _END_S)
+        done = "was told to stop, and has not ended yet"
+        if job.done():
+            done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
+    console.tell(f"{job.id} {job.name} on {job.host} {in_one_line(done)}")
+    return {**facts_of(job), "ended": job.done(), "done": in_one_line(done)}

@@ -1,0 +1,58 @@
+"""Run one command to its exit code, and report what went wrong: as text on stderr, with `--json` as JSON on stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from clusterfn.cli.complaint import USAGE, Complaint, describe_error
+from clusterfn.cli.parser import make_parser
+from clusterfn.cli.usage import WrongUsage
+
+INTERRUPTED = 130
+
+
+def run_command(words: Sequence[str]) -> int:
+    """Run the command that these words name; return its exit code."""
+    as_json = "--json" in words
+    loud = os.environ.get("CLUSTERFN_DEBUG", "") not in ("", "0")
+    try:
+        given = make_parser().read(words)
+        loud = loud or given.verbose
+        as_json = bool(getattr(given, "json", False))  # a script's own --json is no option of ours
+        code: int = given.run(given)
+        sys.stdout.flush()
+        return code
+    except WrongUsage as error:
+        facts = {"type": "UsageError", "message": error.message}
+        return _print_complaint(Complaint(f"{error.usage}{error}", USAGE, facts), as_json)
+    except SystemExit as leaving:  # argparse has printed its help
+        return int(leaving.code or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError as error:  # a job may also have raised it
+        complaint = describe_error(error, loud)
+        if complaint is not None:
+            return _print_complaint(complaint, as_json)
+        # `clusterfn jobs | head` has read enough: let the flush at exit raise nothing
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # the command's outermost frame: what it does not know it raises
+        complaint = describe_error(error, loud)
+        if complaint is None:  # not foreseen: a defect of ours, which its traceback shows best
+            raise
+        return _print_complaint(complaint, as_json)
+
+
+def _print_complaint(complaint: Complaint, as_json: bool) -> int:
+    """Print what went wrong; return the exit code."""
+    import logging  # late, as below: they take time, and `clusterfn --help` is fast
+
+    from clusterfn.calls import console
+    from clusterfn.cli import screen
+
+    console.say(f"{complaint.text}\n", logging.ERROR)
+    if as_json:
+        print(screen.as_json({"error": {**complaint.facts, "exit_code": complaint.code}}), flush=True)
+    return complaint.code

@@ -1,0 +1,41 @@
+"""The examples that `clusterfn COMMAND --help` shows, without the word `clusterfn`; a test parses each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+EXAMPLES: Mapping[str, Sequence[str]] = {
+    "init": ("init ada@tensor01.example.edu", "init tensor01 --yes", "init ada@login.example.edu --scheduler slurm"),
+    "demo": ("demo",),
+    "check": ("check tensor01", "check tensor01 --gpus 1", "check cluster --no-job --json"),
+    "clean": ("clean tensor01 --dry-run", "clean tensor01 --older 7d", "clean --local"),
+    "gpus": ("gpus tensor01", "gpus tensor01 --watch"),
+    "trust": ("trust tensor01", "trust tensor01 --fingerprint SHA256:4h64/59IGKTl17wO3YDaN6I7norVI0iJuFbUUuIPO28"),
+    "login": ("login cluster", "login"),
+    "logout": ("logout cluster",),
+    "run": (
+        "run train.py::train 1e-3 layers=4",
+        "run tensor01 --gpus 1 train.py::train 1e-3",
+        "run --json train.py::train 1e-3 | jq .loss",
+    ),
+    "script": ("script train.py::train 1e-3", "script cluster --gpus 1 train.py::train 1e-3"),
+    "jobs": ("jobs", "jobs tensor01", "jobs --json | jq '.[0].state'"),
+    "logs": ("logs 7f3a", "logs -f 7f3a", "logs 7f3a --stderr", "logs 7f3a tensor01"),
+    "result": ("result 7f3a", "result 7f3a --json | jq .loss", "result 7f3a 90aa"),
+    "attach": ("attach 7f3a", "attach 7f3a tensor01"),
+    "stack": ("stack 7f3a",),
+    "cancel": ("cancel 7f3a", "cancel 7f3a 90aa", "cancel 7f3a tensor01"),
+    "env": ("env build environment.yml tensor01", "env list tensor01", "env gc tensor01 --dry-run"),
+    "env lock": (
+        "env lock",
+        "env lock environment.yml tensor01 cluster",
+        'env lock tensor01 --packages python=3.11 "numpy>=2"',
+        "env lock --check",
+    ),
+    "env build": ("env build environment.yml tensor01", "env build tensor01 --gpus 1"),
+    "env list": ("env list tensor01",),
+    "env show": ("env show 5d1c tensor01", "env show environment.yml tensor01"),
+    "env verify": ("env verify 5d1c tensor01", "env verify 5d1c tensor01 --gpus 1"),
+    "env remove": ("env remove 5d1c tensor01",),
+    "env gc": ("env gc tensor01 --dry-run", "env gc tensor01 --days 60 --keep 3"),
+}

@@ -1,0 +1,220 @@
+"""`clusterfn logs`, `result`, `attach` and `stack`: what earlier jobs, or jobs of other programs, print and return."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import concurrent.futures
+import logging
+import os
+import queue
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Union
+
+from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.calls import console, job_display
+from clusterfn.calls.attach import attach as find
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.job import PENDING, RUNNING, SHORT, Job
+from clusterfn.cli import screen
+from clusterfn.cli.complaint import describe_error
+from clusterfn.cli.run import written
+from clusterfn.cli.selection import Selection, select, select_one
+from clusterfn.errors import ClusterfnError, ConfigError
+
+AnyJob = Union[Job[Any], JobGroup[Any, Any]]
+_MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
+
+
+def logs(given: argparse.Namespace) -> int:
+    """Print what jobs have printed; with --follow until the one job ends."""
+    _refuse_following(given)
+    selection = select(given, "logs")
+    if given.follow and len(selection.jobs) != 1:
+        raise ConfigError(f"-f follows one job, not {len(selection.jobs)}", hint="leave out -f, or give one id")
+
+    def show(job: AnyJob) -> None:
+        if isinstance(job, JobGroup):
+            _logs_of_items(job, given)
+        elif given.follow:
+            _follow(job, given.stream)
+        else:
+            _write(job.logs(given.stream), given.stream)
+
+    def tell(job: AnyJob) -> dict[str, Any]:
+        if not isinstance(job, JobGroup):
+            return {**facts_of(job), given.stream: job.logs(given.stream)}
+        items = [{"index": index, "label": job.label(index), "state": state, given.stream: text}
+                 for index, state, text in _items(job, given.stream)]  # fmt: skip
+        return {**facts_of(job), "items": items}
+
+    return print_each(selection, given.json, show, tell, live=given.follow)
+
+
+def _refuse_following(given: argparse.Namespace) -> None:
+    if given.follow and given.stream == "scheduler":
+        raise ConfigError("what the scheduler wrote cannot be followed", hint="leave out -f")
+    if given.follow and given.json:
+        raise ConfigError("--json prints one object, and cannot follow a job", hint="leave out -f or --json")
+
+
+def print_each(
+    selection: Selection, as_json: bool, show: Callable[[AnyJob], None], tell: Callable[[AnyJob], Any],
+    *, live: bool = False,
+) -> int:  # fmt: skip
+    """Show each job, or print what to tell about it as JSON; one that fails does not hide the others.
+
+    Raises:
+        Exception: The failure of the one job that was asked for.
+    """
+    told: list[Any] = []
+    code = 0
+    for job_id, host in selection.jobs:
+        try:
+            job = find(job_id, host, live=live)
+            if as_json:
+                told.append(tell(job))
+            else:
+                if not selection.single:
+                    print(f"==> {job.id} {in_one_line(job.name)} on {job.host} <==")
+                show(job)
+        except Exception as error:  # `result` raises what the user's function raised
+            complaint = None if selection.single else describe_error(error)
+            if complaint is None:
+                raise
+            code = 1
+            console.say(f"{job_id}: {complaint.text}\n", logging.ERROR)
+            told.append({"id": job_id, "error": complaint.facts})
+    if as_json:
+        print(screen.as_json(told[0] if selection.single else told))
+    elif not selection.jobs:
+        console.tell("no such jobs")
+    return code
+
+
+def facts_of(job: AnyJob) -> dict[str, Any]:
+    """Return what `--json` says of every job."""
+    return {"id": job.id, "name": job.name, "host": job.host, "state": job.state}
+
+
+def _write(text: str, stream: str) -> None:
+    """Write the function's output as it is; what the scheduler or the host's shell said, without escapes."""
+    sys.stdout.write(printable(text) if stream == "scheduler" else text)
+
+
+def _logs_of_items(group: JobGroup[Any, Any], given: argparse.Namespace) -> None:
+    """Print what each item has printed, one after another."""
+    if given.follow or given.stream == "scheduler":
+        attach = f"clusterfn attach {group.id[:SHORT]} follows it; without -f its items' output is shown"
+        hint = attach if given.follow else "leave out --scheduler"
+        raise ConfigError(f"{group.id} is a group of {len(group)} items", hint=hint)
+    for index, state, printed in _items(group, given.stream):
+        if printed:
+            print(f"==> item {index}: {in_one_line(group.label(index))} ({state.lower()}) <==")
+            _write(printed, given.stream)
+
+
+def _items(group: JobGroup[Any, Any], stream: str) -> Iterator[tuple[int, str, str]]:
+    group.wait(_MOMENT_S)
+    for index, state in enumerate(group.states):
+        yield index, state, "" if state == PENDING else group.logs(index, stream)
+
+
+def _follow(job: Job[Any], stream: str) -> None:
+    """Copy one stream of a job to stdout until the job has ended."""
+    told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    job.listen(lambda kind, what: told.put((kind, what)))
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    kind, what = told.get()
+    while kind != "done":
+        if kind == stream:
+            sys.stdout.write(decoder.decode(what))
+            sys.stdout.flush()
+        kind, what = told.get()
+
+
+def result(given: argparse.Namespace) -> int:
+    """Print the values of jobs, as repr or as JSON; wait for them."""
+    _modules_of_this_folder()
+    selection = select(given, "result")
+
+    def value(job: AnyJob) -> Any:
+        if not has_ended(job):
+            console.tell(f"{job.id} {job.name} on {job.host} is {job.status}; waiting for it")
+        return job.results() if isinstance(job, JobGroup) else job.result()
+
+    if given.json and selection.single:
+        job_id, host = selection.jobs[0]
+        print(written(value(find(job_id, host)), True))
+        return 0
+
+    def tell(job: AnyJob) -> dict[str, Any]:
+        returned = value(job)
+        written(returned, True)  # rejects what JSON cannot say, for this job alone
+        return {**facts_of(job), "value": returned}
+
+    return print_each(selection, given.json, lambda job: print(written(value(job), False)), tell)
+
+
+def attach(given: argparse.Namespace) -> int:
+    """Follow a job until its end; the exit code says how it ended."""
+    _modules_of_this_folder()
+    job_id, host = select_one(given, "attach")
+    job = find(job_id, host, live=True)
+    if isinstance(job, JobGroup):
+        job.results()
+    else:
+        job_display.result(job, f"{job.name} on {job.host}")
+    how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
+    console.tell(f"{job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value")
+    return 0
+
+
+def stack(given: argparse.Namespace) -> int:
+    """Print the stack of every thread of a running job; of a group, that of each item that runs."""
+    job_id, host = select_one(given, "stack")
+    job = find(job_id, host)
+    if isinstance(job, JobGroup):
+        return _stacks_of_items(job, given.json)
+    text = job.stack()
+    if given.json:
+        print(screen.as_json({**facts_of(job), "stack": text}))
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _stacks_of_items(group: JobGroup[Any, Any], as_json: bool) -> int:
+    """Print those of each item that runs; return 1 if there was none."""
+    group.wait(_MOMENT_S)
+    running = [index for index, state in enumerate(group.states) if state == RUNNING]
+    if not running:
+        console.tell(f"no item of {group.id} runs: it is {group.status}")
+    told = []
+    for index in running:
+        try:
+            text = group.stack(index)
+        except ClusterfnError as error:  # it has ended meanwhile
+            console.warn(error.message)
+            continue
+        told.append({"index": index, "label": group.label(index), "stack": text})
+        if not as_json:
+            print(f"==> item {index}: {in_one_line(group.label(index))} <==")
+            sys.stdout.write(text)
+    if as_json:
+        print(screen.as_json({**facts_of(group), "items": told}))
+    return 0 if running else 1
+
+
+def has_ended(job: AnyJob) -> bool:
+    """Whether it has ended, after a moment in which the host can say so."""
+    if isinstance(job, JobGroup):
+        return job.wait(_MOMENT_S)
+    return bool(concurrent.futures.wait([job], _MOMENT_S).done)
+
+
+def _modules_of_this_folder() -> None:
+    """Let values of the user's own classes be loaded: the same modules as for `python -m`."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())

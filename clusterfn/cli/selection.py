@@ -1,0 +1,187 @@
+"""Which jobs a command is about: ids, names, or --all, on the hosts that it names; and how `jobs` narrows its list."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls.attach import JobInfo
+from clusterfn.calls.attach import jobs as list_jobs
+from clusterfn.calls.job import CANCELLED, DIED, PENDING, RAISED, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
+from clusterfn.cli import target
+from clusterfn.config.units import parse_time
+from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
+
+ENDED = (RETURNED, RAISED, DIED, CANCELLED)
+ACTIVE = (PENDING, STARTING, RUNNING, UNKNOWN)
+STATES = (*ACTIVE, *ENDED)
+_KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
+_HEX = frozenset("0123456789abcdef")
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The jobs that were meant.
+
+    Attributes:
+        jobs: The id of each, as it was written or as its host knows it, and its host if that is known.
+        single: Whether one id was written, so that the answer is about one job.
+    """
+
+    jobs: Sequence[tuple[str, str | None]]
+    single: bool
+
+
+def select(given: argparse.Namespace, command: str, states: Collection[str] = STATES) -> Selection:
+    """Find the jobs that a command is about. A name means all jobs that have it, as far as the filters keep them.
+
+    Args:
+        states: Those that the command is for; jobs in another state are meant only by their ids.
+
+    Raises:
+        ConfigError: There is no such job, or the words make no sense together.
+    """
+    hosts, words = target.split_hosts(given.words)
+    if given.all:
+        hosts, words = [*hosts, *words], []  # a single word, too, is a host
+    elif not words:
+        raise ConfigError(f"{command} names no job", hint=f"clusterfn {command} ID, or --all for all jobs of a host")
+    ids = [word for word in words if _is_id(word)]
+    if len(ids) == len(words) and words and not any(word.isalpha() for word in words):
+        return Selection([(word, _one_host(hosts, command)) for word in _without_filters(given, ids)], len(ids) == 1)
+    found = _list_each(hosts or [target.host(None, command)[1].name], command)
+    chosen: dict[str, str | None] = {}
+    for word in words:
+        named = [job for job in found if job.name == word]
+        if _is_id(word) and not named:
+            chosen[word] = _one_host(hosts, command)
+            continue
+        if not named:
+            raise _no_such_name(word, found, hosts)
+        chosen.update((job.id, job.host) for job in narrowed(named, given, states))
+    if given.all:
+        chosen.update((job.id, job.host) for job in narrowed(found, given, states))
+    return Selection(list(chosen.items()), [*chosen] == words)
+
+
+def select_one(given: argparse.Namespace, command: str) -> tuple[str, str | None]:
+    """Return the id and the host of the one job that a command is about; a name must fit one job only.
+
+    Raises:
+        ConfigError: There is no such job, or there are several.
+    """
+    word, host = target.one_and_host(given.words, "ID", command)
+    if _is_id(word) and not word.isalpha():
+        return word, host
+    found = _list_each([host or target.host(None, command)[1].name], command)
+    named = [job for job in found if job.name == word]
+    if len(named) > 1:
+        lines = [f"{job.id} {job.state}" for job in named[:_SHOWN]]
+        hint = f"the newest is clusterfn {command} {named[0].id[:8]}"
+        raise ConfigError(f"{len(named)} jobs on {named[0].host} are named {word!r}", evidence=lines, hint=hint)
+    if not named and not _is_id(word):
+        raise _no_such_name(word, found, [host] if host else [])
+    return (named[0].id, named[0].host) if named else (word, host)
+
+
+def narrowed(found: Sequence[JobInfo], given: argparse.Namespace, states: Collection[str] = STATES) -> list[JobInfo]:
+    """Keep the jobs, newest first, that -n, --state and --since ask for.
+
+    Raises:
+        ConfigError: One of the filters has no meaning.
+    """
+    wanted, since = wanted_states(given.state), sent_since(given.since)
+    kept = [job for job in found if job.state in states and job.state in wanted and job.started >= since]
+    if given.number is not None and given.number < 1:
+        raise ConfigError(f"-n {given.number} shows no job", hint="give a number of at least 1")
+    return kept if given.number is None else kept[: given.number]
+
+
+def wanted_states(text: str | None) -> Collection[str]:
+    """Return the states that a --state names.
+
+    Example:
+        >>> wanted_states("failed,running")
+        ('RAISED', 'DIED', 'RUNNING')
+    """
+    wanted: tuple[str, ...] = ()
+    for word in text.split(",") if text is not None else ():
+        known = {**_KINDS, **{state.lower(): (state,) for state in STATES}}
+        states = known.get(word.strip().lower())
+        if states is None:
+            near = did_you_mean(word.strip().lower(), known)
+            raise ConfigError(f"--state knows no {word.strip()!r}{near}", hint=f"the states are {', '.join(known)}")
+        wanted += states
+    return wanted or STATES
+
+
+def sent_since(text: str | None) -> float:
+    """Return the time, in seconds since 1970, that a --since names: a duration before now, or a date.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if text is None:
+        return 0.0
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        pass
+    try:
+        return time.time() - parse_time(text, "--since")
+    except ConfigError as error:
+        raise ConfigError(f"--since {text} is no duration and no date", hint="such as 2h, 7d or 2026-03-31") from error
+
+
+def list_on(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, ClusterfnError]]:
+    """List the jobs on several hosts at once, newest first, each job once; and the error of each that cannot say."""
+    failed: dict[str, ClusterfnError] = {}
+
+    def ask(name: str) -> list[JobInfo]:
+        try:
+            return list_jobs(name)
+        except ClusterfnError as error:
+            failed[name] = error
+            return []
+
+    with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as pool:
+        found = {job.id: job for jobs in pool.map(ask, hosts) for job in jobs}  # several hosts may show one home
+    return sorted(found.values(), key=lambda job: job.started, reverse=True), failed
+
+
+def _list_each(hosts: Sequence[str], command: str) -> list[JobInfo]:
+    found, failed = list_on([target.host(name, command)[1].name for name in hosts])
+    for error in failed.values():
+        raise error
+    return found
+
+
+def _is_id(word: str) -> bool:
+    digits = word.strip().lstrip("#").lower()
+    return SHORT <= len(digits) <= 16 and set(digits) <= _HEX
+
+
+def _one_host(hosts: Sequence[str], command: str) -> str | None:
+    if len(hosts) > 1:
+        raise ConfigError(f"{command} ID takes one HOST, not {' and '.join(hosts)}", hint="leave out all but one")
+    return next(iter(hosts), None)
+
+
+def _without_filters(given: argparse.Namespace, ids: list[str]) -> list[str]:
+    if given.number is not None or given.state is not None or given.since is not None:
+        hint = "leave them out, or name jobs by --all or by their name"
+        raise ConfigError("-n, --state and --since do not apply to ids", hint=hint)
+    return ids
+
+
+def _no_such_name(word: str, found: Sequence[JobInfo], hosts: Sequence[str]) -> ConfigError:
+    where = f" on {' or '.join(hosts)}" if hosts else f" on {found[0].host}" if found else ""
+    near = did_you_mean(word, sorted({job.name for job in found}))
+    hint = "clusterfn jobs HOST lists ids and names; an id has at least four digits of 0-9 and a-f"
+    return ConfigError(in_one_line(f"there is no job named {word!r}{where}{near}"), hint=hint)
