@@ -2,9 +2,9 @@
 
     ClusterfnError            host, job, stage, evidence, hint, log, retryable
     ├── ConfigError           clusterfn.yml, an argument of @cluster or a name is wrong; nothing was sent
-    ├── PayloadError          the call cannot travel, or cannot be loaded there
+    ├── PayloadError          the call cannot be pickled, or cannot be loaded on the host
     ├── LockError             an environment could not be locked
-    ├── EnvironmentBuildError the environment is missing, another than asked for, or could not be made
+    ├── EnvironmentBuildError the environment is missing, does not match, or could not be built
     ├── SubmitError           the scheduler rejected the job
     ├── MapError              no item of a map returned
     ├── SweepError            no configuration of a sweep succeeded
@@ -14,14 +14,14 @@
     │   ├── HostKeyError
     │   └── HostDiskFull
     └── JobError              the job ended without a value
-        ├── FunctionError     the function's own exception could not be rebuilt here, or it called sys.exit
-        ├── ResultError       the value cannot be pickled there, loaded here, or is damaged
+        ├── FunctionError     the function's own exception could not be rebuilt locally, or it called sys.exit
+        ├── ResultError       the value cannot be pickled in the job or loaded locally, or is damaged
         ├── Unsatisfiable     the scheduler will never start it
         ├── Cancelled         also a concurrent.futures.CancelledError
         └── WorkerLost        the process that ran the function is gone
             ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed  DiskFull
 
-A function's own exception is raised as itself, not as one of these. Every error here pickles, with all its facts.
+A function's own exception is re-raised with its own type, not as one of these. Every error pickles with all its facts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ClusterfnError(Exception):
         message: One sentence: what failed.
         host: The host's name in clusterfn.yml.
         job: The job's id, if there is one.
-        stage: Where in the job's life: one of `layout.STAGES`.
+        stage: At which stage of the job: one of `layout.STAGES`.
         evidence: Lines that show it, such as the end of the output.
         hint: One thing to do.
         log: Path of the whole log, as host:path.
@@ -71,7 +71,7 @@ class ClusterfnError(Exception):
         self.retryable = retryable
 
     def __str__(self) -> str:
-        """All of it, without anything that a terminal would obey: much of it comes from hosts."""
+        """Return the whole text without terminal escapes: much of it comes from hosts."""
         facts = [("host", self.host), ("job", self.job), ("stage", self.stage)]
         where = ", ".join(f"{name} {value}" for name, value in facts if value)
         lines = [str(self.message)]
@@ -97,7 +97,7 @@ class ConfigError(ClusterfnError):
 
 
 class PayloadError(ClusterfnError):
-    """The call cannot be turned into bytes here, or those bytes cannot be loaded there."""
+    """The call cannot be pickled locally, or its pickle cannot be loaded on the host."""
 
 
 class LockError(ClusterfnError):
@@ -105,7 +105,7 @@ class LockError(ClusterfnError):
 
 
 class EnvironmentBuildError(ClusterfnError):
-    """The environment is missing, is another than asked for, or could not be made."""
+    """The environment is missing, does not match the request, or could not be built."""
 
 
 class SubmitError(ClusterfnError):
@@ -124,8 +124,8 @@ class HostError(ClusterfnError):
     """The host could not be used.
 
     Attributes:
-        kind: The agent's word for what happened there ("missing", "denied", "full", …); "" if it was not asked.
-        path: The file there that it happened to.
+        kind: What went wrong, as the agent on the host reports it ("missing", "denied", "full", …); else "".
+        path: The file on the host that caused the error.
     """
 
     kind: str = ""
@@ -133,7 +133,7 @@ class HostError(ClusterfnError):
 
 
 class Unreachable(HostError):
-    """No connection could be made, or it was lost and could not be made again; or the host did not answer in time."""
+    """The connection failed, or was lost and could not be restored; or the host did not answer in time."""
 
 
 class AuthenticationError(HostError):
@@ -141,11 +141,11 @@ class AuthenticationError(HostError):
 
 
 class HostKeyError(HostError):
-    """The host's key is unknown, or another than the one remembered."""
+    """The host's key is unknown, or differs from the one in known_hosts."""
 
 
 class HostDiskFull(HostError):
-    """No space, no inodes or no quota left on the host, before the function started."""
+    """The host had no space, inodes or quota left before the function started."""
 
 
 class JobError(ClusterfnError):
@@ -153,11 +153,11 @@ class JobError(ClusterfnError):
 
 
 class FunctionError(JobError):
-    """The function raised what cannot be raised here as itself.
+    """The function raised an exception that cannot be rebuilt locally.
 
     Attributes:
-        type_name: The exception's module and name there.
-        traceback: The traceback there, as text.
+        type_name: The exception's module and name in the job.
+        traceback: The remote traceback, as text.
     """
 
     type_name: str = ""
@@ -165,11 +165,11 @@ class FunctionError(JobError):
 
 
 class ResultError(JobError):
-    """The value exists there but cannot be pickled, cannot be loaded here, or is damaged. It stays on the host."""
+    """The value cannot be pickled in the job or loaded locally, or is damaged. It stays on the host."""
 
 
 class Unsatisfiable(JobError):
-    """What the job asks for is more than the host will ever give."""
+    """The job asks for more than the host can ever provide."""
 
 
 class Cancelled(JobError, concurrent.futures.CancelledError):
@@ -177,11 +177,11 @@ class Cancelled(JobError, concurrent.futures.CancelledError):
 
 
 class WorkerLost(JobError):
-    """The process that ran the function is gone, and said nothing."""
+    """The process that ran the function is gone and left no result."""
 
 
 class ExitedEarly(WorkerLost):
-    """The process ended by itself, past Python: os._exit, or a library that exits."""
+    """The process exited without returning or raising: os._exit, or a library that exits."""
 
     code: int | None = None
 
@@ -193,19 +193,19 @@ class KilledBySignal(WorkerLost):
 
 
 class OutOfMemory(WorkerLost):
-    """More memory than was asked for, or than the machine has."""
+    """The job used more memory than it asked for, or than the machine has."""
 
 
 class TimeLimit(WorkerLost):
-    """More time than was asked for."""
+    """The job ran longer than it asked for."""
 
 
 class Stalled(WorkerLost):
-    """No sign of progress for longer than `stall_timeout`."""
+    """The job showed no sign of progress for longer than `stall_timeout`."""
 
 
 class Preempted(WorkerLost):
-    """The scheduler took the resources back and will not start the job again."""
+    """The scheduler preempted the job and will not restart it."""
 
 
 class NodeFailed(WorkerLost):
@@ -213,7 +213,7 @@ class NodeFailed(WorkerLost):
 
 
 class DiskFull(WorkerLost):
-    """No space, no inodes or no quota left while the function ran."""
+    """The host ran out of space, inodes or quota while the function ran."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -90,7 +90,9 @@ class ClusterFunction(Generic[P, R]):
             >>> job.result()
         """
         if inside_job():
-            raise RuntimeError(f"{self.__name__}.submit() inside a job: call the function directly, it runs here")
+            raise RuntimeError(
+                f"{self.__name__}.submit() inside a job: call the function directly, it runs in this process"
+            )
         from clusterfn.calls import call
 
         return call.submit_call(self.__wrapped__, args, kwargs, self.options)
@@ -150,7 +152,9 @@ class ClusterFunction(Generic[P, R]):
             >>> group.results()
         """
         if inside_job():
-            raise RuntimeError(f"{self.__name__}.map() inside a job: call the function directly, it runs here")
+            raise RuntimeError(
+                f"{self.__name__}.map() inside a job: call the function directly, it runs in this process"
+            )
         from clusterfn.calls import mapping
 
         how = mapping.parse_map_options(max_parallel, chunksize, sequential_up_to)
@@ -268,7 +272,7 @@ def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], Options]:
         ConfigError: It is no function.
     """
     if not callable(function):
-        hint = "give the function, then its arguments: f, 3 in place of f(3)"
+        hint = "pass the function, then its arguments: f, 3 instead of f(3)"
         raise ConfigError(f"{function!r:.60} is not a function", hint=hint)
     if isinstance(function, ClusterFunction):
         return function.__wrapped__, function.options
@@ -319,21 +323,21 @@ def cluster(function: Any = None, **options: Any) -> Any:
     if isinstance(function, (str, int, float, list, tuple, dict)):
         named = isinstance(function, str) and HOST_NAME.fullmatch(function)
         example = f'host="{function}"' if named else 'cores=2, host="tensor01"'
-        raise ConfigError(f"@cluster({function!r}): options have names", hint=f"write @cluster({example})")
+        raise ConfigError(f"@cluster({function!r}): options are keywords", hint=f"write @cluster({example})")
     parsed = parse_options(options)
 
     def decorate(wanted: Any) -> Any:
         if isinstance(wanted, ClusterFunction):
-            raise ConfigError(f"{wanted.__name__} is decorated already", hint="use .with_options(…) on it")
+            raise ConfigError(f"{wanted.__name__} is already decorated", hint="use .with_options(…) on it")
         if isinstance(wanted, (classmethod, staticmethod, property, functools.cached_property)):
             name = type(wanted).__name__
             raise ConfigError(
-                f"@cluster stands above @{name}, and gets no function", hint=f"put @{name} above @cluster"
+                f"@cluster is above @{name}, which does not return a function", hint=f"put @{name} above @cluster"
             )
         if not callable(wanted) or isinstance(wanted, type):
-            hint = "write it in the line above a `def`"
+            hint = "write it on the line above a `def`"
             if isinstance(wanted, type):
-                hint = "decorate a function that makes one and works with it, or one of its methods"
+                hint = "decorate one of its methods, or a function that creates an instance and works with it"
             raise ConfigError(f"@cluster goes on a function, not on {wanted!r}", hint=hint)
         if inspect.isgeneratorfunction(wanted) or inspect.isasyncgenfunction(wanted):
             raise ConfigError(

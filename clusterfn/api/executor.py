@@ -116,7 +116,7 @@ class Executor(concurrent.futures.Executor):
 
     def _check(self) -> None:
         if inside_job():
-            raise RuntimeError("an Executor inside a job: call the function directly, it runs here")
+            raise RuntimeError("an Executor inside a job: call the function directly, it runs in this process")
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
 

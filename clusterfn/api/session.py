@@ -102,7 +102,7 @@ class Session(concurrent.futures.Executor):
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool
     ) -> SessionCallJob[R]:
         if inside_job():
-            raise RuntimeError("a session inside a job: call the function directly, it runs here")
+            raise RuntimeError("a session inside a job: call the function directly, it runs in this process")
         plain, own = undecorated(fn)
         with self._lock:
             if self._closed:
@@ -118,7 +118,7 @@ class Session(concurrent.futures.Executor):
         prepared = prepare_packed(len, lambda target: payloads.pack(len, ((),), {}, target), self._options)
         _refuse_what_it_lacks(wanted, self._options, prepared.job)
         if holding is not None:
-            console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
+            console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}); starting another")
         serving = SessionSpec(self._idle_s, CALLER)
         job = replace(prepared.job, name="session", serving=serving)
         self._holding = SessionJob(replace(prepared, job=job), self._again)
@@ -173,7 +173,7 @@ class Session(concurrent.futures.Executor):
         await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
 
     def __repr__(self) -> str:
-        return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: not begun>"
+        return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: unused>"
 
 
 def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec) -> None:
@@ -188,9 +188,8 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec) -> No
         asked = getattr(wanted, name)
         if name not in (*_AMOUNTS, *_OF_EACH_CALL) and asked not in (silent, getattr(own, name)):
             raise ConfigError(
-                f"the function asks for {keyword_of(name)}={_shown(name, asked)}, which is a session's as a whole, "
-                "or no session's",
-                hint="say it to the session if it knows the word, and send the function itself: "
+                f"the function asks for {keyword_of(name)}={_shown(name, asked)}, which only a whole session can have",
+                hint="set it on the Session if it has that option, and send the undecorated function: "
                 "session.call(f.__wrapped__, …)",
             )
 
@@ -199,7 +198,7 @@ def _lacks(name: str, asked: Any, held: Any) -> ConfigError:
     word = keyword_of(name)
     return ConfigError(
         f"the function asks for {word}={_shown(name, asked)}, the session has {_shown(name, held)}",
-        hint=f"give the session {word}=…, or send the function itself: session.call(f.__wrapped__, …)",
+        hint=f"give the session {word}=…, or send the undecorated function: session.call(f.__wrapped__, …)",
     )
 
 

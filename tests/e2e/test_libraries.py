@@ -105,12 +105,12 @@ print(json.dumps([refused(*each) for each in CASES]))
 
 def test_what_a_study_cannot_be_asked_is_refused(here, run_with):
     assert run_with(COMMON + REFUSED) == [
-        "a study draws by itself",
-        "a study has no end of configurations",
-        "a study needs a dict of lists or of Optuna's distributions",
-        "lr=0.1 is neither a list nor a distribution of Optuna's",
-        "model: Optuna keeps numbers and texts, not [1]",
-        "the study has several goals, and a sweep ranks by one",
+        "a study has its own sampler",
+        "a study can draw any number of configurations",
+        "a study needs a dict of lists or Optuna distributions",
+        "lr=0.1 is neither a list nor an Optuna distribution",
+        "model: Optuna stores numbers and strings, not [1]",
+        "the study has several objectives; a sweep ranks by one",
         "minimize=True, but the study maximizes",
     ]
 

@@ -436,7 +436,10 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
             ({"gpus": 1}, "the function asks for gpus=1, the session has 0"),
             ({"memory": "2GB"}, "the function asks for memory='2GB', the session has '1GB'"),
             ({"environment": "python:/opt/x"}, "the function asks for environment='python:/opt/x'"),
-            ({"stall_timeout": "1min"}, "the function asks for stall_timeout='1min', which is a session's as a whole"),
+            (
+                {"stall_timeout": "1min"},
+                "the function asks for stall_timeout='1min', which only a whole session can have",
+            ),
             ({"retries": 2}, "the function asks for retries=2"),
             ({"outputs": ["*.pt"]}, "the function asks for outputs=('*.pt',)"),
             ({"host": "elsewhere"}, "the function asks for host='elsewhere', the session has 'here'"),

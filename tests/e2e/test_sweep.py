@@ -97,8 +97,8 @@ def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, 
     assert said[-8:] == [
         "Phase 1 complete: 6 configurations tested", "5/6 configurations completed (83 %)",
         "1. GRID_0005 8.000 x=8", "2. GRID_0004 7.000 x=7", "… and 3 more", "✗ GRID_0000 KeyError: 3",
-        "the same scores in every place: GRID_0001, GRID_0003, GRID_0005",
-        "the same scores in every place: GRID_0002, GRID_0004",
+        "identical scores throughout: GRID_0001, GRID_0003, GRID_0005",
+        "identical scores throughout: GRID_0002, GRID_0004",
     ]  # fmt: skip
     assert [each.name for each in result.ranking] == [f"GRID_000{n}" for n in (5, 4, 3, 2, 1)]
     assert {each.host for each in result} == {"slurm"} and isinstance(result.failed["GRID_0000"], KeyError)
@@ -118,7 +118,7 @@ def test_a_sweep_without_any_score_says_which_key_could_be_it(here):
     with pytest.raises(SweepError) as caught:
         clusterfn.sweep(cluster(lambda x: {"loss": x, "name": "a"}), {"x": [1, 2]})
 
-    assert caught.value.hint == "say which key is the score: score='loss'"
+    assert caught.value.hint == "name the key that holds the score: score='loss'"
 
 
 def test_each_failure_has_its_name_and_none_is_ranked(here, capfd):
@@ -134,7 +134,7 @@ def test_each_failure_has_its_name_and_none_is_ranked(here, capfd):
     said = capfd.readouterr().err
     assert "GRID_0000 x=1 ✗ ValueError: the score is nan\n" in said
     assert "2/5 configurations completed (40 %)\n" in said
-    assert "the same scores in every place: GRID_0003, GRID_0004\n" in said
+    assert "identical scores throughout: GRID_0003, GRID_0004\n" in said
 
 
 def test_no_success_is_one_error_with_each_cause_and_its_count(here, tmp_path):
@@ -281,7 +281,7 @@ def test_a_killed_sweep_goes_on_with_its_group_and_runs_nothing_twice(here, scri
     (folder / "go").touch()
     out, said = second.communicate(timeout=100)
 
-    assert "another process goes on with" in refused
+    assert "another process is using" in refused
     assert second.returncode == 0, said
     assert [(name, score, value) for name, score, value, _ in json.loads(out)] == [
         (f"GRID_000{x}", x, x) for x in range(6)
@@ -289,7 +289,7 @@ def test_a_killed_sweep_goes_on_with_its_group_and_runs_nothing_twice(here, scri
     assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
     assert [(folder / f"began-{x}").read_text() for x in range(6)] == ["once\n"] * 6
     assert len(lines(folder / "journal", "sent")) == 1
-    assert "is followed again" in said and "2 of 6 configurations: finished in an earlier run" in said
+    assert "reattached to" in said and "2 of 6 configurations: finished in an earlier run" in said
     assert "6/6 configurations completed (100 %)" in said.splitlines()
 
 
@@ -302,7 +302,7 @@ def test_ctrl_c_lets_go_and_says_how_to_go_on(here, script, started):
     said = process.communicate(timeout=60)[1]
     (folder / "go").touch()
 
-    assert f"to go on: the same sweep with journal={str(folder / 'journal')!r}" in said
+    assert f"to resume, run the same sweep with journal={str(folder / 'journal')!r}" in said
     assert " keeps running on here." in said and "KeyboardInterrupt" in said
     (sent,) = lines(folder / "journal", "sent")
     assert clusterfn.attach(sent["group"]).results(90)[-1] == {"score": 5, "scores": [5, 5]}
@@ -324,7 +324,7 @@ def test_a_sweep_that_was_stopped_goes_on_with_what_it_had_not_run(here, script,
 
     assert second.returncode == 0, said
     assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
-    assert "4 of 6 configurations: had been stopped, and run again" in said and "✗" not in said
+    assert "4 of 6 configurations: were stopped earlier and run again" in said and "✗" not in said
     assert said.splitlines()[-7] == "6/6 configurations completed (100 %)"
 
 
@@ -380,7 +380,7 @@ def test_a_group_that_its_host_never_got_is_sent_anew(here, tmp_path, capfd):
     with pytest.raises(SweepError):
         clusterfn.sweep(cluster(graded), {"x": [3]}, journal=tmp_path / "j")
 
-    assert "0000 is sent again: " in capfd.readouterr().err
+    assert "0000 is submitted again: " in capfd.readouterr().err
 
 
 def test_the_journal_of_another_sweep_is_refused_with_the_difference(here, tmp_path):
@@ -390,7 +390,7 @@ def test_the_journal_of_another_sweep_is_refused_with_the_difference(here, tmp_p
     with pytest.raises(ConfigError, match="is the journal of another sweep") as caught:
         clusterfn.sweep(cluster(graded), {"x": range(10, 21)}, max_configs=1, seed=2, journal=tmp_path / "j")
 
-    assert "seed: 1 there, 2 here" in caught.value.evidence
+    assert "seed: 1 in the journal, 2 now" in caught.value.evidence
     assert any(line.startswith("x: [10, 11") for line in caught.value.evidence)
     assert (tmp_path / "j").read_bytes() == before
     assert "cache=True" in caught.value.hint
@@ -429,7 +429,7 @@ def test_the_cache_of_one_function_is_told_and_can_be_deleted_by_itself(here, tm
     (folder,) = (tmp_path / "cache").glob("graded-*")
 
     assert said[0] == (
-        f"clusterfn: cached: 2 results, 0.0 MB, in {folder}; to have all of it computed again, delete that folder"
+        f"clusterfn: cached: 2 results, 0.0 MB, in {folder}; to recompute everything, delete that folder"
     )
     shutil.rmtree(folder)
     assert [each.source for each in clusterfn.sweep(cluster(graded), {"x": [4, 5]}, **cached)] == ["run", "run"]
@@ -459,8 +459,8 @@ def test_what_cannot_be_compared_is_said_where_results_are_kept(here, tmp_path, 
         clusterfn.sweep(cluster(work), {"x": [handle]}, journal=tmp_path / "j", cache=tmp_path / "cache")
 
     said = capfd.readouterr().err
-    assert said.count("nothing is cached: work has no content to compare\n") == 2
-    assert said.count("whether x, work is what it was cannot be seen: it has no content to compare\n") == 1
+    assert said.count("nothing is cached: the content of work cannot be compared\n") == 2
+    assert said.count("whether x, work has changed: its content cannot be compared\n") == 1
 
 
 def test_a_damaged_cache_is_one_line_and_runs_it_again(here, tmp_path, capfd):

@@ -96,14 +96,16 @@ class Study:
     def __init__(self, configurations: object, study: Any, max_configs: int | None, at_once: int) -> None:
         if not isinstance(configurations, Mapping) or not configurations:
             hint = 'write {"lr": [0.1, 0.2]}'
-            raise ConfigError("a study needs a dict of lists or of Optuna's distributions", hint=hint)
+            raise ConfigError("a study needs a dict of lists or Optuna distributions", hint=hint)
         self._distributions = {key: _distribution(key, values) for key, values in configurations.items()}
         lists = {key: list(getattr(each, "choices", [str(each)])) for key, each in self._distributions.items()}
         self.space = Grid(lists, {})
         if len(study.directions) != 1:
-            raise ConfigError("the study has several goals, and a sweep ranks by one", hint="make one with a direction")
+            raise ConfigError(
+                "the study has several objectives; a sweep ranks by one", hint="create the study with direction="
+            )
         if max_configs is None:
-            raise ConfigError("a study has no end of configurations", hint="say max_configs=")
+            raise ConfigError("a study can draw any number of configurations", hint="set max_configs=")
         self.count = max_configs
         self._study = study
         self._at_once = at_once
@@ -112,7 +114,7 @@ class Study:
     def seed(self, wanted: int | None, journal: SweepJournal) -> None:
         """None: a study draws by itself."""
         if wanted is not None:
-            raise ConfigError("a study draws by itself", hint="give the seed to the study's sampler, and none here")
+            raise ConfigError("a study has its own sampler", hint="pass the seed to the study's sampler instead")
 
     def minimize(self, wanted: bool) -> bool:
         """Whether the lowest score is the best: the study says so itself."""
@@ -169,10 +171,10 @@ def _distribution(key: str, values: Any) -> Any:
     if isinstance(values, kinds.BaseDistribution):
         return values
     if not isinstance(values, (list, tuple, range)):
-        problem = f"{key}={values!r:.60} is neither a list nor a distribution of Optuna's"
+        problem = f"{key}={values!r:.60} is neither a list nor an Optuna distribution"
         raise ConfigError(problem, hint=f"write [{values!r:.60}]")
     strange = [each for each in values if type(each) not in _CATEGORIES]
     if strange:
-        problem = f"{key}: Optuna keeps numbers and texts, not {strange[0]!r:.60}"
-        raise ConfigError(problem, hint="give names, and look them up inside")
+        problem = f"{key}: Optuna stores numbers and strings, not {strange[0]!r:.60}"
+        raise ConfigError(problem, hint="pass names, and look them up in the function")
     return kinds.CategoricalDistribution(list(values))

@@ -99,7 +99,7 @@ class _Walk:
             registered = copyreg.dispatch_table.get(type(obj))
             parts: Any = registered(obj) if registered else obj.__reduce_ex__(4)
         except Exception as error:  # __reduce__ of the user's may raise anything
-            raise Unstable(f"{type(obj).__name__} has no content to compare: {error}") from error
+            raise Unstable(f"{type(obj).__name__} cannot be compared by content: {error}") from error
         if isinstance(parts, str):
             return self.all([type(obj), parts])
         make, args, state, items, entries = (*parts, None, None, None)[:5]

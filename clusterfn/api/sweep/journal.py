@@ -47,7 +47,9 @@ class SweepJournal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b", buffering=0)
         except OSError as error:
-            raise ConfigError(f"the journal cannot be written: {error}", hint="name another file: journal=") from error
+            raise ConfigError(
+                f"the journal cannot be written: {error}", hint="choose another file: journal="
+            ) from error
         self._before = b""
         try:
             self._lock()
@@ -78,15 +80,15 @@ class SweepJournal:
 
                 fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            hint = "wait for it, or give another file: journal="
-            raise ConfigError(f"another process goes on with {self.path}", hint=hint) from None
+            hint = "wait for it, or choose another file: journal="
+            raise ConfigError(f"another process is using {self.path}", hint=hint) from None
 
     def _read(self) -> list[dict[str, Any]]:
         """Read it without a torn line; what is appended then begins a line of its own."""
         self._file.seek(0)
         text = self._file.read()
         if text[: len(_BEGIN)] != _BEGIN[: len(text)]:
-            raise ConfigError(f"{self.path} is not the journal of a sweep", hint="give another file: journal=")
+            raise ConfigError(f"{self.path} is not the journal of a sweep", hint="choose another file: journal=")
         if b"\n" not in text:  # not even the first line is whole
             self._file.truncate(0)
             return []
@@ -109,7 +111,7 @@ class SweepJournal:
         except OSError as error:
             raise ClusterfnError(
                 f"the journal cannot be written: {error}", log=str(self.path),
-                hint="make room, then run the same with the same journal=: what is not in it is asked of the host",
+                hint="free some space, then run the same sweep with the same journal=: the rest comes from the host",
             ) from error  # fmt: skip
         self._before = b""
 
@@ -183,20 +185,22 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         before: That of the journal.
         now: What is asked for.
     """
-    found = [f"{key}: {before.get(key)} there, {now[key]} here" for key in _COMPARED if before.get(key) != now[key]]
+    found = [
+        f"{key}: {before.get(key)} in the journal, {now[key]} now" for key in _COMPARED if before.get(key) != now[key]
+    ]
     if before.get("code") and now["code"] and before["code"] != now["code"]:
         name, modules = now["function"], (before.get("module"), now["module"])
         if modules[0] == modules[1] or "__main__" not in modules:
-            found.append(f"code: what {name} or anything that it calls does has changed since")
+            found.append(f"code: {name}, or something that it calls, has changed since")
         else:  # the same file has another digest as `__main__` than as a module
             found.append(
-                f"module: {name} of {modules[0]} there, of {modules[1]} here; whether its code is the same cannot be "
-                "seen, so start the sweep as before: run the file as a script, or import it"
+                f"module: {name} of {modules[0]} in the journal, of {modules[1]} now; clusterfn cannot compare the "
+                "code of the two, so start the sweep as before: run the file as a script, or import it"
             )
-    here, there = now["digests"], before.get("digests", {})
+    digests, earlier = now["digests"], before.get("digests", {})
     shown = [facts.get("space", {}) for facts in (before, now)]
     return found + [
-        f"{key}: {shown[0].get(key, 'nothing')} there, {shown[1].get(key, 'nothing')} here"
-        for key in dict.fromkeys([*there, *here])
-        if there.get(key) != here.get(key)
+        f"{key}: {shown[0].get(key, 'nothing')} in the journal, {shown[1].get(key, 'nothing')} now"
+        for key in dict.fromkeys([*earlier, *digests])
+        if earlier.get(key) != digests.get(key)
     ]

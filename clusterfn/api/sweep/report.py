@@ -136,7 +136,7 @@ def report(result: SweepResult[Any]) -> list[str]:
         lines.append(f"{rank}. {each.name} {number(each.score)} {said}".rstrip())
     lines += [f"… and {done - result.shown} more"] if done > result.shown else []
     lines += [f"✗ {name} {cause(error)}" for name, error in result.failed.items()]
-    return lines + [f"the same scores in every place: {', '.join(names)}" for names in result.ghosts]
+    return lines + [f"identical scores throughout: {', '.join(names)}" for names in result.ghosts]
 
 
 def label(values: Mapping[str, Any]) -> str:

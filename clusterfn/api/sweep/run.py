@@ -110,7 +110,7 @@ class Runner:
                 wanted = [waiting.get(name) for name in record["names"]]
                 found.update(self._follow(_Following(group, wanted, self._journal), again=True))
                 if stopped := sum(name not in found for name in waiting):
-                    console.tell(f"{stopped} of {counted(len(batch))}: had been stopped, and run again")
+                    console.tell(f"{stopped} of {counted(len(batch))}: were stopped earlier and run again")
         rest = [each for each in batch if each.name not in found]
         if rest:
             found.update(self._follow(_Following(self._send(rest), rest, self._journal)))
@@ -157,9 +157,9 @@ class Runner:
         try:
             group = attach.attach(record["group"], record["host"])
         except ConfigError as gone:
-            console.tell(f"{record['group'][:SHORT]} is sent again: {gone.message}")
+            console.tell(f"{record['group'][:SHORT]} is submitted again: {gone.message}")
             return None
-        console.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
+        console.tell(f"reattached to {group.id[:SHORT]} on {group.host}")
         return state_of_group(group) if isinstance(group, JobGroup) else None
 
     def _send(self, batch: Sequence[Configuration]) -> GroupState:
@@ -197,7 +197,7 @@ class Runner:
         except KeyboardInterrupt:
             self._progress.close()
             job_display.interrupted(group, group.on_interrupt, "results()")
-            show_line(f"clusterfn: to go on: the same sweep with journal={str(self._journal.path)!r}")
+            show_line(f"clusterfn: to resume, run the same sweep with journal={str(self._journal.path)!r}")
             raise
         finally:
             self._progress.close()
@@ -218,7 +218,7 @@ class Runner:
             group.stop()
             raise SweepError(
                 "the sweep was stopped: its first result has no such score", host=group.host, job=group.id,
-                stage="function", evidence=[str(trial.error)], hint="give score= one of its keys, or a function of it",
+                stage="function", evidence=[str(trial.error)], hint="set score= to one of its keys, or to a function",
             ) from trial.error  # fmt: skip
         return trial
 

@@ -81,7 +81,7 @@ def _number(found: Any) -> float | None:
 
 def _described(by: By, value: Any) -> str:
     if callable(by):
-        return f"score= gave no number for {value!r:.60}"
+        return f"score= returned no number for {value!r:.60}"
     key = _DEFAULT if by is None else by
     if isinstance(value, Mapping):
         return f"{key!r} is {value[key]!r:.60}" if key in value else f"no {key!r} among {sorted(map(str, value))}"[:160]

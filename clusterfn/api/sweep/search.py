@@ -114,10 +114,10 @@ class _Asked:
 
 def _check_arguments(function: object, max_configs: object, top: object, max_parallel: object, seed: object) -> None:
     if inside_job():
-        raise RuntimeError("clusterfn.sweep() inside a job: a job cannot send further jobs")
+        raise RuntimeError("clusterfn.sweep() inside a job: a job cannot submit further jobs")
     if not isinstance(function, ClusterFunction):
         raise ConfigError(
-            f"a sweep needs a function that is decorated by @cluster, not {function!r:.60}",
+            f"a sweep needs a function decorated with @cluster, not {function!r:.60}",
             hint='write @cluster above it, or clusterfn.cluster(cores=1, host="local")(function)',
         )
     for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
@@ -171,7 +171,7 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal
         if any(each.score is not None for each in trials):
             show_line(f"Phase {phase} complete: {counted(len(batch))} tested")
     if cache is not None:
-        console.tell(f"cached: {cache.in_words()}; to have all of it computed again, delete that folder")
+        console.tell(f"cached: {cache.in_words()}; to recompute everything, delete that folder")
     result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top, asked.group_by)
     for names in result.ghosts:
         journal.add("ghosts", names=names)
@@ -212,17 +212,17 @@ def _begin(
             raise ConfigError(
                 f"{journal.path} is the journal of another sweep",
                 evidence=unlike,
-                hint="give another file: journal=; between sweeps with cache=True no configuration is computed twice",
+                hint="choose another file: journal=; with cache=True, sweeps share their results",
             )
         journal.add("resumed", versions=versions)
-        console.tell(f"going on with {journal.path}")
+        console.tell(f"resuming from {journal.path}")
         without = [key for key, digest in facts["digests"].items() if digest is None]
         without += [function.__name__] if code is None else []
         if without:
             what = ", ".join(without)
-            console.tell(f"whether {what} is what it was cannot be seen: it has no content to compare")
+            console.tell(f"clusterfn cannot tell whether {what} has changed: its content cannot be compared")
     if code is None and asked.cache is not None:
-        console.tell(f"nothing is cached: {function.__name__} has no content to compare")
+        console.tell(f"nothing is cached: the content of {function.__name__} cannot be compared")
 
 
 def _announce(asked: _Asked, journal: SweepJournal, phase: int, batch: Sequence[Configuration]) -> None:
@@ -249,8 +249,8 @@ def _none_completed(result: SweepResult[Any], phase: int, runner: Runner) -> Swe
         job=jobs.pop() if len(jobs) == 1 else None,
         stage="function",
         evidence=shown,
-        hint=f"say which key is the score: score={keys[0]!r}" if keys
-        else f"the journal has each of them: {result.journal}",
+        hint=f"name the key that holds the score: score={keys[0]!r}" if keys
+        else f"the journal lists each of them: {result.journal}",
         log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
     )  # fmt: skip
     error.__cause__ = next(iter(result.failed.values()))

@@ -98,17 +98,17 @@ def read(given: object) -> Grid | ConfigurationList:
     """
     if isinstance(given, Mapping):
         if not given:
-            raise ConfigError("a sweep over no argument at all", hint='write {"lr": [0.1, 0.2]}')
+            raise ConfigError("the sweep has no arguments", hint='write {"lr": [0.1, 0.2]}')
         _check_keys(given)
         drawn = {key: values for key, values in given.items() if callable(values)}
         return Grid({key: _values(key, values) for key, values in given.items() if key not in drawn}, drawn)
     if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
         raise ConfigError(
-            f"a sweep over {type(given).__name__}: configurations are a dict of lists or a list of dicts",
+            f"a sweep over {type(given).__name__}; configurations are a dict of lists or a list of dicts",
             hint='write {"lr": [0.1, 0.2], "model": ["small", "large"]}',
         )
     if not given:
-        raise ConfigError("a sweep over no configuration at all", hint="the list is empty")
+        raise ConfigError("the sweep has no configurations", hint="the list is empty")
     for place, each in enumerate(given):
         if not isinstance(each, Mapping):
             hint = 'write [{"lr": 0.1}, {"lr": 0.2}]'
@@ -120,17 +120,17 @@ def read(given: object) -> Grid | ConfigurationList:
 def _check_keys(given: Mapping[Any, Any]) -> None:
     for key in given:
         if not isinstance(key, str) or not key.isidentifier():
-            raise ConfigError(f"{key!r} is not the name of an argument", hint="keys are the function's own keywords")
+            raise ConfigError(f"{key!r} is not the name of an argument", hint="use the function's own keywords")
 
 
 def _values(key: str, values: Any) -> Sequence[Any]:
     if isinstance(values, (set, frozenset)):
-        raise ConfigError(f"{key}: a set has no order, so no configuration a name", hint=f"write sorted({key})")
+        raise ConfigError(f"{key}: a set has no order, so configurations cannot be named", hint=f"write sorted({key})")
     if isinstance(values, (str, bytes, Mapping)) or not (isinstance(values, Sequence) or hasattr(values, "tolist")):
         raise ConfigError(f"{key}={values!r:.60} is not a list of values", hint=f"write [{values!r:.60}]")
     kept = values if isinstance(values, (list, tuple, range)) else values.tolist()
     if not isinstance(kept, Sequence) or not len(kept):
-        raise ConfigError(f"{key} has no values: {values!r:.60}", hint="give one at least, or leave the key out")
+        raise ConfigError(f"{key} has no values: {values!r:.60}", hint="give at least one, or leave the key out")
     return kept
 
 
@@ -144,9 +144,9 @@ def check(space: Grid | ConfigurationList, sampler: str, max_configs: int | None
     if drawn and sampler != RANDOM:
         raise ConfigError(f"{drawn[0]} is a function that draws values", hint='use sampler="random"')
     if max_configs is None and drawn:
-        raise ConfigError("values that are drawn have no end", hint="say max_configs=")
+        raise ConfigError("a function can draw any number of values", hint="set max_configs=")
     if max_configs is None and space.size > _MOST:
-        raise ConfigError(f"the grid has {space.size} configurations", hint="say how many to test: max_configs=")
+        raise ConfigError(f"the grid has {space.size} configurations", hint="set how many to test: max_configs=")
 
 
 def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | None, seed: int) -> list[Configuration]:

@@ -49,10 +49,10 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             ours = places.is_ours(folder.lstat()) and places.is_ours(folder.stat())
         except OSError as error:
-            raise ConfigError(f"{folder} cannot be a folder for values: {error}") from error
+            raise ConfigError(f"{folder} cannot hold cached values: {error}") from error
         if not ours:
             raise ConfigError(
-                f"{folder} belongs to another user, whose code could run when a value is loaded from it",
+                f"{folder} belongs to another user, whose code could run when clusterfn loads a value from it",
                 hint="name a folder of your own",
             )
 
@@ -81,7 +81,7 @@ class Store:
                 serialization.part("container").dump((kept.value, kept.seconds), file)
             part.replace(path)
         except Exception as error:  # noqa: BLE001 - pickling a value runs code of the user's
-            console.warn(f"a value cannot be kept ({_said(error)}): {path}")
+            console.tell(f"a value cannot be cached ({_said(error)}): {path}")
             with contextlib.suppress(OSError):
                 part.unlink()
 

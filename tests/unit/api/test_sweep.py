@@ -103,8 +103,8 @@ def test_a_list_of_dicts_is_taken_as_it_is():
         ({"lr": 0.1}, r"lr=0.1 is not a list of values\n  next:  write \[0.1\]"),
         ({"lr": {1, 2}}, r"a set has no order.*\n  next:  write sorted\(lr\)"),
         ({"lr": []}, "lr has no values"),
-        ({}, "no argument at all"),
-        ([], "no configuration at all"),
+        ({}, "the sweep has no arguments"),
+        ([], "the sweep has no configurations"),
         ([{"lr": 1}, 2], "configuration 1 is 2, not a dict"),
         ({"learning rate": [1]}, "'learning rate' is not the name of an argument"),
         ("lr", "a dict of lists or a list of dicts"),
@@ -119,8 +119,8 @@ def test_what_is_no_grid_is_refused_with_a_hint(given, says):
     ("given", "sampler", "says"),
     [
         ({"lr": random.Random.random}, "grid", 'lr is a function that draws values\n.*sampler="random"'),
-        ({"lr": random.Random.random}, "random", "say max_configs="),
-        ({f"key{number}": range(10) for number in range(6)}, "grid", "1000000 configurations\n.*say how many"),
+        ({"lr": random.Random.random}, "random", "set max_configs="),
+        ({f"key{number}": range(10) for number in range(6)}, "grid", "1000000 configurations\n.*set how many"),
     ],
 )
 def test_what_has_no_end_is_refused(given, sampler, says):
@@ -149,7 +149,7 @@ def train(lr, model="small"):
         ({"group_by": "pipeline"}, ConfigError, "group_by='pipeline' is not among the arguments"),
         ({"configurations": {"rate": [1]}}, TypeError, r"train\(\) got an unexpected keyword argument 'rate'"),
         ({"configurations": {"model": ["a"]}}, TypeError, r"train\(\) missing 1 required positional argument: 'lr'"),
-        ({"function": train.__wrapped__}, ConfigError, "decorated by @cluster"),
+        ({"function": train.__wrapped__}, ConfigError, "decorated with @cluster"),
     ],
 )
 def test_bad_input_is_refused_before_there_is_even_a_journal(tmp_path, options, error, says):
@@ -187,7 +187,7 @@ def test_a_score_is_a_number_a_key_or_what_a_function_says(by, value, score):
         (None, None, "it is None"),
         (None, True, "it is True"),
         (None, "0.5", "it is '0.5'"),
-        (lambda value: None, 3, "score= gave no number for 3"),
+        (lambda value: None, 3, "score= returned no number for 3"),
     ],
 )
 def test_a_result_without_a_score_says_why(by, value, says):
@@ -255,7 +255,7 @@ def test_the_report_counts_ranks_and_names_what_failed_and_what_is_suspicious():
     assert str(whole).splitlines()[0] == "4/5 configurations completed (80 %)"
     assert str(whole).splitlines()[-2:] == [
         "✗ GRID_0100 ValueError: no index",
-        "the same scores in every place: GRID_0007, GRID_0101",
+        "identical scores throughout: GRID_0007, GRID_0101",
     ]
 
 
@@ -409,7 +409,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
     with SweepJournal(path):
         refused = subprocess.run([*opening, str(path)], capture_output=True, text=True, timeout=60, check=False)
 
-    assert "another process goes on with" in refused.stderr
+    assert "another process is using" in refused.stderr
     assert subprocess.run([*opening, str(path)], timeout=60, check=False).returncode == 0
 
 
@@ -424,23 +424,23 @@ def facts(**changed):
     ("changed", "says"),
     [
         ({}, []),
-        ({"seed": 8}, ["seed: 7 there, 8 here"]),
-        ({"max_configs": 4}, ["max_configs: 3 there, 4 here"]),
-        ({"sampler": "random"}, ["sampler: grid there, random here"]),
-        ({"score": "loss"}, ["score: None there, loss here"]),
-        ({"minimize": True}, ["minimize: False there, True here"]),
-        ({"function": "test"}, ["function: train there, test here"]),
-        ({"code": "2"}, ["code: what train or anything that it calls does has changed since"]),
+        ({"seed": 8}, ["seed: 7 in the journal, 8 now"]),
+        ({"max_configs": 4}, ["max_configs: 3 in the journal, 4 now"]),
+        ({"sampler": "random"}, ["sampler: grid in the journal, random now"]),
+        ({"score": "loss"}, ["score: None in the journal, loss now"]),
+        ({"minimize": True}, ["minimize: False in the journal, True now"]),
+        ({"function": "test"}, ["function: train in the journal, test now"]),
+        ({"code": "2"}, ["code: train, or something that it calls, has changed since"]),
         (
             {"code": "2", "module": "__main__"},
             [
-                "module: train of mine there, of __main__ here; whether its code is the same cannot be seen, so start "
-                "the sweep as before: run the file as a script, or import it"
+                "module: train of mine in the journal, of __main__ now; clusterfn cannot compare the code of the two, "
+                "so start the sweep as before: run the file as a script, or import it"
             ],
         ),
         ({"code": None}, []),
-        ({"space": {"lr": [0.1]}}, ["lr: [0.1, 0.2] there, [0.1] here"]),
-        ({"space": {"k": [1]}}, ["k: nothing there, [1] here"]),
+        ({"space": {"lr": [0.1]}}, ["lr: [0.1, 0.2] in the journal, [0.1] now"]),
+        ({"space": {"k": [1]}}, ["k: nothing in the journal, [1] now"]),
     ],
 )
 def test_what_differs_between_two_sweeps_is_named(changed, says):
@@ -595,7 +595,7 @@ def test_types_count():
 def test_what_has_no_content_is_said_to_have_none():
     lock = threading.Lock()
 
-    with pytest.raises(Unstable, match="lock has no content to compare"):
+    with pytest.raises(Unstable, match="lock cannot be compared"):
         fingerprint(lambda: lock)
 
 
@@ -642,5 +642,5 @@ def test_a_damaged_value_is_none_and_one_line(tmp_path, capsys, damage):
 def test_a_value_that_cannot_be_kept_costs_a_line(tmp_path, capsys):
     Store(tmp_path).put("one", Kept(threading.Lock(), 0.0))
 
-    assert "a value cannot be kept" in capsys.readouterr().err
+    assert "a value cannot be cached" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

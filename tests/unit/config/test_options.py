@@ -238,7 +238,7 @@ class Model:
         ("tensor01", 'write @cluster(host="tensor01")'),
         ("two words", 'write @cluster(cores=2, host="tensor01")'),
         (4, 'write @cluster(cores=2, host="tensor01")'),
-        (Model, "decorate a function that makes one and works with it, or one of its methods"),
+        (Model, "decorate one of its methods, or a function that creates an instance and works with it"),
         (classmethod(print), "put @classmethod above @cluster"),
         (staticmethod(print), "put @staticmethod above @cluster"),
         (property(print), "put @property above @cluster"),
