@@ -64,8 +64,8 @@ class Config:
         if chosen not in self.hosts:
             hint = f"the hosts are {', '.join(self.hosts)}; choose one of them or add it to {self.path}"
             if not self.path:
-                found = f"there is no {FILE} in {Path.cwd()} or above: go to your project's folder"
-                hint = f"{found}, set ${places.VARIABLE}, or set a host up by `clusterfn init ADDRESS`"
+                found = f"there is no {FILE} in {Path.cwd()} or above: change to your project's folder"
+                hint = f"{found}, set ${places.VARIABLE}, or add a host with `clusterfn init ADDRESS`"
             near = did_you_mean(chosen, self.hosts)
             raise ConfigError(f"there is no host {chosen!r}{near} ({because})", hint=hint)
         return self.hosts[chosen], because
@@ -79,11 +79,11 @@ class Config:
         if self.default_host is not None:
             return self.default_host, f"default_host: in {self.default_place}"
         if len(self.named) > 1:
-            hint = f'say host="{self.named[0]}", or add `default_host: {self.named[0]}` to {self.path}'
+            hint = f'set host="{self.named[0]}", or add `default_host: {self.named[0]}` to {self.path}'
             raise ConfigError(f"{self.path} has several hosts and no default_host: {', '.join(self.named)}", hint=hint)
         if self.named:
             return self.named[0], f"the only host in {self.path}"
-        return LOCAL.name, f"{self.path} names no host" if self.path else f"there is no {FILE}"
+        return LOCAL.name, f"{self.path} defines no host" if self.path else f"there is no {FILE}"
 
 
 def running(script: Path) -> None:

@@ -38,7 +38,7 @@ _BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 _EXAMPLE = '"conda:NAME"'
-_NEVER = "never read: a secret in a file is soon everybody's"
+_NEVER = "never read: secrets in files leak"
 
 # unknown key of a host -> what to write
 _INSTEAD_OF_HOST_KEY = {
@@ -76,12 +76,12 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     if "defaults" in keys and (below := keys["defaults"].mapping(_DEFAULTS).get("environment")):
         if "environment" in keys:
             line = keys["environment"].line + 1
-            raise below.error("the environment stands here twice", f"remove it here or in line {line}")
+            raise below.error("the environment is set twice", f"remove it here or in line {line}")
         facts["environment"] = _environment(below)
     making = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
     making.update(making.pop("cuda", {}))
     if making.get("purge_days") is not None and making.get("installer", "clusterfn") != "clusterfn":
-        raise keys["installer"].error("conda cannot put back single files, as `purge_days:` asks", "remove one of them")
+        raise keys["installer"].error("conda cannot restore single files, as `purge_days:` asks", "remove one of them")
     for found, field in ((facts, "environment"), (facts, "ssh_config"), (making, "table")):
         path = found.get(field)  # of a file beside this one, wherever the program runs
         if path and (field != "environment" or names_a_file(path)):
@@ -123,7 +123,7 @@ def _environment(value: Value) -> str:
         pairs = value.pairs
         written = [f'"{kind.text}:{name.text}"' for kind, name in pairs if kind.text in ENVIRONMENT_KINDS and name.text]
         hint = f"write `environment: {written[0] if written else _EXAMPLE}`"
-        raise value.error("a mapping stands where a text is wanted", hint)
+        raise value.error("expected a string, found a mapping", hint)
     text = value.as_text()
     if names_a_file(text):
         return text
@@ -134,7 +134,7 @@ def _environment(value: Value) -> str:
     elif not instead and _ENVIRONMENT_NAME.fullmatch(text) and text != "current":
         instead = f"conda:{text}"
     if instead:
-        raise value.error(f'"{text}" names no kind of environment', f'write `environment: "{instead}"`')
+        raise value.error(f'"{text}" is not a kind of environment', f'write `environment: "{instead}"`')
     return text
 
 
@@ -158,7 +158,9 @@ def _cuda(value: Value) -> dict[str, Any]:
         several = [each.strip() for each in given["capability"].as_written().split(",")]
         facts["capabilities"] = tuple(several)
         if not all(_NUMBERS.fullmatch(each) for each in several):
-            raise given["capability"].error(f'"{given["capability"].written}" is no compute capability', 'write "8.6"')
+            raise given["capability"].error(
+                f'"{given["capability"].written}" is not a compute capability', 'write "8.6"'
+            )
     if "table" in given:
         facts["table"] = given["table"].as_path()
     return facts
@@ -173,7 +175,7 @@ def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         facts.setdefault("environment", "current")
     if facts.get("transport") == "local":
         if "address" in keys:
-            raise keys["address"].error("an address for this machine", "remove it, or `scheduler: local`")
+            raise keys["address"].error("this machine takes no address", "remove it, or remove `scheduler: local`")
         facts["address"] = ""
 
 
@@ -202,7 +204,7 @@ def _address(value: Value) -> str:
         raise _password(value)
     match = _ADDRESS.fullmatch(text)
     if not match or not 0 < int(match[1] or 22) < 65536:
-        hint = "write `name`, `user@name` or `user@name:port`; for anything else make an alias in ~/.ssh/config"
+        hint = "write `name`, `user@name` or `user@name:port`; for anything else add an alias to ~/.ssh/config"
         raise value.error(f'"{text}" is not an address', hint)
     return text
 
@@ -211,7 +213,7 @@ def _root(value: Value) -> str:
     text = value.as_text()
     if not text.startswith(("/", "~", "$")) or "\t" in text:
         raise value.error(
-            f'"{text}" is not an absolute path', "begin it with `/`, `~/` or a variable such as `$SCRATCH`"
+            f'"{text}" is not an absolute path', "start it with `/`, `~/` or a variable such as `$SCRATCH`"
         )
     return text
 

@@ -103,16 +103,16 @@ ALIASES = {
 }
 # Of the Executors of the standard library, and of hosted services.
 _NOT_ASKED_FOR = {
-    "max_workers": "leave it out: the host's room decides how many run at the same time",
+    "max_workers": "leave it out: the host's free resources decide how many run at the same time",
     **dict.fromkeys(
-        ("image", "container", "docker"), "containers are not supported: name an environment= or packages= instead"
+        ("image", "container", "docker"), "containers are not supported: set environment= or packages= instead"
     ),
     "initializer": "call it at the beginning of the function: each call has a process of its own",
 }
 # What the function has, what was written -> what to write.
 _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
-    ("chunksize", "timeout"): "say it where you wait: .results(timeout={}); a call's own limit is time= of @cluster",
+    ("chunksize", "timeout"): "set it where you wait: .results(timeout={}); time= of @cluster limits each call",
 }
 _OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
 
@@ -130,10 +130,13 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
         return ConfigError(problem, hint=instead.format(_quoted(value)))
     if keyword in _OF_SLURM:
         option = "…" if keyword == "slurm" else f"{{{keyword}: {value if isinstance(value, (str, int)) else '…'}}}"
-        return ConfigError(problem, hint=f"options of SLURM stand in clusterfn.yml: `slurm: {option}`")
+        return ConfigError(problem, hint=f"set SLURM options in clusterfn.yml: `slurm: {option}`")
     if meant in known:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
     near = "" if meant in _KEYWORDS else did_you_mean(keyword, known)
+    if not near and meant not in _KEYWORDS and "sequential_up_to" in known:  # of `map`: it was meant for the function
+        hint = "pass the function's arguments as iterables, by position; for a constant, use "
+        return ConfigError(problem, hint=f"{hint}itertools.repeat({value!r:.60})")
     goes_to = f"{meant}= goes to @cluster or .with_options(); " if meant in _KEYWORDS else ""
     return ConfigError(f"{problem}{near}", hint=f"{goes_to}the arguments are {', '.join(known)}")
 
@@ -192,7 +195,7 @@ def _whole_number(least: int) -> Check:
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ConfigError(f"{name}={value!r} is not a text", hint=f'write it in quotes: {name}="..."')
+        raise ConfigError(f"{name}={value!r} is not a string", hint=f'write it in quotes: {name}="..."')
     return value
 
 
@@ -228,7 +231,7 @@ def _package(value: Any, name: str) -> str:
     if file := _PACKAGES_FILE.fullmatch(text):
         raise ConfigError(f"{name}: {text!r} is a file, not a package", hint=f'write environment="{file[1]}"')
     if not _PACKAGE.match(text):
-        raise ConfigError(f"{name}: {text!r} names no package", hint=f'write {name}=["python=3.11", "numpy>=2"]')
+        raise ConfigError(f"{name}: {text!r} is not a package name", hint=f'write {name}=["python=3.11", "numpy>=2"]')
     return text
 
 
@@ -236,13 +239,13 @@ def _environment(value: Any, name: str) -> str:
     text = _text(value, name)
     kind, _, rest = text.partition(":")
     if meant := nearly_an_environment(text):
-        raise ConfigError(f"{name}={text!r} names no environment", hint=f'write {name}="{meant}"')
+        raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
     if text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest):
         return text
     raise ConfigError(
-        f"{name}={text!r} names no environment",
-        hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
-        'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
+        f"{name}={text!r} does not name an environment",
+        hint='name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
+        'build it from ("environment.yml"), or packages=["python=3.11", "numpy"]',
     )
 
 
@@ -270,16 +273,16 @@ def _output(value: Any, name: str) -> str:
     """Reject a pattern that leads out of the job's folder."""
     text = _text(value, name)
     if text.startswith(("/", "~")) or ".." in PurePosixPath(text).parts:
-        hint = f'{name} are names below the job\'s own folder: {name}=["*.pt"]'
-        raise ConfigError(f"{name}={value!r} lies outside the job's folder", hint=hint)
+        hint = f'{name}= takes paths relative to the job\'s own folder: {name}=["*.pt"]'
+        raise ConfigError(f"{name}={value!r} is outside the job's folder", hint=hint)
     return text
 
 
 def _folder(value: Any, name: str) -> str:
     text = _text(value, name)
     if not text.startswith(("/", "~", "$")):
-        hint = f'{name}= is a folder of the host: give it in full or with ~, such as {name}="~/data"'
-        raise ConfigError(f"{name}={value!r} is not a whole path", hint=hint)
+        hint = f'{name}= is a folder on the host: write an absolute path or use ~, such as {name}="~/data"'
+        raise ConfigError(f"{name}={value!r} is not an absolute path", hint=hint)
     return text
 
 
@@ -293,7 +296,7 @@ def _environment_variables(value: Any, name: str) -> dict[str, str]:
         number = isinstance(each, (int, float)) and not isinstance(each, bool)
         if not number and not (isinstance(each, str) and _can_be_passed(each)):
             text = int(each) if isinstance(each, bool) else "..."
-            problem = f"{name}[{key!r}]={each!r} is neither text nor a number"
+            problem = f"{name}[{key!r}]={each!r} is neither a string nor a number"
             raise ConfigError(problem, hint=f'write {name}={{"{key}": "{text}"}}')
     return {key: str(each) for key, each in value.items()}
 

@@ -103,8 +103,8 @@ def refuse_others(path: Path, info: os.stat_result) -> None:
         ConfigError: It is such a file.
     """
     if not is_ours(info) and path != given():
-        hint = f"to use it all the same, set {VARIABLE}={path}"
-        raise ConfigError(f"{path} belongs to another user, and its lines would run in your name", hint=hint)
+        hint = f"to use it anyway, set {VARIABLE}={path}"
+        raise ConfigError(f"{path} belongs to another user, and its lines would run with your permissions", hint=hint)
 
 
 def cache_folder() -> Path:

@@ -61,7 +61,7 @@ _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 def _sbatch_options(value: Value) -> dict[str, Any]:
     for key, _ in value.pairs:
         if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
-            hint = "write the long name of the option, without dashes"
+            hint = "use the option's long name, without dashes"
             raise key.error(f'"{key.text}" is not an option of sbatch', hint)
         if key.text in _RESERVED:
             raise key.error(f"clusterfn needs `--{key.text}` for itself", "remove this line")
@@ -74,9 +74,9 @@ def _sbatch_option(name: str, value: Value) -> Any:
         return None
     if name in _FROM_ARGUMENTS:
         instead = f"; use `{_FROM_ARGUMENTS[name]}` or `defaults:`" if _FROM_ARGUMENTS[name] else ""
-        raise value.error(f"clusterfn sets `--{name}` itself{instead}", "null drops it, another value is not possible")
+        raise value.error(f"clusterfn sets `--{name}` itself{instead}", "set it to null to drop it")
     if name == "nodes" and value.as_written() not in ("1", "1-1"):
-        raise value.error("on every node but the first nothing would run", "write nodes= in @cluster, or `nodes: 1`")
+        raise value.error("nothing would run on any node but the first", "write nodes= in @cluster, or `nodes: 1`")
     if name == "partition" and value.kind == "map":
         return {kind: given.as_written() for kind, given in value.mapping(("cpu", "gpu")).items()}
     if value.kind == "bool" and value.text.lower() in ("true", "yes", "on"):
@@ -85,14 +85,14 @@ def _sbatch_option(name: str, value: Value) -> Any:
         return value.as_written()
     text = value.as_text()
     if any(_GPU_COUNTED.fullmatch(part) for part in text.split(",")):
-        raise value.error(f'"{text}" counts cards', "write only their kind, `gpu:a100`; the number comes from `gpus=`")
+        raise value.error(f'"{text}" counts GPUs', "write only their type, `gpu:a100`; the number comes from `gpus=`")
     return text
 
 
 def read_gpu_type(value: Value) -> str:
     text = value.as_written()
     if not GPU_TYPE.fullmatch(text):
-        raise value.error(f'"{text}" cannot name a type of card', "write one word of its name, such as a6000")
+        raise value.error(f'"{text}" cannot name a type of GPU', "write one word of its name, such as a6000")
     return text
 
 
@@ -115,7 +115,7 @@ _SLURM = SchedulerKeys(
         "with SLURM the scheduler sets limits, by QOS",
         "SLURM's own limits are those of your account and its QOS",
     ),
-    misread=("%\\", "SLURM replaces % and \\ in paths by something else"),
+    misread=("%\\", "SLURM expands % and \\ in paths"),
     sets_memory=lambda options: bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(options)),
 )
 
@@ -133,7 +133,7 @@ def _qsub_options(value: Value) -> dict[str, Any]:
 def _site_name(value: Value) -> str:
     text = value.as_written()
     if not _SITE_NAME.fullmatch(text):
-        raise value.error(f'"{text}" cannot name anything in Grid Engine', "write one word, as `qconf` shows it there")
+        raise value.error(f'"{text}" cannot name anything in Grid Engine', "write one word that `qconf` lists")
     return text
 
 
@@ -171,7 +171,7 @@ _QSUB_OPTIONS: dict[str, Callable[[Value], Any]] = {
 _GRID_ENGINE = SchedulerKeys(
     keys={"grid_engine": (OPTIONS, _qsub_options), **_BATCH_JOBS},
     limits=("with Grid Engine the scheduler sets limits, by resource quotas", "`qconf -srqsl` lists them"),
-    misread=(":,%\\", "Grid Engine replaces or divides paths at : , % and \\"),
+    misread=(":,%\\", "Grid Engine expands or splits paths at : , % and \\"),
     sets_memory=lambda options: options.get("memory", "") is None,
 )
 

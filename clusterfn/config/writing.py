@@ -19,7 +19,7 @@ from clusterfn.errors import ConfigError
 
 Keys = Mapping[str, Any]
 _STEP = "  "
-_NEW = "# Where functions run. What works there: clusterfn check {name}; another host: clusterfn init ADDRESS\n"
+_NEW = "# Where functions run. To test a host: clusterfn check {name}; to add a host: clusterfn init ADDRESS\n"
 _WIDE = 10**6
 
 
@@ -76,9 +76,9 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
     before = known(path)
     if name in before.named:
         raise ConfigError(
-            f"{path} has a host {name} already",
+            f"{path} already has a host {name}",
             evidence=[before.hosts[name].source],
-            hint="choose another name, or change its lines by hand",
+            hint="choose another name, or edit its lines yourself",
         )
     old = _read(path) if path.exists() else _NEW.format(name=name)
     text = text_with_host(old, name, keys, suggestion)
@@ -103,7 +103,7 @@ def write(change: Change) -> None:
             beside.chmod(target.stat().st_mode & 0o7777)
         os.replace(beside, target)
     except OSError as error:
-        hint = f"go to a folder of your own, or say by {places.VARIABLE} which file is yours"
+        hint = f"change to a folder of your own, or set {places.VARIABLE} to the path of your file"
         raise ConfigError(f"{change.path} cannot be written: {error.strerror}", hint=hint) from error
     finally:
         with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}", hint="mend the file, or move it away") from error
+        raise ConfigError(f"{path} cannot be read: {error}", hint="fix the file, or move it away") from error
 
 
 def _compose(text: str) -> Any:
@@ -204,7 +204,7 @@ def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, 
         problem = "its other hosts would change"
     except ConfigError as error:
         problem = error.message
-    hint = "add its lines by hand, then the same command goes on with them"
+    hint = "add these lines yourself, then run the same command again"
     raise ConfigError(f"{name} cannot be added to {path}: {problem}", evidence=block.splitlines(), hint=hint)
 
 

@@ -96,13 +96,13 @@ class Value:
             advice: What to do about some others, instead of a list of the known ones.
         """
         if self.kind != "map":
-            raise self.error(f"{self.written} stands where keys are wanted", self._where_keys_belong())
+            raise self.error(f"expected keys, found {self.written}", self._where_keys_belong())
         found: dict[str, Value] = {}
         for key, value in self.pairs:
             name = key.as_key(known, advice or {})
             if name in found:
                 raise key.error(
-                    f'the key "{name}" stands here twice, first in line {found[name].line + 1}', "keep one of them"
+                    f'duplicate key "{name}", first used in line {found[name].line + 1}', "keep one of them"
                 )
             found[name] = value
         return found
@@ -120,17 +120,17 @@ class Value:
         if known is not None and name not in known and name in advice:
             raise self.error(f'unknown key "{name}"', advice[name])
         if known is not None and name not in known:
-            hint = f"the keys here are {', '.join(sorted(known))}"
+            hint = f"the keys allowed here are {', '.join(sorted(known))}"
             raise self.error(f'unknown key "{name}"{did_you_mean(name, known)}', hint)
         return name
 
     def as_text(self) -> str:
         """Return a text that is not empty and has no control characters; a plain `no` or `1:30` is rejected."""
         if self.kind in ("map", "list"):
-            raise self.error(f"{self.written} stands where a text is wanted")
+            raise self.error(f"expected a string, found {self.written}")
         if self.kind != "str":
             raise self.error(
-                f"{self.written} {_NOT_TEXT.get(self.kind, 'is no text')}", f'write "{self.text}" in quotes'
+                f"{self.written} {_NOT_TEXT.get(self.kind, 'is not a string')}", f'write "{self.text}" in quotes'
             )
         return self._visible()
 
@@ -162,7 +162,7 @@ class Value:
         """Return a text that no command takes for an option."""
         text = self.as_text()
         if text.startswith("-"):
-            raise self.error(f'"{text}" is not a path', "write the whole path")
+            raise self.error(f'"{text}" is not a path', "write the full path")
         return text
 
     def as_memory(self) -> int:
@@ -192,18 +192,18 @@ class Value:
         word = self.text.lower()
         if word not in choices:
             hint = f"choose one of {', '.join(choices)}"
-            raise self.error(f"{self.written} is none of its values{did_you_mean(word, choices)}", hint)
+            raise self.error(f"{self.written} is not allowed{did_you_mean(word, choices)}", hint)
         return word
 
     def _visible(self) -> str:
         if not self.text.strip():
-            raise self.error("an empty text", "give it a value, or remove the key")
+            raise self.error("the value is empty", "give it a value, or remove the key")
         if any(ord(char) < 32 and char != "\t" or ord(char) == 127 for char in self.text):
-            raise self.error("a line break or another control character", "write it in one line")
+            raise self.error("a line break or another control character", "write it on one line")
         return self.text
 
 
-_EXAMPLE = "begin with a line `hosts:`; docs/reference/configuration.md has a whole file"
+_EXAMPLE = "begin with a line `hosts:`; docs/reference/configuration.md shows a complete file"
 
 
 def parse(data: bytes, path: str) -> Value:
@@ -213,7 +213,7 @@ def parse(data: bytes, path: str) -> Value:
         ConfigError: It is not one YAML document of at most 128 KB in UTF-8, without aliases and tags.
     """
     if len(data) > LIMIT_BYTES:
-        raise ConfigError(f"{path}: {len(data)} bytes are too many for a configuration", hint="keep it below 128 KB")
+        raise ConfigError(f"{path}: {len(data)} bytes are too large for a configuration", hint="keep it below 128 KB")
     source = Source(path)
     try:
         text = data.decode("utf-8-sig")
@@ -257,7 +257,7 @@ def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
         if depth > _DEPTH:
             return "this is nested too deeply", event.start_mark, None
         if isinstance(event, yaml.AliasEvent):
-            return f'"*{event.anchor}": aliases are not supported', event.start_mark, "repeat the lines"
+            return f'"*{event.anchor}": aliases are not supported', event.start_mark, "repeat the lines instead"
         tag = getattr(event, "tag", None)
         if tag not in (None, "!", _TAG + "str"):
             return f'"{tag}": tags are not supported', event.start_mark, "write the plain value"
@@ -269,7 +269,7 @@ def _translated(error: Any, text: str, source: Source) -> ConfigError:
     if mark is None:  # a character that YAML forbids; `position` counts characters
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
-        return source.error("not YAML: a character that cannot be printed", line, column, "remove it")
+        return source.error("not YAML: it contains an unprintable character", line, column, "remove it")
     around = source.lines[max(0, mark.line - 1) : mark.line + 1]
     hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
     return source.error(f"not YAML: {error.problem}", mark.line, mark.column, hint)

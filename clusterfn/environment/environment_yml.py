@@ -158,7 +158,7 @@ def _items(value: Value) -> Iterator[Value]:
     if value.kind == "null":
         return
     if value.kind != "list":
-        raise value.error(f"{value.written} stands where a list of packages is wanted", 'begin each line with "- "')
+        raise value.error(f"expected a list of packages, found {value.written}", 'begin each line with "- "')
     yield from value.values
 
 

@@ -94,7 +94,7 @@ def parse_existing(text: str | None, scheduler: str) -> EnvironmentSpec:
     if separator and kind in ENVIRONMENT_KINDS and value:
         return EnvironmentSpec(kind, value)
     raise ConfigError(
-        f"environment={text!r} names no environment that this version can use",
+        f"environment={text!r} does not name an environment that this version can use",
         hint='name one that is on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"',
     )
 

@@ -115,7 +115,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
         return with_own_channels(from_packages(packages))
     if not text or not names_a_file(text):
         raise ConfigError(
-            f"environment={text!r} names no environment",
+            f"environment={text!r} does not name an environment",
             hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
             'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
         )

@@ -35,7 +35,7 @@ plain.__module__ = "__main__"  # by value: what it needs is not looked for in th
         ({"gpus": True}, ["gpus=True"]),
         ({"cores": 0}, ["cores=0", "at least 1"]),
         ({"cores": 1.5}, ["cores=1.5"]),
-        ({"env": {"A": True}}, ["env['A']=True", "neither text nor a number"]),
+        ({"env": {"A": True}}, ["env['A']=True", "neither a string nor a number"]),
         ({"outputs": "*.pt"}, ["outputs='*.pt'", "not a list"]),
         ({"on_interrupt": "kill"}, ["on_interrupt='kill'", "detach"]),
         ({"host": "ten sor"}, ["host='ten sor'"]),
@@ -173,7 +173,7 @@ def test_a_file_argument_that_is_not_there_is_refused(here):
 
 
 def test_an_environment_that_cannot_be_is_refused(here):
-    with pytest.raises(ConfigError, match="names no environment"):
+    with pytest.raises(ConfigError, match="does not name an environment"):
         cluster(environment="my env")(plain)()
 
     assert left_behind(here) == []

@@ -449,7 +449,7 @@ ROWS: list[Row] = [
         options={"env": {"ODD": ODD}}),
     Row(
         "odd home, SLURM", "3c 44", calls.returns, expect=errors.ConfigError, hosts=("odd-home-slurm",),
-        text=("SLURM replaces %", "root:"),
+        text=("SLURM expands %", "root:"),
     ),
     Row("odd root, SLURM", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]),
         hosts=("odd-root-slurm",), options={"env": {"ODD": ODD}}),

@@ -32,7 +32,7 @@ def test_a_group_is_as_few_arrays_as_slurm_takes():
 
 @pytest.mark.parametrize("root", ["/home/100%", "/home/a\\b"])
 def test_a_folder_that_slurm_would_misread_is_refused(root):
-    with pytest.raises(ConfigError, match="SLURM replaces"):
+    with pytest.raises(ConfigError, match="SLURM expands"):
         Slurm(SLURM, "1000").submission(job(SLURM, root=root))
 
 

@@ -162,7 +162,7 @@ class GridEngine(Scheduler):
     def _folder(self, job: JobSpec) -> str:
         folder = layout.job_dir(job.root, job.id)
         if _MISREAD.search(folder):
-            message = f"{folder!r}: Grid Engine replaces or divides paths at $ : , % and \\"
+            message = f"{folder!r}: Grid Engine expands or splits paths at $ : , % and \\"
             raise ConfigError(message, host=self.host.name, hint="set `root:` to a folder without these characters")
         return folder
 

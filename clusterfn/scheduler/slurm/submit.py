@@ -95,7 +95,7 @@ class Slurm(Scheduler):
     def _folder(self, job: JobSpec) -> str:
         folder = layout.job_dir(job.root, job.id)
         if "%" in folder or "\\" in folder:
-            message = f"{folder!r}: SLURM replaces % and \\ in paths by something else"
+            message = f"{folder!r}: SLURM expands % and \\ in paths"
             raise ConfigError(message, host=self.host.name, hint="set `root:` to a folder without these characters")
         return folder
 

@@ -93,7 +93,7 @@ def test_the_file_that_a_job_was_sent_with_is_not_obeyed_either_once_it_is_anoth
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     monkeypatch.setattr(places, "ROOT_UID", -1)
 
-    with pytest.raises(ConfigError, match="belongs to another user, and its lines would run in your name"):
+    with pytest.raises(ConfigError, match="belongs to another user, and its lines would run with your permissions"):
         attach.attach("7f3a")
 
 

@@ -114,7 +114,7 @@ def test_what_yaml_would_take_for_something_else_is_quoted(path):
 @pytest.mark.parametrize(
     ("old", "problem"),
     [
-        ("hosts:\n  new: {scheduler: bare}\n", "has a host new already"),
+        ("hosts:\n  new: {scheduler: bare}\n", "already has a host new"),
         ("hosts:\n  a: {scheduler: wrong}\n", "wrong"),
         ("hosts: [\n", "not YAML"),
         ("hosts:\n  a:\n    scheduler: bare\n...\n", "cannot be added"),

@@ -197,7 +197,7 @@ def test_one_build_that_was_asked_for_stays(read):
         ("dependencis: [a]", 'environment.yml:1:1: unknown key "dependencis"; did you mean dependencies?', "keys"),
         ("dependencies: [numpy]\nvariables: {A: b}", 'environment.yml:2:1: unknown key "variables"', "env={…}"),
         ("name: ml", 'there is no "dependencies:"', "list the packages"),
-        ("dependencies:\n  numpy: 2", "a mapping stands where a list", 'begin each line with "- "'),
+        ("dependencies:\n  numpy: 2", "expected a list of packages, found a mapping", 'begin each line with "- "'),
         ("dependencies:\n- numpy\n- 3.10", 'environment.yml:3:3: dependencies[1]: "3.10" is a number', "quotes"),
         ("dependencies:\n- numpy\n- '=1'", "environment.yml:3: '=1' names no package of conda", "channel::package"),
         ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3: \"-r requirements", "write the"),

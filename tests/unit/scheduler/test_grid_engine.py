@@ -132,7 +132,7 @@ def test_gpus_without_a_resource_for_them_are_rejected():
 
 @pytest.mark.parametrize("root", ["/home/$x", "/home/a:b", "/home/a,b", "/home/100%"])
 def test_a_folder_that_it_would_misread_is_rejected(root):
-    with pytest.raises(ConfigError, match="Grid Engine replaces or divides paths"):
+    with pytest.raises(ConfigError, match="Grid Engine expands or splits paths"):
         asked(engine(), root=root)
 
 

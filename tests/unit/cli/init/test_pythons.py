@@ -118,7 +118,7 @@ def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, 
 
     with pytest.raises(ConfigError, match="no usable answer"):
         pythons.environment(session(tmp_path), None, Answers(yes=False))
-    assert capsys.readouterr().err.count("names no environment") == 3
+    assert capsys.readouterr().err.count("does not name an environment") == 3
 
     stdin = io.StringIO("yes\nconda:ml\n")
     stdin.isatty = lambda: True  # type: ignore[method-assign]
