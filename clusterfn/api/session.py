@@ -118,7 +118,7 @@ class Session(concurrent.futures.Executor):
         prepared = prepare_packed(len, lambda target: payloads.pack(len, ((),), {}, target), self._options)
         _refuse_what_it_lacks(wanted, self._options, prepared.job)
         if holding is not None:
-            console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}); starting another")
+            console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
         serving = SessionSpec(self._idle_s, CALLER)
         job = replace(prepared.job, name="session", serving=serving)
         self._holding = SessionJob(replace(prepared, job=job), self._again)

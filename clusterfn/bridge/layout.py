@@ -76,7 +76,7 @@ CLOSE = "close"  # no more calls are to come
 
 # below jobs/<id>/attempts/<n>
 OWNER = "owner"
-WAITING = "waiting"  # for cards, on the host itself
+WAITING = "waiting"  # for GPUs, on the host itself
 BEGUN = "begun"  # "started" or "withdrawn": whichever was linked first, if it had to wait
 FOLLOWED = "followed"  # its supervisor died, and `after` has left the job to another try of it
 STDOUT = "stdout"

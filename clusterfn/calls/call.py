@@ -54,7 +54,7 @@ def run_call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[
         again = prepared.ready.made
         if before and again and before.id == again.id:  # what does not run on these GPUs is not sent to them again
             error.hint = (
-                "ask for a build that has code for these cards: pin cuda-version=…, or take torch from PyPI (pip:)"
+                "ask for a build that has code for these GPUs: pin cuda-version=…, or take torch from PyPI (pip:)"
             )
             raise
         value = _run_live(prepared, options)
@@ -219,7 +219,7 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
         )
     for word, given in (("gpu_type", options.gpu_type), ("gpu_memory", options.gpu_memory_bytes)):
         if given is not None and not gpus:
-            message = f"{word}= says which cards, and the call asks for none"
+            message = f"{word}= says which GPUs, and the call asks for none"
             raise ConfigError(message, hint=f"add gpus=1, or remove {word}=")
     return scheduler.resolve_resources(asked)
 

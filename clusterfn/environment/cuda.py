@@ -356,7 +356,7 @@ def _suggest_build(known: CudaTable, cards: GpuCapabilities) -> str:
             return f"PyTorch {_text(minor)} with CUDA {rows[-1].cuda} would run: torch=={_text(minor)}.*"
     running = [row for row in known.builds if all(known.runs(row, each) for each in cards.capabilities)]
     if not running:
-        return "no PyTorch in the table has code for all of these cards: choose one kind by clusterfn.yml, or gpus=0"
+        return "no PyTorch in the table has code for all of these GPUs: choose one kind by clusterfn.yml, or gpus=0"
     least = min((known.least_driver(row.cuda) for row in running), key=version)
     return f"the administrator can install driver {least} or newer; until then: gpus=0"
 

@@ -200,7 +200,7 @@ def why_stale(
     why_not = solver.why_lock_unusable(lock, spec, target)
     if why_not or cards is None or torch is None or torch_build.runs_on_gpus(torch, cards, table):
         return why_not
-    return f"its PyTorch {torch.version} for CUDA {torch.cuda or 'none'} does not run on the cards of {host.name}"
+    return f"its PyTorch {torch.version} for CUDA {torch.cuda or 'none'} does not run on the GPUs of {host.name}"
 
 
 def _target(

@@ -139,7 +139,7 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
     # A build for an older CUDA runs on a newer driver, and any runs without a GPU.
     if not supposed or target.cuda is None or (cuda and _numbers(cuda) <= _numbers(target.cuda)):
         return ""
-    solved = f"CUDA {cuda}" if cuda else "no card"
+    solved = f"CUDA {cuda}" if cuda else "no GPU"
     return f"{lock.path.name} was solved for {solved}, and the host has CUDA {target.cuda}"
 
 
@@ -180,7 +180,7 @@ def _solved(
     platforms = [target.platform] if keeps else list(dict.fromkeys([*spec.platforms, target.platform]))
     executable = solver_tools.find_conda(say)
     command = solver_tools.find_interpreter(not executable, say)
-    host = f"glibc {target.glibc or _OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no card'}"
+    host = f"glibc {target.glibc or _OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
     say(f"solving {spec.title} for {', '.join(platforms)} ({host}): {reason}")
     with tempfile.TemporaryDirectory(prefix="clusterfn-lock-") as folder:
         made = Path(folder) / path.name

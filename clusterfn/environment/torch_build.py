@@ -83,7 +83,7 @@ def refuse_unusable_torch(
     would = cuda.choose_build(cards, torch.version, table, host.name)
     build = f"PyTorch {torch.version} {f'for CUDA {torch.cuda}' if torch.cuda else 'without CUDA'}"
     raise EnvironmentBuildError(
-        f"{lock.path.name} has {build}, which does not run on the cards of {host.name}", host=host.name,
+        f"{lock.path.name} has {build}, which does not run on the GPUs of {host.name}", host=host.name,
         stage="environment",
         evidence=[f"driver {cards.driver}, compute capability {', '.join(cards.capabilities) or 'unknown'}, "
                   f"as {cards.source}"],

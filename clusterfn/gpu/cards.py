@@ -1,7 +1,7 @@
-"""The cards that this process may see, and their memory. Asking never raises, and never makes the process use CUDA.
+"""The GPUs that this process may see, and their memory. Asking never raises, and never makes the process use CUDA.
 
-PyTorch is asked if the process already uses CUDA by it (microseconds); nvidia-smi (some ten milliseconds) for the cards
-that it does not use itself, or if it uses none. Where neither answers there are no cards, and `trouble` says why. GB
+PyTorch is asked if the process already uses CUDA by it (microseconds); nvidia-smi (some ten milliseconds) for the GPUs
+that it does not use itself, or if it uses none. Where neither answers there are no GPUs, and `trouble` says why. GB
 are 2³⁰ bytes, as everywhere in clusterfn.
 """
 
@@ -19,7 +19,7 @@ from clusterfn.gpu.guards import probe, say_once
 
 @dataclass(frozen=True)
 class Card:
-    """One card.
+    """One GPU.
 
     Attributes:
         index: As the process counts them: cuda:0 is 0.
@@ -49,13 +49,13 @@ class Card:
 
 @dataclass(frozen=True)
 class GpuInfo:
-    """What is known of the cards.
+    """What is known of the GPUs.
 
     Attributes:
         cards: Those that the process may see; empty without a GPU.
         source: Who said so: "torch", "nvidia-smi" or "".
         driver: Its version; "" if unknown.
-        trouble: Why there are no cards here, in words; "" if there are.
+        trouble: Why there are no GPUs here, in words; "" if there are.
     """
 
     cards: tuple[Card, ...] = ()
@@ -65,39 +65,39 @@ class GpuInfo:
 
     @property
     def available(self) -> bool:
-        """Whether there is a card."""
+        """Whether there is a GPU."""
         return bool(self.cards)
 
     @property
     def total_gb(self) -> float:
-        """Memory of all cards."""
+        """Memory of all GPUs."""
         return sum((card.total_gb for card in self.cards), 0.0)
 
     @property
     def used_gb(self) -> float:
-        """Memory in use on all cards, by any process, as far as it is known."""
+        """Memory in use on all GPUs, by any process, as far as it is known."""
         return sum((card.used_gb or 0.0 for card in self.cards), 0.0)
 
     @property
     def free_gb(self) -> float:
-        """Memory that no process uses on all cards, as far as it is known."""
+        """Memory that no process uses on all GPUs, as far as it is known."""
         return sum((card.free_gb for card in self.cards), 0.0)
 
 
 def get_safe_gpu_info() -> GpuInfo:
-    """Return the cards that this process may see; no cards, and why, where there is no GPU or its driver fails.
+    """Return the GPUs that this process may see; no GPUs, and why, where there is no GPU or its driver fails.
 
     Example:
         >>> info = get_safe_gpu_info()
         >>> info.available or bool(info.trouble)
         True
     """
-    info = probe(by_torch, "asking PyTorch for its cards", GpuInfo())
+    info = probe(by_torch, "asking PyTorch for its GPUs", GpuInfo())
     return info if info.cards else by_nvidia_smi()
 
 
 def get_safe_vram_usage(card: int | None = None) -> float:
-    """Return the GB in use on the visible cards, by any process; 0.0 where nothing can be known.
+    """Return the GB in use on the visible GPUs, by any process; 0.0 where nothing can be known.
 
     Args:
         card: Only this one, as the process counts them; all of them together by default.
@@ -111,14 +111,14 @@ def get_safe_vram_usage(card: int | None = None) -> float:
 
 
 def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
-    """Return a card on which so much memory is free, before something large is loaded.
+    """Return a GPU on which so much memory is free, before something large is loaded.
 
     Args:
-        needed_gb: GB that must be free on one card.
+        needed_gb: GB that must be free on one GPU.
         card: That this one must be; any by default, the one with most free memory first.
 
     Raises:
-        ConfigError: No card is known to have so much free, or there is none; with what each has. Or `needed_gb` is
+        ConfigError: No GPU is known to have so much free, or there is none; with what each has. Or `needed_gb` is
             negative.
 
     Example:
@@ -129,10 +129,10 @@ def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
     info = get_safe_gpu_info()
     fitting = [each for each in info.cards if (card is None or each.index == card) and each.free_gb >= needed_gb]
     if not fitting:
-        where = "no card" if card is None else f"card {card}"
+        where = "no GPU" if card is None else f"GPU {card}"
         raise ConfigError(
             f"{needed_gb:.1f} GB of GPU memory are needed, and {where} has so much free",
-            evidence=list(describe(info)), hint="ask for a larger card, load less, or free what this process holds",
+            evidence=list(describe(info)), hint="ask for a larger GPU, load less, or free what this process holds",
         )  # fmt: skip
     return max(fitting, key=lambda each: each.free_gb)
 
@@ -145,13 +145,13 @@ def refuse_negative(**numbers: float) -> None:
 
 
 def describe(info: GpuInfo) -> Iterator[str]:
-    """Describe each card in a line; say why there are none."""
+    """Describe each GPU in a line; say why there are none."""
     for card in info.cards:
         known = f"{card.free_gb:.1f} of {card.total_gb:.1f} GB free"
         unknown = f"{card.total_gb:.1f} GB, and how much is free is unknown"
-        yield f"card {card.index}: {card.name}, {unknown if card.used_gb is None else known}"
+        yield f"GPU {card.index}: {card.name}, {unknown if card.used_gb is None else known}"
     if info.trouble or not info.cards:
-        yield info.trouble or "no card can be seen"
+        yield info.trouble or "no GPU can be seen"
 
 
 def by_nvidia_smi() -> GpuInfo:
@@ -165,7 +165,7 @@ def by_nvidia_smi() -> GpuInfo:
         Card(number, row.name, row.total_gb, row.used_gb, 0.0, row.utilization, row.capability, row.uuid)
         for number, row in enumerate(rows)
     )
-    trouble = "" if cards else "CUDA_VISIBLE_DEVICES names no card of this machine"
+    trouble = "" if cards else "CUDA_VISIBLE_DEVICES names no GPU of this machine"
     return GpuInfo(cards, "nvidia-smi", rows[0].driver if rows else "", trouble)
 
 
@@ -196,7 +196,7 @@ def _add_usage(cards: Sequence[Card]) -> Iterator[Card]:
     try:
         rows = smi.all_rows()
     except smi.SmiFailed as failed:
-        say_once(logging.WARNING, f"what others use of cards that this process does not use is not known: {failed}")
+        say_once(logging.WARNING, f"what others use of GPUs that this process does not use is not known: {failed}")
         rows = []
     of_cards: Sequence[smi.Row | None] = smi.visible(rows)
     if all(card.uuid for card in cards):

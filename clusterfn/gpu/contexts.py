@@ -23,7 +23,7 @@ _OFTEN_ABSENT = "close"  # the default: most models have none
 
 @contextlib.contextmanager
 def gpu_memory_context() -> Iterator[None]:
-    """Give unused GPU memory back to the card at the end of the block, after success and after failure.
+    """Give unused GPU memory back to the GPU at the end of the block, after success and after failure.
 
     What a variable outside the block still holds stays; so does, until the exception is handled, what the frames that
     it came through hold. Also a decorator of plain functions.
@@ -63,7 +63,7 @@ def sync_model_context(create: Callable[[], M], cleanup_method: str | None = "cl
     Args:
         create: Makes it; takes no arguments.
         cleanup_method: What is called on it at the end. A model without `close` is only let go; any other name must be
-            there. "cpu" moves a PyTorch module off the card even while a variable still holds it. None calls nothing.
+            there. "cpu" moves a PyTorch module off the GPU even while a variable still holds it. None calls nothing.
 
     Yields:
         The model.

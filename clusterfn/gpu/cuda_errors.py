@@ -1,8 +1,8 @@
 """What kind of failure an exception is: the table of what CUDA, PyTorch, NCCL and the driver say, by their exact texts.
 
 A row says what it is called, whether trying again can help, and one thing to do. "here": the same call may succeed a
-little later in this process. "new process": this process cannot use CUDA any more or the card is bad, but the same
-job may succeed when it is started again, best on another card. "never": it fails again in the same way.
+little later in this process. "new process": this process cannot use CUDA any more or the GPU is bad, but the same
+job may succeed when it is started again, best on another GPU. "never": it fails again in the same way.
 Looked up on 2026-11-20, where `source` says. `classify` takes the first row with a text that occurs.
 """
 
@@ -25,10 +25,10 @@ _TORCH_CUDA = _TORCH + "torch/cuda/__init__.py"
 _TORCH_COUNT = _TORCH + "c10/cuda/CUDAFunctions.cpp"
 _TORCH_NCCL = _TORCH + "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 
-_OTHER_CARD = "start the job again, on another card if there is one; tell the administrator which card it was"
-_NO_CARD = "ask for a card: gpus=1; a job with gpus=0 sees none"
+_OTHER_CARD = "start the job again, on another GPU if there is one; tell the administrator which GPU it was"
+_NO_CARD = "ask for a GPU: gpus=1; a job with gpus=0 sees none"
 _SEE_WHERE = "set CUDA_LAUNCH_BLOCKING=1 to see which call it was; this process cannot use CUDA any more"
-_LESS = "use a smaller batch, or a card with more memory; get_recommended_batch_size says what fits"
+_LESS = "use a smaller batch, or a GPU with more memory; get_recommended_batch_size says what fits"
 _ADMIN = "ask the administrator: the machine's driver needs a restart or an update"
 
 
@@ -54,7 +54,7 @@ class Cause:
 
 
 TABLE: tuple[Cause, ...] = (
-    # Several processes and cards together: these messages quote the ones below.
+    # Several processes and GPUs together: these messages quote the ones below.
     Cause("collective operation timeout", ("Watchdog caught collective operation timeout",), NEW_PROCESS,
           "look for the rank that died or ran another step than the rest; the others only waited for it", _TORCH_NCCL),
     Cause("NCCL communicator was aborted", ("NCCL communicator was aborted",), NEW_PROCESS,
@@ -66,7 +66,7 @@ TABLE: tuple[Cause, ...] = (
     Cause("ncclUnhandledCudaError", ("unhandled cuda error",), NEVER,
           "set NCCL_DEBUG=INFO: it names CUDA's own error", _NCCL),
     Cause("ncclInvalidUsage", ("invalid usage (run with NCCL_DEBUG", "Duplicate GPU detected"), NEVER,
-          "give each rank a card of its own: torch.cuda.set_device(LOCAL_RANK)", _NCCL),
+          "give each rank a GPU of its own: torch.cuda.set_device(LOCAL_RANK)", _NCCL),
     Cause("port in use", ("The server socket has failed to listen on any local network address",), HERE,
           "let MASTER_PORT be a free port: another job of the node has this one",
           _TORCH + "torch/csrc/distributed/c10d/socket.cpp"),
@@ -83,27 +83,27 @@ TABLE: tuple[Cause, ...] = (
     Cause("CUBLAS_STATUS_ALLOC_FAILED", ("CUBLAS_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED"), NEVER,
           _LESS, _CUBLAS),
     Cause("CUDNN_STATUS_ALLOC_FAILED", ("CUDNN_STATUS_ALLOC_FAILED",), NEVER, _LESS, _CUDNN),
-    # Which card.
+    # Which GPU.
     Cause("cudaErrorInvalidDevice", ("invalid device ordinal", "CUDA_ERROR_INVALID_DEVICE"), NEVER,
-          "a job's cards are always cuda:0, cuda:1, …, as many as gpus= asks for"),
+          "a job's GPUs are always cuda:0, cuda:1, …, as many as gpus= asks for"),
     Cause("cudaErrorNoDevice",
           ("no CUDA-capable device is detected", "No CUDA GPUs are available", "CUDA_ERROR_NO_DEVICE"), NEVER,
           _NO_CARD),
     Cause("cudaErrorDevicesUnavailable", ("CUDA-capable device(s) is/are busy or unavailable",), HERE,
-          "another process has the card for itself alone: wait, or see who it is with nvidia-smi"),
+          "another process has the GPU for itself alone: wait, or see who it is with nvidia-smi"),
     Cause("cudaErrorPeerAccessUnsupported", ("peer access is not supported between these two devices",), NEVER,
           "set NCCL_P2P_DISABLE=1, or copy through the CPU"),
-    # Code for the card.
+    # Code for the GPU.
     Cause("cudaErrorNoKernelImageForDevice",
           ("no kernel image is available for execution on the device", "CUDA_ERROR_NO_BINARY_FOR_GPU"), NEVER,
-          "install a build that has code for this card: torch.cuda.get_arch_list() says for which it has"),
+          "install a build that has code for this GPU: torch.cuda.get_arch_list() says for which it has"),
     Cause("cudaErrorUnsupportedPtxVersion",
           ("the provided PTX was compiled with an unsupported toolchain", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"), NEVER,
           "the program was built with a newer CUDA than the driver knows: use a build for an older CUDA"),
     Cause("cudaErrorInvalidDeviceFunction", ("CUDA error: invalid device function",), NEVER,
-          "an extension was built for other cards: build it again for this one"),
-    Cause("needs newer cards", ("is only supported on CUDA devices with compute capability",), NEVER,
-          "choose a newer card: supports_fp8 says whether one can",
+          "an extension was built for other GPUs: build it again for this one"),
+    Cause("needs newer GPUs", ("is only supported on CUDA devices with compute capability",), NEVER,
+          "choose a newer GPU: supports_fp8 says whether one can",
           _TORCH + "aten/src/ATen/native/cuda/Blas.cpp"),
     # The driver.
     Cause("cudaErrorInsufficientDriver",
@@ -120,14 +120,14 @@ TABLE: tuple[Cause, ...] = (
     Cause("cudaErrorSystemNotReady", ("system not yet initialized", "CUDA_ERROR_SYSTEM_NOT_READY"), NEW_PROCESS,
           "ask the administrator whether nvidia-fabricmanager runs", _RUNTIME, True),
     Cause("no NVIDIA driver", ("Found no NVIDIA driver on your system",), NEVER,
-          "run this where a card is: on a login node there is none", _TORCH_COUNT, True),
+          "run this where a GPU is: on a login node there is none", _TORCH_COUNT, True),
     Cause("libcuda is missing",
           ("libcuda.so.1: cannot open shared object file", "libcuda.so: cannot open shared object file"), NEVER,
-          "run this where a card is: the driver brings libcuda, no package does",
+          "run this where a GPU is: the driver brings libcuda, no package does",
           "https://docs.nvidia.com/deploy/cuda-compatibility/", True),
     Cause("NVML_ERROR_LIB_RM_VERSION_MISMATCH", ("Driver/library version mismatch",), NEVER, _ADMIN, _NVML, True),
     Cause("NVML_ERROR_LIBRARY_NOT_FOUND", ("NVML Shared Library Not Found", "libnvidia-ml.so.1: cannot open"), NEVER,
-          "run this where a card is: the driver brings NVML", _NVML, True),
+          "run this where a GPU is: the driver brings NVML", _NVML, True),
     Cause("NVML_ERROR_DRIVER_NOT_LOADED", ("couldn't communicate with the NVIDIA driver", "Driver Not Loaded"), NEVER,
           _ADMIN, _NVML, True),
     Cause("NVML_ERROR_GPU_IS_LOST", ("GPU is lost", "GPU Is Lost", "has fallen off the bus"), NEW_PROCESS, _OTHER_CARD,
@@ -137,7 +137,7 @@ TABLE: tuple[Cause, ...] = (
     # PyTorch as installed.
     Cause("PyTorch without CUDA", ("Torch not compiled with CUDA enabled",), NEVER,
           "install a build of PyTorch for CUDA: this one is for CPUs", _TORCH_CUDA),
-    Cause("saved on a card", ("Attempting to deserialize object on a CUDA device",), NEVER,
+    Cause("saved on a GPU", ("Attempting to deserialize object on a CUDA device",), NEVER,
           "torch.load(..., map_location='cpu')", _TORCH + "torch/serialization.py"),
     # The hardware.
     Cause("cudaErrorECCUncorrectable", ("uncorrectable ECC error encountered", "CUDA_ERROR_ECC_UNCORRECTABLE"),
@@ -161,7 +161,7 @@ TABLE: tuple[Cause, ...] = (
     Cause("cudaErrorLaunchOutOfResources", ("too many resources requested for launch",), NEVER,
           "launch fewer threads in a block: the kernel needs too many registers"),
     Cause("cudaErrorLaunchTimeout", ("the launch timed out and was terminated", "CUDA_ERROR_LAUNCH_TIMEOUT"), NEVER,
-          "use a card without a display: there the driver ends long kernels"),
+          "use a GPU without a display: there the driver ends long kernels"),
     Cause("CUBLAS_STATUS_EXECUTION_FAILED", ("CUBLAS_STATUS_EXECUTION_FAILED",), NEVER, _SEE_WHERE, _CUBLAS),
     Cause("CUBLAS_STATUS_NOT_INITIALIZED", ("CUBLAS_STATUS_NOT_INITIALIZED",), NEVER,
           "mostly too little memory, or an error before this one: set CUDA_LAUNCH_BLOCKING=1", _CUBLAS),
@@ -206,7 +206,7 @@ class Fault:
 
     @property
     def expected(self) -> bool:
-        """Whether programs that use cards must reckon with it: CUDA's failures and the driver's."""
+        """Whether programs that use GPUs must reckon with it: CUDA's failures and the driver's."""
         return self.kind in (CUDA, DRIVER)
 
     @property

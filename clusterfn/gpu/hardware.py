@@ -19,7 +19,7 @@ from clusterfn.gpu.cards import GpuInfo, describe, get_safe_gpu_info, refuse_neg
 from clusterfn.gpu.guards import probe, say_once
 
 _GB = float(1 << 30)
-_KEPT_FREE = 0.1  # of a card's free memory: CUDA's own, and what is between the blocks
+_KEPT_FREE = 0.1  # of a GPU's free memory: CUDA's own, and what is between the blocks
 # "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9": PyTorch,
 # aten/src/ATen/native/cuda/Blas.cpp; https://nvidia.github.io/TransformerEngine/support_matrix.html says the same
 _FP8_SINCE = (8, 9)
@@ -35,7 +35,7 @@ class Hardware:
 
     Attributes:
         device: What to write in `tensor.to(...)`: "cuda" or "cpu".
-        gpus: The cards.
+        gpus: The GPUs.
         why_cpu: Why `device` is not "cuda", in words; "" if it is.
         torch: The installed PyTorch's version; "" if there is none.
         cores: Processor cores that this process may use.
@@ -51,7 +51,7 @@ class Hardware:
 
 
 def detect_hardware() -> Hardware:
-    """Return what this process can use; the CPU, and why, where cards or PyTorch's CUDA are missing.
+    """Return what this process can use; the CPU, and why, where GPUs or PyTorch's CUDA are missing.
 
     Example:
         >>> hardware = detect_hardware()
@@ -88,16 +88,16 @@ def _memory_gb() -> float:
 def get_recommended_batch_size(
     item_gb: float, model_gb: float = 0.0, *, least: int = 1, most: int = 1024, card: int | None = None
 ) -> int:
-    """Return the largest power of two of items that fits on each visible card; a tenth of the free memory stays free.
+    """Return the largest power of two of items that fits on each visible GPU; a tenth of the free memory stays free.
 
-    A card whose free memory is unknown counts as full.
+    A GPU whose free memory is unknown counts as full.
 
     Args:
         item_gb: GB that one item of a batch takes at the peak (measure two sizes and divide the difference).
         model_gb: GB that are still to be loaded beside the batch.
         least: What to answer where less fits, or there is no GPU.
         most: No more than this.
-        card: Only this card counts; by default the one with least free memory.
+        card: Only this GPU counts; by default the one with least free memory.
 
     Raises:
         ConfigError: A size that is not positive, or `least` above `most`.
@@ -136,7 +136,7 @@ def kv_cache_gb(
 
 
 def supports_fp8(card: int | None = None) -> bool:
-    """Return whether every visible card multiplies in FP8 (compute capability 8.9 and newer); False without a GPU.
+    """Return whether every visible GPU multiplies in FP8 (compute capability 8.9 and newer); False without a GPU.
 
     Args:
         card: Only this one.
@@ -153,7 +153,7 @@ def get_optimal_providers() -> list[str]:
     """List ONNX Runtime's execution providers that can work here, the fastest first; the CPU's is always the last.
 
     TensorRT's is left out unless its libraries are there: ONNX Runtime offers it all the same, and falls back to the
-    CPU. Without onnxruntime, or without a card, what is left is the CPU's.
+    CPU. Without onnxruntime, or without a GPU, what is left is the CPU's.
 
     Example:
         >>> get_optimal_providers()[-1]
@@ -185,13 +185,13 @@ def validate_startup_configuration(
     """Check, before anything is loaded, that the machine is what the program needs; report every problem at once.
 
     Args:
-        gpus: Cards that must be there.
+        gpus: GPUs that must be there.
         vram_gb: GB that must be free on each of them.
         fp8: Whether they must multiply in FP8.
         providers: ONNX Runtime's providers that must work.
         memory_gb: The machine's memory, at least.
         cores: Processor cores, at least.
-        allow_cpu: What is wrong with the cards is only warned of, and the answer's `device` says "cpu".
+        allow_cpu: What is wrong with the GPUs is only warned of, and the answer's `device` says "cpu".
 
     Returns:
         What there is.
@@ -232,6 +232,6 @@ def _wrong_with_cards(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> 
     for card in sorted(cards, key=lambda each: -each.free_gb)[:wanted]:
         if card.free_gb < vram_gb:
             free = "an unknown amount" if card.used_gb is None else f"{card.free_gb:.1f}"
-            yield f"{vram_gb:.1f} GB free on each card asked for, {free} on card {card.index}"
+            yield f"{vram_gb:.1f} GB free on each GPU asked for, {free} on GPU {card.index}"
         if fp8 and not supports_fp8(card.index):
-            yield f"FP8 asked for, which card {card.index} ({card.name}) cannot"
+            yield f"FP8 asked for, which GPU {card.index} ({card.name}) cannot"

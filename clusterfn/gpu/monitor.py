@@ -1,4 +1,4 @@
-"""Watches the visible cards from a thread while something runs: peaks of memory, and how busy they were."""
+"""Watches the visible GPUs from a thread while something runs: peaks of memory, and how busy they were."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JOIN_S = 10.0  # longer than one look takes
 
 @dataclass
 class CardUse:
-    """What was seen of one card.
+    """What was seen of one GPU.
 
     Attributes:
         index: As the process counts them.
@@ -39,11 +39,11 @@ class CardUse:
 
     def __str__(self) -> str:
         busy = f"busy {self.utilization:.0f} % (at most {self.peak_utilization:.0f} %)"
-        return f"card {self.index}: {self.name}, at most {self.peak_gb:.1f} of {self.total_gb:.1f} GB, {busy}"
+        return f"GPU {self.index}: {self.name}, at most {self.peak_gb:.1f} of {self.total_gb:.1f} GB, {busy}"
 
 
 class GpuMonitor:
-    """Looks at the visible cards every so often, while its block runs; what it cannot see is left out.
+    """Looks at the visible GPUs every so often, while its block runs; what it cannot see is left out.
 
     Memory between two looks can be missed; `own_peak_gb` is PyTorch's own count and misses nothing.
 
@@ -51,10 +51,10 @@ class GpuMonitor:
         interval_s: Seconds between looks, at least 0.1. One costs some ten milliseconds of a processor.
 
     Attributes:
-        cards: What was seen, one `CardUse` for each card; empty without a GPU.
+        cards: What was seen, one `CardUse` for each GPU; empty without a GPU.
         looks: How often it looked with success.
         trouble: Why nothing was seen; "" if something was.
-        peak_gb: The most GB in use on all visible cards together at one look; 0.0 without a GPU.
+        peak_gb: The most GB in use on all visible GPUs together at one look; 0.0 without a GPU.
 
     Raises:
         ConfigError: The interval is too short.
@@ -79,7 +79,7 @@ class GpuMonitor:
 
     @property
     def cards(self) -> tuple[CardUse, ...]:
-        """What was seen so far, one for each card."""
+        """What was seen so far, one for each GPU."""
         return tuple(self._seen[number] for number in sorted(self._seen))
 
     def start(self) -> None:
@@ -105,13 +105,13 @@ class GpuMonitor:
         self.stop()
 
     def __str__(self) -> str:
-        return "\n".join(str(card) for card in self.cards) or f"no card was seen: {self.trouble or 'not looked yet'}"
+        return "\n".join(str(card) for card in self.cards) or f"no GPU was seen: {self.trouble or 'not looked yet'}"
 
     def _watch(self) -> None:
         ended = False
         while not ended:
             ended = self._ended.is_set()  # before the look: so the last one comes after the block
-            self._record(probe(_look, "looking at the cards", GpuInfo(trouble="the cards could not be asked")))
+            self._record(probe(_look, "looking at the GPUs", GpuInfo(trouble="the GPUs could not be asked")))
             self._ended.wait(0.0 if ended else self._interval_s)
 
     def _record(self, info: GpuInfo) -> None:

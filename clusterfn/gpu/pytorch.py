@@ -1,6 +1,6 @@
 """The PyTorch of this process, if it is there and already uses CUDA.
 
-Never imports it and never makes it use CUDA: that would take seconds, fix the visible cards, take some hundred
+Never imports it and never makes it use CUDA: that would take seconds, fix the visible GPUs, take some hundred
 megabytes on each, and forbid every later fork (https://github.com/pytorch/pytorch/pull/85951).
 """
 

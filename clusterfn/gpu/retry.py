@@ -51,7 +51,7 @@ def retry_transient(
 ) -> Any:
     """Call a function again when it fails with an error that may go away. Also a decorator.
 
-    Tried again are: CUDA's errors whose row in the table says "here" (a busy card, a busy port, an MPS server that
+    Tried again are: CUDA's errors whose row in the table says "here" (a busy GPU, a busy port, an MPS server that
     starts), a lost connection (`ConnectionError`), and clusterfn's own errors that are `retryable`. Between attempts
     GPU memory is given back.
 
@@ -60,7 +60,7 @@ def retry_transient(
             happen twice.
         attempts: Calls in all.
         backoff_s: Seconds before the second; twice as long before each further one, a minute at most.
-        also: Further exceptions to try again, such as `torch.cuda.OutOfMemoryError` on a card that is shared.
+        also: Further exceptions to try again, such as `torch.cuda.OutOfMemoryError` on a GPU that is shared.
 
     Raises:
         ConfigError: A generator function, or a number that is not positive.

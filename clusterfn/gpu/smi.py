@@ -1,6 +1,6 @@
-"""What nvidia-smi says of the cards that this process may see. Asks in a few seconds or not at all; raises SmiFailed.
+"""What nvidia-smi says of the GPUs that this process may see. Asks in a few seconds or not at all; raises SmiFailed.
 
-CUDA_VISIBLE_DEVICES decides which cards these are and in which order, as it does for CUDA (numbers in PCI order, as
+CUDA_VISIBLE_DEVICES decides which GPUs these are and in which order, as it does for CUDA (numbers in PCI order, as
 clusterfn sets it). A program that hung is not asked again for a minute.
 """
 
@@ -24,7 +24,7 @@ hung_at: list[float] = []  # empty or one time: when it last did not answer
 
 
 class SmiFailed(Exception):
-    """nvidia-smi gave no usable answer; the message says how. `usual`: as on every machine without a card."""
+    """nvidia-smi gave no usable answer; the message says how. `usual`: as on every machine without a GPU."""
 
     def __init__(self, message: str, usual: bool = False) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class SmiFailed(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One card; memory in GB of 2³⁰ bytes, use in percent; None or 0 where the driver does not say."""
+    """One GPU; memory in GB of 2³⁰ bytes, use in percent; None or 0 where the driver does not say."""
 
     index: int
     uuid: str
@@ -49,10 +49,10 @@ def visible_rows() -> list[Row]:
     """Return the GPUs that this process may see, in the order in which CUDA counts them.
 
     Raises:
-        SmiFailed: It is missing, hangs, fails or answers something else, or all cards are hidden.
+        SmiFailed: It is missing, hangs, fails or answers something else, or all GPUs are hidden.
     """
     if visible_names() == []:
-        raise SmiFailed("CUDA_VISIBLE_DEVICES hides all cards, as it does in a job with gpus=0", usual=True)
+        raise SmiFailed("CUDA_VISIBLE_DEVICES hides all GPUs, as it does in a job with gpus=0", usual=True)
     return visible(all_rows())
 
 
@@ -64,7 +64,7 @@ def all_rows() -> list[Row]:
     """
     rows = [row for row in map(parse_row, _ask().splitlines()) if row is not None]
     if not rows:
-        raise SmiFailed("nvidia-smi answered what is not a table of cards")
+        raise SmiFailed("nvidia-smi answered what is not a table of GPUs")
     return rows
 
 

@@ -111,9 +111,9 @@ def known(types: Sequence[str] | None, wanted: Resources, host: str, scheduler: 
     if not types:
         there = f"no node of {host} has a gres named gpu"
     elif not named:
-        there = f"the cards of {host} have no types in {scheduler}"
+        there = f"the GPUs of {host} have no types in {scheduler}"
     else:
-        some = "; some of its cards have none" if "" in types else ""
+        some = "; some of its GPUs have none" if "" in types else ""
         there = f"the types of {host} are: {', '.join(named)}{some}"
     raise _unsatisfiable(wanted, host, there, do)
 

@@ -28,7 +28,7 @@ class Bare(Scheduler):
     """
 
     title = "clusterfn's own queue"
-    overview = "no SLURM: jobs wait their turn for cores, memory and cards in clusterfn's own queue"
+    overview = "no SLURM: jobs wait their turn for cores, memory and GPUs in clusterfn's own queue"
     has_nodes = False
     knows_all = False
     looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: it costs no other user anything
@@ -47,7 +47,7 @@ class Bare(Scheduler):
             raise ConfigError(
                 f"nodes={asked.nodes}: {self._host} is one machine, only a host with `scheduler: slurm` has nodes",
                 host=self._host,
-                hint="leave nodes= out: one call may use all its cards, as docs/how-to/several-gpus.md shows",
+                hint="leave nodes= out: one call may use all its GPUs, as docs/how-to/several-gpus.md shows",
             )
         return asked
 

@@ -66,7 +66,7 @@ def test_slurm_counts_its_cards_as_they_are_on_the_bus(bench):
         (
             {"gpu_memory_bytes": 40 << 30, "gpus": 3},
             "the job asks for 3 GPUs with 40 GB, and the host has",
-            "ask for fewer or other cards, or choose another host",
+            "ask for fewer or other GPUs, or choose another host",
         ),
     ],
 )

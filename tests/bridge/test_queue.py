@@ -479,7 +479,7 @@ def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box:
     ticket = f"{group.folder.name}.2"
     lines = until(lambda: box.status())
     assert [(line["job"], line["reason"]) for line in lines] == [
-        (ticket, "its group has half of the cards, and another user waits for cards")
+        (ticket, "its group has half of the GPUs, and another user waits for GPUs")
     ]
 
     held.close()

@@ -146,7 +146,7 @@ def test_a_hanging_nvidia_smi_is_given_up_with_one_note(machine: Measured):
     outcome = ended(job)
 
     assert outcome["notes"] == [
-        "the use of the cards was not measured to the end: nvidia-smi did not answer within 10 s"
+        "the use of the GPUs was not measured to the end: nvidia-smi did not answer within 10 s"
     ]
     assert len(machine.asked()) == 1
 
@@ -160,7 +160,7 @@ def test_garbage_from_nvidia_smi_is_told_once_and_harms_nothing(machine: Measure
     outcome = ended(job)
 
     (note,) = outcome["notes"]
-    assert outcome["kind"] == "returned" and "not a table of cards" in note and "502" in note
+    assert outcome["kind"] == "returned" and "not a table of GPUs" in note and "502" in note
 
 
 def test_numbers_that_the_driver_does_not_know_stay_unknown(machine: Measured):

@@ -184,7 +184,7 @@ def test_what_does_not_run_on_the_cards_is_chosen_again_once(slurm, capsys):
     assert call("slurm")() == ("11.8", 4.0)
 
     said = capsys.readouterr().err
-    assert "PyTorch 2.7.1 for CUDA 12.8 does not run on the cards of n" in said
+    assert "PyTorch 2.7.1 for CUDA 12.8 does not run on the GPUs of n" in said
     assert f"driver {OLD}, compute capability 8.6" in said and "choosing again" in said
     assert slurm.submissions() == 2
     assert slurm.chosen(1) == "11.8"
@@ -199,7 +199,7 @@ def test_a_submitted_job_says_it_and_the_next_one_is_right(slurm):
 
     assert isinstance(error, EnvironmentBuildError) and error.stage == "cards"
     told = str(error)
-    assert "does not run on the cards of n" in told and OLD in told and "8.6" in told and "call again" in told
+    assert "does not run on the GPUs of n" in told and OLD in told and "8.6" in told and "call again" in told
     assert call("slurm").submit().result(100) == ("11.8", 4.0)
     assert slurm.submissions() == 2
 

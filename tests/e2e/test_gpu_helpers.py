@@ -31,7 +31,7 @@ def test_a_job_sees_the_cards_that_it_was_given_and_helps_itself(lab):
 
     assert len(uuids) == 2 and set(uuids) <= {lab.gpubox.uuid(number) for number in range(8)}
     assert (device, size, fp8, model) == ("cuda", 32, False, ["weights"])
-    assert [line[:24] for line in seen] == ["card 0: NVIDIA RTX A6000", "card 1: NVIDIA RTX A6000"]
+    assert [line[:23] for line in seen] == ["GPU 0: NVIDIA RTX A6000", "GPU 1: NVIDIA RTX A6000"]
 
 
 def test_an_explained_error_comes_home_as_itself_with_its_explanation():
@@ -48,7 +48,7 @@ def test_an_explained_error_comes_home_as_itself_with_its_explanation():
 
     notes = "\n".join(caught.value.__notes__)
     assert "loading CLIP failed on " in notes and f"job {job.id}" in notes
-    assert "[cudaErrorECCUncorrectable]; next: start the job again, on another card" in notes
+    assert "[cudaErrorECCUncorrectable]; next: start the job again, on another GPU" in notes
     assert "loading CLIP failed on " in job.logs("stderr")
 
 
@@ -68,7 +68,7 @@ def test_without_cards_asked_for_helpers_fall_back_and_requirements_do_not():
     (used, why, providers), refused = look()
 
     assert (used, providers) == (0.0, ["CPUExecutionProvider"])
-    assert why.startswith("CUDA_VISIBLE_DEVICES hides all cards")
+    assert why.startswith("CUDA_VISIBLE_DEVICES hides all GPUs")
     assert refused[0].startswith("1 GPUs asked for, 0 there")
 
 

@@ -102,7 +102,7 @@ def test_a_type_that_slurm_does_not_have_is_refused_before_anything_is_sent_with
     with pytest.raises(Unsatisfiable) as caught:
         cluster(host="slurm", gpus=1, gpu_type="a600")(visible)()
 
-    there = "the types of slurm are: a6000; some of its cards have none"
+    there = "the types of slurm are: a6000; some of its GPUs have none"
     assert caught.value.message == f"the call asks for 1 GPU of type a600, and {there}"
     assert caught.value.hint == 'did you mean gpu_type="a6000"?'
     assert hosts.jobs() == before
@@ -113,7 +113,7 @@ def test_what_sbatch_refuses_is_told_with_the_word_to_change(hosts):
     with pytest.raises(SubmitError) as caught:
         cluster(host="slurm", gpus=5, gpu_type="a6000")(visible)()
 
-    assert "or cards, of a gpu_type=, than one node has" in caught.value.hint
+    assert "or GPUs, of a gpu_type=, than one node has" in caught.value.hint
     with pytest.raises(ConfigError, match="cannot be asked of SLURM"):
         cluster(host="slurm", gpus=1, gpu_memory="20GB")(visible)()
 

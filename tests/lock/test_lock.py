@@ -44,7 +44,7 @@ def test_a_lock_is_written_beside_its_file_with_hashes_and_what_was_supposed(ben
     greeter = next(each for each in lock.packages if each.name == "greeter")
     index = json.loads((channel.root / "main" / "noarch" / "repodata.json").read_text())
     assert greeter.sha256 == index["packages.conda"][greeter.file]["sha256"]
-    assert any(line.startswith("solving environment.yml for linux-64 (glibc 2.28, no card)") for line in bench.said)
+    assert any(line.startswith("solving environment.yml for linux-64 (glibc 2.28, no GPU)") for line in bench.said)
 
 
 def test_a_version_may_be_pinned_in_each_way_that_conda_knows(bench: Bench):

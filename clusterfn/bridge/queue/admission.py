@@ -221,7 +221,7 @@ class Admission:
     def look_at_ends(self) -> None:
         """Raise NotNow if the job is to end."""
         if self.job.cancelled() or self.signals.told_to_end():
-            raise NotNow(_EXIT_LEFT_TO_AFTER, "the job is to end: it waits for cards no longer")
+            raise NotNow(_EXIT_LEFT_TO_AFTER, "the job is to end: it waits for GPUs no longer")
 
     def _has_come(self, other: "arrivals.EarlierJob") -> bool:
         """Return whether a job has asked for admission: it runs, waits, or asks just now."""

@@ -2,7 +2,7 @@
 
 gpu/<uuid>                                       a GPU
 run/<uid>/<job>/<gpus>/<cores>/<MB>              a job that runs, and what it takes
-wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>/<type>/<card MB>
+wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>/<type>/<GPU MB>
                                                  a job that is first in its line, submitted <ms> after the machine's
                                                  start, and which GPUs will do; it counts until <until>, in seconds
 spool/<uid>/<queue>                              a spooler

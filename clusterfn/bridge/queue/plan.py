@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .machine import Demand, Kind, MachineResources, UserLimits
     from .tickets import Ticket
 
-HALF = "its group has half of the cards, and another user waits for cards"
+HALF = "its group has half of the GPUs, and another user waits for GPUs"
 
 
 class GpuSituation:

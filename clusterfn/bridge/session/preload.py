@@ -1,6 +1,6 @@
 """Loads modules that calls use, before calls are forked: as long as a fork after that is as good as a fresh process.
 
-A module that starts threads which a fork would cut off, or that opens a card, is left to the calls; so is one that
+A module that starts threads which a fork would cut off, or that opens a GPU, is left to the calls; so is one that
 cannot be loaded. Each is tried in a process of its own first. (OpenBLAS's threads are none of these: it ends them
 itself before every fork, which is why they are counted after one.)
 """
@@ -98,7 +98,7 @@ def _lasting() -> str:
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one of the listing itself
             if os.readlink("/proc/self/fd/%s" % fd).startswith(_GPU):
-                return "it opens a card"
+                return "it opens a GPU"
     return ""
 
 

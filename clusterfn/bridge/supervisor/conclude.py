@@ -204,7 +204,7 @@ def _has_lost_its_script(job: JobFolder) -> bool:
 
 
 def _withdrawn(job: JobFolder) -> bool:
-    """Whether the claimed job still waited for cards, and now never starts."""
+    """Whether the claimed job still waited for GPUs, and now never starts."""
     numbers = job.attempts()
     return bool(numbers) and Attempt(job, numbers[-1]).withdraw()
 

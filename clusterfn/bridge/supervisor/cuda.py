@@ -1,6 +1,6 @@
-"""Whether the environment's PyTorch runs on the cards that the job was given, before the function does: one kernel.
+"""Whether the environment's PyTorch runs on the GPUs that the job was given, before the function does: one kernel.
 
-Asked once for each environment, node and driver. What the cards are is written down, so that the next environment for
+Asked once for each environment, node and driver. What the GPUs are is written down, so that the next environment for
 this partition is chosen for them.
 """
 
@@ -26,7 +26,7 @@ _DRIVER = "/proc/driver/nvidia/version"
 _MARK = "clusterfn cards "
 # No other build would see more.
 _NO_CARD = ("Found no NVIDIA driver", "no CUDA-capable device is detected", "No CUDA GPUs are available")
-_HIDDEN = "no card or driver is visible to a job there: look at nvidia-smi and /dev/nvidia* on %s, within a job"
+_HIDDEN = "no GPU or driver is visible to a job there: look at nvidia-smi and /dev/nvidia* on %s, within a job"
 _UNKNOWN = "unknown"
 _PROGRAM = """
 import json
@@ -51,8 +51,8 @@ def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     """See that a kernel runs.
 
     Args:
-        job: It asks for cards, and has an environment that was made for it.
-        environ: The worker's environment, with the cards it was given.
+        job: It asks for GPUs, and has an environment that was made for it.
+        environ: The worker's environment, with the GPUs it was given.
 
     Raises:
         Verdict: It does not, with the numbers that decide.
@@ -119,10 +119,10 @@ def _does_not_run(job: "JobFolder", found: "dict[str, Any]", cards: "Optional[di
         evidence.append("it has code for %s" % ", ".join(found["codes"]))
     hidden = any(words in found["problem"] for words in _NO_CARD)
     return Verdict(
-        ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node),
+        ENVIRONMENT, "%s does not run on the GPUs of %s" % (build, job.node),
         stage="environment" if hidden else STAGE, evidence=evidence + found.get("lines", []),
         hint=_HIDDEN % job.node if hidden
-        else "call again: what the cards are is known now, and the environment is chosen for them",
+        else "call again: what the GPUs are is known now, and the environment is chosen for them",
     )  # fmt: skip
 
 

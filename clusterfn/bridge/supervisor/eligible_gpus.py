@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 # index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory
 GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib"))
-# A card sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction, and a little besides.
+# A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction, and a little besides.
 _OF_ITS_NAME = 0.93
 
 
 def eligible_gpus(cards: "Iterable[GpuInfo]", kind: "Optional[str]", memory_bytes: "Optional[int]") -> "list[GpuInfo]":
-    """Those of the cards that have this type and at least this size; None asks for nothing."""
+    """Those of the GPUs that have this type and at least this size; None asks for nothing."""
     of_kind = [card for card in cards if kind is None or is_gpu_type(card.name, kind)]
     return [card for card in of_kind if memory_bytes is None or large_enough(card.total_mib << 20, memory_bytes)]
 
 
 def is_gpu_type(name: str, kind: str) -> bool:
-    """Whether whole words of a card's name, one after another, are the type: "a6000" is "NVIDIA RTX A6000".
+    """Whether whole words of a GPU's name, one after another, are the type: "a6000" is "NVIDIA RTX A6000".
 
     Example:
         >>> is_of("NVIDIA GeForce RTX 4090", "rtx4090"), is_of("NVIDIA RTX A1000", "a100")
@@ -40,7 +40,7 @@ def squeezed(kind: str) -> str:
 
 
 def large_enough(size_bytes: int, asked_bytes: int) -> bool:
-    """Whether a card of this size is sold as one of that size, or a larger."""
+    """Whether a GPU of this size is sold as one of that size, or a larger."""
     return size_bytes >= asked_bytes * _OF_ITS_NAME
 
 
@@ -62,7 +62,7 @@ def describe_gpus(cards: "Sequence[GpuInfo]") -> str:
 
 
 def name_gpus(cards: "Iterable[GpuInfo]", uuids: "Iterable[str]") -> str:
-    """These of the cards, as people find them: "GPU 3 (NVIDIA RTX A6000, GPU-7f3a…)"."""
+    """These of the GPUs, as people find them: "GPU 3 (NVIDIA RTX A6000, GPU-7f3a…)"."""
     known = {card.uuid: "GPU %d (%s, %s)" % (card.index, card.name, card.uuid) for card in cards}
     return ", ".join(known.get(uuid, uuid) for uuid in uuids)
 
@@ -72,11 +72,11 @@ def _gigabytes(size: float) -> str:
 
 
 def suggest_gpus(cards: "Sequence[GpuInfo]", kind: "Optional[str]") -> str:
-    """What to do if too few of the cards are such: the type that was perhaps meant."""
+    """What to do if too few of the GPUs are such: the type that was perhaps meant."""
     import difflib  # only a refusal needs it
 
     words = {word for card in cards for word in _words_of(card.name) if any(sign.isdecimal() for sign in word)}
     near = difflib.get_close_matches(squeezed(kind), sorted(words), n=1, cutoff=0.6) if kind else []
     if near and kind and not any(is_gpu_type(card.name, kind) for card in cards):
         return 'did you mean gpu_type="%s"?' % near[0]
-    return "ask for fewer or other cards, or choose another host"
+    return "ask for fewer or other GPUs, or choose another host"

@@ -31,10 +31,10 @@ QUIET_MIB = 300  # a driver's own use; more without a visible process is a conta
 
 
 def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "list[str]":
-    """The UUIDs of all cards that are as asked for, whether they are free or not, in the order of `there`.
+    """The UUIDs of all GPUs that are as asked for, whether they are free or not, in the order of `there`.
 
     Args:
-        there: All cards of the machine.
+        there: All GPUs of the machine.
         resources: Of spec.json.
 
     Raises:
@@ -53,7 +53,7 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
 
 
 def list_gpus() -> "list[GpuInfo]":
-    """All cards with what they are, in PCI order.
+    """All GPUs with what they are, in PCI order.
 
     Raises:
         Verdict: nvidia-smi is missing, hangs, or answers something else.
@@ -63,7 +63,7 @@ def list_gpus() -> "list[GpuInfo]":
 
 
 def gpu_loads() -> "list[GpuLoad]":
-    """All cards with what is in use of them, in PCI order; None for a number that the driver does not know.
+    """All GPUs with what is in use of them, in PCI order; None for a number that the driver does not know.
 
     Raises:
         Verdict: As `cards`.
@@ -73,7 +73,7 @@ def gpu_loads() -> "list[GpuLoad]":
 
 
 def gpu_processes() -> "dict[str, list[GpuProcess]]":
-    """What runs on each card that something runs on.
+    """What runs on each GPU that something runs on.
 
     Raises:
         Verdict: As `cards`.
@@ -92,7 +92,7 @@ def describe_process(process: "GpuProcess") -> str:
 def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     """Return the `wanted` GPUs that are in use without a lease, and by whom, in words.
 
-    Asked before the job's own processes exist, so that any process on a card is a stranger, one's own included.
+    Asked before the job's own processes exist, so that any process on a GPU is a stranger, one's own included.
 
     Raises:
         Verdict: As `cards`.
@@ -158,7 +158,7 @@ def _unlike(question: str, rows: "list[list[str]]") -> bool:
 
 
 def run_nvidia_smi(argv: "list[str]") -> str:
-    import subprocess  # a job without cards need not wait for it
+    import subprocess  # a job without GPUs need not wait for it
 
     try:
         process = subprocess.Popen(
@@ -166,7 +166,7 @@ def run_nvidia_smi(argv: "list[str]") -> str:
         )
     except OSError as error:
         message = "the job asks for GPUs, and nvidia-smi cannot be started on this host: %s" % error.strerror
-        raise Verdict(UNSATISFIABLE, message, stage="lease", hint="choose a host with NVIDIA cards") from None
+        raise Verdict(UNSATISFIABLE, message, stage="lease", hint="choose a host with NVIDIA GPUs") from None
     try:
         answer, _ = process.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -191,7 +191,7 @@ def _failed(how: str, answer: bytes) -> Verdict:
 _FIRST_LOOK_S = 1.0
 _LOOK_EVERY_S = 5.0
 _PATIENCE_S = 10.0
-_MOST = 1 << 16  # of an answer: a line for each card is far less
+_MOST = 1 << 16  # of an answer: a line for each GPU is far less
 _FIELDS = "uuid,name,memory.used,utilization.gpu"
 _UUIDS = ("GPU-", "MIG-")
 _MIB = 2**20
@@ -201,7 +201,7 @@ _hung: "list[str]" = []  # after that it is not asked again, for no item of a gr
 
 
 class GpuSamples:
-    """What was seen of one card."""
+    """What was seen of one GPU."""
 
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid
@@ -231,7 +231,7 @@ class GpuSamples:
 
 
 class GpuUsageMonitor:
-    """Looks at the cards of one attempt every few seconds.
+    """Looks at the GPUs of one attempt every few seconds.
 
     Args:
         names: UUIDs, or what else `nvidia-smi -i` takes; empty: nothing is ever asked.
@@ -270,7 +270,7 @@ class GpuUsageMonitor:
         return [card.as_dict() for card in self._cards.values()]
 
     def _ask(self) -> None:
-        import subprocess  # here: most jobs have no cards
+        import subprocess  # here: most jobs have no GPUs
 
         self._next = time.monotonic() + _LOOK_EVERY_S
         argv = ["nvidia-smi", "--query-gpu=" + _FIELDS, "--format=csv,noheader,nounits", "-i", ",".join(self._names)]
@@ -278,7 +278,7 @@ class GpuUsageMonitor:
             asking = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )  # fmt: skip
-        except OSError:  # there is none, as on many nodes that have cards
+        except OSError:  # there is none, as on many nodes that have GPUs
             self._given_up = True
             return
         _askers.add(asking.pid)
@@ -302,7 +302,7 @@ class GpuUsageMonitor:
         text = self._answer.decode("utf-8", "replace")
         if not self.read_answer(text):
             said = text.strip().split("\n")[0][:200]
-            self._give_up("answered what is not a table of cards: %s" % (said or "nothing"))
+            self._give_up("answered what is not a table of GPUs: %s" % (said or "nothing"))
 
     def _leave(self, asking: "subprocess.Popen[bytes]") -> None:
         """Let go of it: it is collected when it is dead, which one that hangs in the driver may never be."""
@@ -314,7 +314,7 @@ class GpuUsageMonitor:
             os.kill(asking.pid, signal.SIGKILL)
 
     def _give_up(self, why: str) -> None:
-        self._notes.append("the use of the cards was not measured to the end: nvidia-smi %s" % why)
+        self._notes.append("the use of the GPUs was not measured to the end: nvidia-smi %s" % why)
         self.close()
 
     def read_answer(self, answer: str) -> bool:
@@ -349,7 +349,7 @@ def monitored_gpus(cards: "Optional[list[str]]", wanted: int, given: str) -> "li
     """What to ask nvidia-smi about.
 
     Args:
-        cards: UUIDs of leased cards; None where a scheduler hands them out.
+        cards: UUIDs of leased GPUs; None where a scheduler hands them out.
         wanted: How many the job asked for.
         given: Which GPUs a scheduler gave to the job, as a list with commas; "" where none says it.
     """

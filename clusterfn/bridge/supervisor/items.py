@@ -52,7 +52,7 @@ class GaveWay(Verdict):
     """It waits in the queue again."""
 
     def __init__(self, told: int) -> None:
-        message = "it gave way to another user who waits for cards, after %d items, and waits in the queue again" % told
+        message = "it gave way to another user who waits for GPUs, after %d items, and waits in the queue again" % told
         super().__init__(PREEMPTED, message, stage="queue")
 
 

@@ -1,4 +1,4 @@
-"""What `retries=` has run again: which causes pass, how often, what is said of it, and which cards failed.
+"""What `retries=` has run again: which causes pass, how often, what is said of it, and which GPUs failed.
 
 An attempt that was followed by another says so in its outcome (`retried`), so the count outlives every supervisor.
 Reads outcomes, writes nothing.
@@ -53,7 +53,7 @@ def superseding(verdict: Verdict, told: str, by: int, cards: "list[str]") -> Ver
 
 
 def suspects(verdict: Verdict, cards: "list[str]") -> "list[str]":
-    """The cards that may be to blame: none where the same call may succeed in the same place."""
+    """The GPUs that may be to blame: none where the same call may succeed in the same place."""
     transient: "Mapping[str, Any]" = verdict.facts.get("transient") or {}
     return cards if transient.get("retry") == "new process" else []
 
@@ -74,7 +74,7 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
 
     Args:
         number: Of the attempt.
-        where: Its cards, or the node; "" if that has no part in it.
+        where: Its GPUs, or the node; "" if that has no part in it.
         why: Its error.
         used: How often it has been tried again, this time included.
         of: How often it may be.

@@ -79,7 +79,7 @@ def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str
 
     Args:
         option: "gres", "gpus" or "gpus-per-node".
-        gres: Of the host; it may name the type of its cards ("gpu:a100") and other resources.
+        gres: Of the host; it may name the type of its GPUs ("gpu:a100") and other resources.
         kind: The type; None for the host's.
 
     Example:
@@ -124,7 +124,7 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
     kind = given or as_written(_of_gres(host.scheduler_options.get("gres") or ""))
     size = f'gpu_memory="{shown_memory(asked.gpu_memory_bytes)}"'
     if kind not in host.cards if kind else not host.cards:
-        of = f"the {kind} cards of {host.name}" if kind else f"the cards of {host.name}"
+        of = f"the {kind} GPUs of {host.name}" if kind else f"the GPUs of {host.name}"
         raise ConfigError(
             f"{size} cannot be asked of SLURM, and {host.source} does not say how large {of} are", host=host.name,
             hint=f"write there `cards: {{{kind or 'a100'}: 80GB}}`, or ask by gpu_type= alone",
@@ -134,7 +134,7 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
     if not enough:
         there = ", ".join(f"{each} ({shown_memory(host.cards[each])})" for each in kinds)
         raise Unsatisfiable(
-            f"{size} is more than a card of {host.name} has: {there}", host=host.name, stage="submit",
+            f"{size} is more than a GPU of {host.name} has: {there}", host=host.name, stage="submit",
             hint="ask for less, for another gpu_type=, or use another host",
         )  # fmt: skip
     return min(enough, key=lambda each: host.cards[each])

@@ -109,7 +109,7 @@ class SlurmSite(SchedulerSite):
         gpu = given.gpu_partition
         with_gpus = [each.name for each in usable if "gpu" in each.gres]
         if not gpu and with_gpus and cpu not in with_gpus:
-            question = "Which partition for jobs with cards"
+            question = "Which partition for jobs with GPUs"
             gpu = with_gpus[0] if len(with_gpus) == 1 else ask(question, "--gpu-partition", with_gpus, with_gpus[0])
         if gpu and gpu != cpu:
             options["partition"] = {"cpu": cpu, "gpu": gpu} if cpu else {"gpu": gpu}

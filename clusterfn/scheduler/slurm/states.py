@@ -45,7 +45,7 @@ _WAITS = {
     "QOSMaxJobsPerUserLimit": "you run as many jobs as you may at once",
     "ReqNodeNotAvail": "the nodes that it needs are down, drained or reserved",
     "Reservation": "it waits for its reservation",
-    "Resources": "waiting until enough cores, memory or cards are free",
+    "Resources": "waiting until enough cores, memory or GPUs are free",
     "SchedDefer": "SLURM is putting off new starts",
 }
 
@@ -153,7 +153,7 @@ _REFUSALS = (
     ("memory specification", "ask for less memory than one node has (`sinfo -o '%N %m'`)"),
     (
         "requested node configuration",
-        "ask for no more cores, memory or cards, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`)",
+        "ask for no more cores, memory or GPUs, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`)",
     ),
     ("requested time limit", "ask for less `time=`, or set `slurm: partition:`"),
     ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),

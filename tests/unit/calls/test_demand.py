@@ -36,7 +36,7 @@ def test_the_hosts_defaults_count_for_calls_with_cards_alone():
 
 @pytest.mark.parametrize("words", [{"gpu_type": "a6000"}, {"gpu_memory": "20GB"}, {"gpu_type": "a6000", "gpus": 0}])
 def test_a_kind_of_card_without_cards_is_refused(words):
-    with pytest.raises(ConfigError, match="says which cards, and the call asks for none") as caught:
+    with pytest.raises(ConfigError, match="says which GPUs, and the call asks for none") as caught:
         asked(BARE, **words)
 
     assert "gpus=1" in caught.value.hint
@@ -69,7 +69,7 @@ def test_the_type_of_the_hosts_gres_is_the_one_that_must_be_large_enough():
     host = replace(SLURM, scheduler_options={"gres": "gpu:a6000"})
 
     assert asked(host, gpus=1, gpu_memory="16GB").gpu_type == "a6000"
-    with pytest.raises(Unsatisfiable, match=r'gpu_memory="80GB" is more than a card of hpc has: a6000 \(48GB\)'):
+    with pytest.raises(Unsatisfiable, match=r'gpu_memory="80GB" is more than a GPU of hpc has: a6000 \(48GB\)'):
         asked(host, gpus=1, gpu_memory="80GB")
 
 
@@ -79,7 +79,7 @@ def test_the_type_of_the_hosts_gres_is_the_one_that_must_be_large_enough():
         (SLURM, {"gpu_memory": "90GB"}, Unsatisfiable, "a6000 (48GB), A100 (80GB), t4 (16GB)", "another gpu_type="),
         (
             SLURM, {"gpu_memory": "40GB", "gpu_type": "h100"}, ConfigError,
-            "clusterfn.yml:2 does not say how large the h100 cards of hpc are", "`cards: {h100: 80GB}`",
+            "clusterfn.yml:2 does not say how large the h100 GPUs of hpc are", "`cards: {h100: 80GB}`",
         ),
         (
             replace(SLURM, cards={}), {"gpu_memory": "40GB"}, ConfigError,

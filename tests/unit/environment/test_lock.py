@@ -160,7 +160,7 @@ def test_a_changed_specification_is_a_reason():
 def test_a_lock_for_no_card_does_not_do_where_there_is_one():
     bare = parsed((HEAD % SPEC.input_hash).replace("__cuda=11.8;", "") + PYTHON)
 
-    assert why_lock_unusable(bare, SPEC, HOST) == "x.conda-lock.yml was solved for no card, and the host has CUDA 11.8"
+    assert why_lock_unusable(bare, SPEC, HOST) == "x.conda-lock.yml was solved for no GPU, and the host has CUDA 11.8"
 
 
 def test_where_a_lock_stands():

@@ -49,9 +49,9 @@ SEEN = [
     ("Failed to initialize NVML: Driver/library version mismatch", "NVML_ERROR_LIB_RM_VERSION_MISMATCH", NEVER),
     ("Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error", "device handle", NEW_PROCESS),
     ("torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+",
-     "needs newer cards", NEVER),
+     "needs newer GPUs", NEVER),
     ("failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", "cudaErrorNoDevice", NEVER),
-    ("Attempting to deserialize object on a CUDA device but torch.cuda.", "saved on a card", NEVER),
+    ("Attempting to deserialize object on a CUDA device but torch.cuda.", "saved on a GPU", NEVER),
     ("cudaErrorInvalidDeviceFunction", "cudaErrorInvalidDeviceFunction", NEVER),
 ]  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_the_message_says_operation_machine_job_cause_and_advice(logged, monkeyp
 
     assert logged.messages == [
         "loading CLIP failed on tensor01, job 7f3a: RuntimeError: CUDA error: invalid device ordinal"
-        " [cudaErrorInvalidDevice]; next: a job's cards are always cuda:0, cuda:1, …, as many as gpus= asks for"
+        " [cudaErrorInvalidDevice]; next: a job's GPUs are always cuda:0, cuda:1, …, as many as gpus= asks for"
     ]
 
 

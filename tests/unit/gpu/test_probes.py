@@ -55,7 +55,7 @@ def test_without_a_gpu_the_answers_are_the_documented_ones(logged):
 @pytest.mark.parametrize(
     "mode, said",
     [
-        ("garbage", "nvidia-smi answered what is not a table of cards"),
+        ("garbage", "nvidia-smi answered what is not a table of GPUs"),
         ("nvml-mismatch", "exit code 18: Failed to initialize NVML: Driver/library version mismatch"),
         ("no-devices", "nvidia-smi: No devices were found"),
     ],
@@ -207,12 +207,12 @@ def test_what_strangers_hold_of_a_card_is_seen_though_this_process_uses_another(
         assert get_safe_vram_usage() == 28.0 + 47.0
         assert get_recommended_batch_size(0.5) == 1
         assert validate_vram_usage(15.0).index == 0
-        with pytest.raises(ConfigError, match=r"40\.0 GB of GPU memory are needed, and no card has"):
+        with pytest.raises(ConfigError, match=r"40\.0 GB of GPU memory are needed, and no GPU has"):
             validate_vram_usage(40.0)
         with pytest.raises(ConfigError) as caught:
             validate_startup_configuration(gpus=2, vram_gb=15.0)
 
-    assert "15.0 GB free on each card asked for, 1.0 on card 1" in caught.value.evidence
+    assert "15.0 GB free on each GPU asked for, 1.0 on GPU 1" in caught.value.evidence
     assert torch.cuda.contexts == {0}
 
 
@@ -231,10 +231,10 @@ def test_a_card_of_which_nobody_can_tell_counts_as_full_and_is_said_to_be_unknow
     assert validate_vram_usage(15.0).index == 0
     with pytest.raises(ConfigError) as caught:
         validate_vram_usage(15.0, card=1)
-    assert caught.value.evidence[1] == "card 1: NVIDIA RTX A6000, 48.0 GB, and how much is free is unknown"
+    assert caught.value.evidence[1] == "GPU 1: NVIDIA RTX A6000, 48.0 GB, and how much is free is unknown"
     with pytest.raises(ConfigError) as caught:
         validate_startup_configuration(gpus=2, vram_gb=15.0)
-    assert "15.0 GB free on each card asked for, an unknown amount on card 1" in caught.value.evidence
+    assert "15.0 GB free on each GPU asked for, an unknown amount on GPU 1" in caught.value.evidence
 
 
 def test_asking_never_makes_a_process_use_cuda(box, monkeypatch):
@@ -285,7 +285,7 @@ def test_hardware_says_why_it_is_the_cpu(box, monkeypatch):
     assert detect_hardware().why_cpu == "PyTorch 2.7.1+cpu is built without CUDA"
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert detect_hardware().why_cpu.startswith("CUDA_VISIBLE_DEVICES hides all cards")
+    assert detect_hardware().why_cpu.startswith("CUDA_VISIBLE_DEVICES hides all GPUs")
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     box.set("nvml-mismatch")
@@ -452,12 +452,12 @@ def test_startup_says_every_problem_at_once(box):
 
     told = "\n".join(caught.value.evidence)
     for line in (
-        "20.0 GB free on each card asked for, 8.9 on card 1",
-        "FP8 asked for, which card 0 (NVIDIA RTX A6000) cannot",
+        "20.0 GB free on each GPU asked for, 8.9 on GPU 1",
+        "FP8 asked for, which GPU 0 (NVIDIA RTX A6000) cannot",
         "ONNX Runtime has no working CUDAExecutionProvider here",
         "1000000.0 GB of memory asked for",
         "9999 cores asked for",
-        "card 0: NVIDIA RTX A6000, 48.0 of 48.0 GB free",
+        "GPU 0: NVIDIA RTX A6000, 48.0 of 48.0 GB free",
     ):
         assert line in told, told
 
@@ -477,10 +477,10 @@ def test_the_card_with_most_free_memory_takes_the_model(box):
     with box.process(gpu=0, pid=1, used_mib=30000), box.cards(2):
         assert validate_vram_usage(1.8).index == 1
         assert validate_vram_usage(1.8, card=0).index == 0
-        with pytest.raises(ConfigError, match="30.0 GB of GPU memory are needed, and card 0 has") as caught:
+        with pytest.raises(ConfigError, match="30.0 GB of GPU memory are needed, and GPU 0 has") as caught:
             validate_vram_usage(30.0, card=0)
 
-    assert caught.value.evidence[0] == "card 0: NVIDIA RTX A6000, 18.7 of 48.0 GB free"
+    assert caught.value.evidence[0] == "GPU 0: NVIDIA RTX A6000, 18.7 of 48.0 GB free"
 
 
 def test_a_long_context_is_weighed_with_its_model_before_either_is_loaded(box):
@@ -492,7 +492,7 @@ def test_a_long_context_is_weighed_with_its_model_before_either_is_loaded(box):
         assert validate_vram_usage(weights_gb + cache_gb).index == 0
         with box.process(gpu=0, pid=1, used_mib=20_000):
             assert validate_vram_usage(weights_gb).index == 0
-            with pytest.raises(ConfigError, match=r"31\.0 GB of GPU memory are needed, and no card has"):
+            with pytest.raises(ConfigError, match=r"31\.0 GB of GPU memory are needed, and no GPU has"):
                 validate_vram_usage(weights_gb + cache_gb)
 
 

@@ -210,7 +210,7 @@ def test_the_monitor_sees_peaks_and_use_of_the_visible_cards(box, monkeypatch):
     assert second.peak_utilization == 80.0
     assert 0.0 < second.utilization < 80.0
     assert monitor.peak_gb == 20.0 + 4 / 1024
-    assert "card 1: NVIDIA RTX A6000, at most 20.0 of 48.0 GB, busy " in str(monitor)
+    assert "GPU 1: NVIDIA RTX A6000, at most 20.0 of 48.0 GB, busy " in str(monitor)
     assert monitor.trouble == ""
 
 

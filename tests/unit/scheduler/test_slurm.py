@@ -84,7 +84,7 @@ def test_the_number_is_found_whatever_a_site_prints(out):
     [
         ("partition", "set `slurm: partition:`", False),
         ("memory", "ask for less memory than one node has", False),
-        ("cards", "no more cores, memory or cards", False),
+        ("cards", "no more cores, memory or GPUs", False),
         ("option", "remove that option", False),
         ("dead", "controller does not answer", True),
         ("slow", "controller does not answer", True),

@@ -71,9 +71,9 @@ def test_what_is_asked_for_and_what_there_is_is_said_in_words():
     [
         ("a6001", 'did you mean gpu_type="a6000"?'),
         ("A600", 'did you mean gpu_type="a6000"?'),
-        ("mi300x", "ask for fewer or other cards, or choose another host"),
-        ("a6000", "ask for fewer or other cards, or choose another host"),
-        (None, "ask for fewer or other cards, or choose another host"),
+        ("mi300x", "ask for fewer or other GPUs, or choose another host"),
+        ("a6000", "ask for fewer or other GPUs, or choose another host"),
+        (None, "ask for fewer or other GPUs, or choose another host"),
     ],
 )
 def test_a_refusal_names_the_type_that_was_perhaps_meant(kind, expected):
