@@ -131,8 +131,8 @@ def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
     if not fitting:
         where = "no GPU" if card is None else f"GPU {card}"
         raise ConfigError(
-            f"{needed_gb:.1f} GB of GPU memory are needed, and {where} has so much free",
-            evidence=list(describe(info)), hint="ask for a larger GPU, load less, or free what this process holds",
+            f"{needed_gb:.1f} GB of GPU memory are needed, and {where} has that much free",
+            evidence=list(describe(info)), hint="request a larger GPU, load less, or free memory in this process",
         )  # fmt: skip
     return max(fitting, key=lambda each: each.free_gb)
 
@@ -141,17 +141,17 @@ def refuse_negative(**numbers: float) -> None:
     """Reject a number that is less than 0, or none, by its name."""
     for name, number in numbers.items():
         if not number >= 0:
-            raise ConfigError(f"{name}={number!r} is negative or no number", hint=f"give {name}= as 0 or more")
+            raise ConfigError(f"{name}={number!r} is negative or not a number", hint=f"set {name}= to 0 or more")
 
 
 def describe(info: GpuInfo) -> Iterator[str]:
     """Describe each GPU in a line; say why there are none."""
     for card in info.cards:
         known = f"{card.free_gb:.1f} of {card.total_gb:.1f} GB free"
-        unknown = f"{card.total_gb:.1f} GB, and how much is free is unknown"
+        unknown = f"{card.total_gb:.1f} GB, free memory unknown"
         yield f"GPU {card.index}: {card.name}, {unknown if card.used_gb is None else known}"
     if info.trouble or not info.cards:
-        yield info.trouble or "no GPU can be seen"
+        yield info.trouble or "no GPU is visible"
 
 
 def by_nvidia_smi() -> GpuInfo:
@@ -159,7 +159,7 @@ def by_nvidia_smi() -> GpuInfo:
     try:
         rows = smi.visible_rows()
     except smi.SmiFailed as failed:
-        say_once(logging.DEBUG if failed.usual else logging.WARNING, f"no GPU can be seen: {failed}")
+        say_once(logging.DEBUG if failed.usual else logging.WARNING, f"no GPU is visible: {failed}")
         return GpuInfo(trouble=str(failed))
     cards = tuple(
         Card(number, row.name, row.total_gb, row.used_gb, 0.0, row.utilization, row.capability, row.uuid)
@@ -173,7 +173,7 @@ def by_torch() -> GpuInfo:
     """Ask the PyTorch of this process; no GPUs if it does not use CUDA. May raise anything that PyTorch raises."""
     torch = pytorch.with_cuda()
     if torch is None:
-        return GpuInfo(trouble="this process does not use CUDA by PyTorch")
+        return GpuInfo(trouble="this process does not use CUDA through PyTorch")
     cards = [_card(torch, number) for number in range(torch.cuda.device_count())]
     return GpuInfo(tuple(cards if all(card.used_gb is not None for card in cards) else _add_usage(cards)), "torch")
 
@@ -196,7 +196,7 @@ def _add_usage(cards: Sequence[Card]) -> Iterator[Card]:
     try:
         rows = smi.all_rows()
     except smi.SmiFailed as failed:
-        say_once(logging.WARNING, f"what others use of GPUs that this process does not use is not known: {failed}")
+        say_once(logging.WARNING, f"the memory use of GPUs that this process does not use is unknown: {failed}")
         rows = []
     of_cards: Sequence[smi.Row | None] = smi.visible(rows)
     if all(card.uuid for card in cards):

@@ -81,7 +81,7 @@ def sync_model_context(create: Callable[[], M], cleanup_method: str | None = "cl
         model = create()
         clean_up = _clean_up(model, cleanup_method)
         if is_asynchronous(clean_up) or inspect.isawaitable(model):
-            raise ConfigError("the model is made or freed by a coroutine", hint="write `async with model_context(...)`")
+            raise ConfigError("a coroutine creates or frees the model", hint="write `async with model_context(...)`")
         try:
             yield model
         finally:
@@ -142,7 +142,7 @@ def _clean_up(model: object, name: str | None) -> Callable[[], Any]:
     if name in (None, _OFTEN_ABSENT) and found is None:
         return lambda: None
     raise ConfigError(
-        f"{type(model).__name__} has no method {name!r}", hint="give the name of the method that frees it, or None"
+        f"{type(model).__name__} has no method {name!r}", hint="pass the name of the method that frees it, or None"
     )
 
 
@@ -152,7 +152,7 @@ def release_memory() -> None:
     Example:
         >>> release_memory()
     """
-    with swallowed("giving GPU memory back"):
+    with swallowed("releasing GPU memory"):
         torch = pytorch.with_cuda()
         if torch is not None:
             gc.collect()

@@ -25,9 +25,9 @@ _TORCH_CUDA = _TORCH + "torch/cuda/__init__.py"
 _TORCH_COUNT = _TORCH + "c10/cuda/CUDAFunctions.cpp"
 _TORCH_NCCL = _TORCH + "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 
-_OTHER_CARD = "start the job again, on another GPU if there is one; tell the administrator which GPU it was"
-_NO_CARD = "ask for a GPU: gpus=1; a job with gpus=0 sees none"
-_SEE_WHERE = "set CUDA_LAUNCH_BLOCKING=1 to see which call it was; this process cannot use CUDA any more"
+_OTHER_CARD = "restart the job, on another GPU if possible; report this GPU to the administrator"
+_NO_CARD = "request a GPU with gpus=1; a job with gpus=0 sees none"
+_SEE_WHERE = "set CUDA_LAUNCH_BLOCKING=1 to find the failing call; this process can no longer use CUDA"
 _LESS = "use a smaller batch, or a GPU with more memory; get_recommended_batch_size says what fits"
 _ADMIN = "ask the administrator: the machine's driver needs a restart or an update"
 
@@ -56,11 +56,11 @@ class Cause:
 TABLE: tuple[Cause, ...] = (
     # Several processes and GPUs together: these messages quote the ones below.
     Cause("collective operation timeout", ("Watchdog caught collective operation timeout",), NEW_PROCESS,
-          "look for the rank that died or ran another step than the rest; the others only waited for it", _TORCH_NCCL),
+          "look for the rank that died or fell out of step; the others only waited for it", _TORCH_NCCL),
     Cause("NCCL communicator was aborted", ("NCCL communicator was aborted",), NEW_PROCESS,
-          "look at the first rank that failed: this one was told to stop", _TORCH_NCCL),
+          "look at the first rank that failed: it made this one stop", _TORCH_NCCL),
     Cause("ncclRemoteError", ("remote process exited or there was a network error",), NEW_PROCESS,
-          "look at the log of the rank that went away", _NCCL),
+          "read the log of the rank that disappeared", _NCCL),
     Cause("ncclSystemError", ("unhandled system error",), NEW_PROCESS,
           "set NCCL_DEBUG=INFO; often NCCL_SOCKET_IFNAME names the wrong network, or /dev/shm is full", _NCCL),
     Cause("ncclUnhandledCudaError", ("unhandled cuda error",), NEVER,
@@ -68,11 +68,11 @@ TABLE: tuple[Cause, ...] = (
     Cause("ncclInvalidUsage", ("invalid usage (run with NCCL_DEBUG", "Duplicate GPU detected"), NEVER,
           "give each rank a GPU of its own: torch.cuda.set_device(LOCAL_RANK)", _NCCL),
     Cause("port in use", ("The server socket has failed to listen on any local network address",), HERE,
-          "let MASTER_PORT be a free port: another job of the node has this one",
+          "set MASTER_PORT to a free port: another job on the node uses this one",
           _TORCH + "torch/csrc/distributed/c10d/socket.cpp"),
     # Processes.
     Cause("CUDA after fork", ("Cannot re-initialize CUDA in forked subprocess",), NEVER,
-          "start processes by multiprocessing.get_context('spawn')", _TORCH_CUDA),
+          "start processes with multiprocessing.get_context('spawn')", _TORCH_CUDA),
     Cause("cudaErrorInvalidResourceHandle", ("invalid resource handle", "CUDA_ERROR_INVALID_HANDLE"), NEVER,
           "send tensors to other processes as tensor.cpu(): a CUDA tensor belongs to the process that made it"),
     # Memory.
@@ -90,20 +90,20 @@ TABLE: tuple[Cause, ...] = (
           ("no CUDA-capable device is detected", "No CUDA GPUs are available", "CUDA_ERROR_NO_DEVICE"), NEVER,
           _NO_CARD),
     Cause("cudaErrorDevicesUnavailable", ("CUDA-capable device(s) is/are busy or unavailable",), HERE,
-          "another process has the GPU for itself alone: wait, or see who it is with nvidia-smi"),
+          "another process uses the GPU exclusively: wait, or find it with nvidia-smi"),
     Cause("cudaErrorPeerAccessUnsupported", ("peer access is not supported between these two devices",), NEVER,
           "set NCCL_P2P_DISABLE=1, or copy through the CPU"),
     # Code for the GPU.
     Cause("cudaErrorNoKernelImageForDevice",
           ("no kernel image is available for execution on the device", "CUDA_ERROR_NO_BINARY_FOR_GPU"), NEVER,
-          "install a build that has code for this GPU: torch.cuda.get_arch_list() says for which it has"),
+          "install a build with code for this GPU: torch.cuda.get_arch_list() lists what a build supports"),
     Cause("cudaErrorUnsupportedPtxVersion",
           ("the provided PTX was compiled with an unsupported toolchain", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"), NEVER,
-          "the program was built with a newer CUDA than the driver knows: use a build for an older CUDA"),
+          "the program was built with a newer CUDA than the driver supports: use a build for an older CUDA"),
     Cause("cudaErrorInvalidDeviceFunction", ("CUDA error: invalid device function",), NEVER,
-          "an extension was built for other GPUs: build it again for this one"),
+          "an extension was built for other GPUs: rebuild it for this one"),
     Cause("needs newer GPUs", ("is only supported on CUDA devices with compute capability",), NEVER,
-          "choose a newer GPU: supports_fp8 says whether one can",
+          "use a newer GPU: supports_fp8 tells you whether one can",
           _TORCH + "aten/src/ATen/native/cuda/Blas.cpp"),
     # The driver.
     Cause("cudaErrorInsufficientDriver",
@@ -113,21 +113,21 @@ TABLE: tuple[Cause, ...] = (
     Cause("cudaErrorSystemDriverMismatch", ("system has unsupported display driver / cuda driver combination",),
           NEVER, _ADMIN, _RUNTIME, True),
     Cause("cudaErrorCompatNotSupportedOnDevice", ("forward compatibility was attempted on non supported HW",), NEVER,
-          "take CUDA's compat folder out of LD_LIBRARY_PATH, or ask the administrator to restart the machine",
+          "remove CUDA's compat folder from LD_LIBRARY_PATH, or ask the administrator to restart the machine",
           _RUNTIME, True),
     Cause("cudaErrorStubLibrary", ("CUDA driver is a stub library",), NEVER,
-          "take CUDA's stubs folder out of LD_LIBRARY_PATH", _RUNTIME, True),
+          "remove CUDA's stubs folder from LD_LIBRARY_PATH", _RUNTIME, True),
     Cause("cudaErrorSystemNotReady", ("system not yet initialized", "CUDA_ERROR_SYSTEM_NOT_READY"), NEW_PROCESS,
-          "ask the administrator whether nvidia-fabricmanager runs", _RUNTIME, True),
+          "ask the administrator whether nvidia-fabricmanager is running", _RUNTIME, True),
     Cause("no NVIDIA driver", ("Found no NVIDIA driver on your system",), NEVER,
-          "run this where a GPU is: on a login node there is none", _TORCH_COUNT, True),
+          "run this on a machine with a GPU: login nodes have none", _TORCH_COUNT, True),
     Cause("libcuda is missing",
           ("libcuda.so.1: cannot open shared object file", "libcuda.so: cannot open shared object file"), NEVER,
-          "run this where a GPU is: the driver brings libcuda, no package does",
+          "run this on a machine with a GPU: libcuda comes with the driver, not with a package",
           "https://docs.nvidia.com/deploy/cuda-compatibility/", True),
     Cause("NVML_ERROR_LIB_RM_VERSION_MISMATCH", ("Driver/library version mismatch",), NEVER, _ADMIN, _NVML, True),
     Cause("NVML_ERROR_LIBRARY_NOT_FOUND", ("NVML Shared Library Not Found", "libnvidia-ml.so.1: cannot open"), NEVER,
-          "run this where a GPU is: the driver brings NVML", _NVML, True),
+          "run this on a machine with a GPU: NVML comes with the driver", _NVML, True),
     Cause("NVML_ERROR_DRIVER_NOT_LOADED", ("couldn't communicate with the NVIDIA driver", "Driver Not Loaded"), NEVER,
           _ADMIN, _NVML, True),
     Cause("NVML_ERROR_GPU_IS_LOST", ("GPU is lost", "GPU Is Lost", "has fallen off the bus"), NEW_PROCESS, _OTHER_CARD,
@@ -150,7 +150,7 @@ TABLE: tuple[Cause, ...] = (
           _OTHER_CARD),
     # The program.
     Cause("cudaErrorAssert", ("device-side assert triggered", "CUDA_ERROR_ASSERT"), NEVER,
-          "mostly an index out of range (a label beyond the classes, a token beyond the vocabulary); " + _SEE_WHERE),
+          "usually an index out of range (a label beyond the classes, a token beyond the vocabulary); " + _SEE_WHERE),
     Cause("cudaErrorIllegalAddress", ("an illegal memory access was encountered", "CUDA_ERROR_ILLEGAL_ADDRESS"), NEVER,
           _SEE_WHERE),
     Cause("cudaErrorMisalignedAddress", ("CUDA error: misaligned address", "CUDA_ERROR_MISALIGNED_ADDRESS"), NEVER,
@@ -161,24 +161,24 @@ TABLE: tuple[Cause, ...] = (
     Cause("cudaErrorLaunchOutOfResources", ("too many resources requested for launch",), NEVER,
           "launch fewer threads in a block: the kernel needs too many registers"),
     Cause("cudaErrorLaunchTimeout", ("the launch timed out and was terminated", "CUDA_ERROR_LAUNCH_TIMEOUT"), NEVER,
-          "use a GPU without a display: there the driver ends long kernels"),
+          "use a GPU without a display: the driver ends long kernels on one with a display"),
     Cause("CUBLAS_STATUS_EXECUTION_FAILED", ("CUBLAS_STATUS_EXECUTION_FAILED",), NEVER, _SEE_WHERE, _CUBLAS),
     Cause("CUBLAS_STATUS_NOT_INITIALIZED", ("CUBLAS_STATUS_NOT_INITIALIZED",), NEVER,
-          "mostly too little memory, or an error before this one: set CUDA_LAUNCH_BLOCKING=1", _CUBLAS),
+          "usually too little memory, or an earlier error: set CUDA_LAUNCH_BLOCKING=1", _CUBLAS),
     Cause("CUDNN_STATUS_NOT_INITIALIZED", ("CUDNN_STATUS_NOT_INITIALIZED",), NEVER,
-          "mostly too little memory, or a cuDNN of another CUDA in LD_LIBRARY_PATH", _CUDNN),
+          "usually too little memory, or a cuDNN for another CUDA in LD_LIBRARY_PATH", _CUDNN),
     Cause("CUDNN_STATUS_EXECUTION_FAILED", ("CUDNN_STATUS_EXECUTION_FAILED",), NEVER, _SEE_WHERE, _CUDNN),
     # What has no cause of its own comes last.
     Cause("cudaErrorMpsServerNotReady", ("MPS server is not ready to accept new MPS client requests",), HERE,
-          "wait: the MPS server starts or recovers"),
+          "wait: the MPS server is starting or recovering"),
     Cause("cudaErrorMpsConnectionFailed", ("MPS client failed to connect to the MPS control daemon",), NEW_PROCESS,
-          "ask the administrator whether nvidia-cuda-mps-control runs"),
+          "ask the administrator whether nvidia-cuda-mps-control is running"),
     Cause("cudaErrorInitializationError",
           ("CUDA error: initialization error", "CUDA driver initialization failed"), NEW_PROCESS,
-          "mostly a fork after CUDA was used: start processes by spawn; else start the job again"),
+          "usually a fork after CUDA was used: start processes with spawn; otherwise restart the job"),
     Cause("cudaErrorUnknown",
           ("CUDA error: unknown error", "CUDA driver error: unknown error", "CUDA unknown error - this may be due to"),
-          NEW_PROCESS, "start the job again; if it stays, " + _ADMIN, _TORCH_COUNT),
+          NEW_PROCESS, "restart the job; if the error persists, " + _ADMIN, _TORCH_COUNT),
 )  # fmt: skip
 
 _CUDA_WORDS = re.compile(

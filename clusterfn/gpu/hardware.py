@@ -208,17 +208,17 @@ def validate_startup_configuration(
     on_cards = list(_wrong_with_cards(found, gpus, vram_gb, fp8))
     wrong = [] if allow_cpu else list(on_cards)
     missing = [name for name in providers if name not in get_optimal_providers()]
-    wrong += [f"ONNX Runtime has no working {name} here" for name in missing]
-    wrong += [f"{memory_gb:.1f} GB of memory asked for, {found.memory_gb:.1f} there"] * (memory_gb > found.memory_gb)
-    wrong += [f"{cores} cores asked for, {found.cores} there"] * (cores > found.cores)
+    wrong += [f"ONNX Runtime has no working {name}" for name in missing]
+    wrong += [f"{memory_gb:.1f} GB of memory requested, {found.memory_gb:.1f} found"] * (memory_gb > found.memory_gb)
+    wrong += [f"{cores} cores requested, {found.cores} found"] * (cores > found.cores)
     if wrong:
         raise ConfigError(
-            "this machine is not what the program asks for", evidence=[*wrong, *describe(found.gpus)],
-            hint="ask for it in @cluster(gpus=..., cores=..., memory=...), or for less here",
+            "this machine does not meet the program's requirements", evidence=[*wrong, *describe(found.gpus)],
+            hint="request it with @cluster(gpus=..., cores=..., memory=...), or lower the requirements",
         )  # fmt: skip
     if not on_cards:
         return found
-    say_once(logging.WARNING, f"running on the CPU, as allow_cpu=True says: {'; '.join(on_cards)}")
+    say_once(logging.WARNING, f"running on the CPU because allow_cpu=True: {'; '.join(on_cards)}")
     return replace(found, device="cpu", why_cpu="; ".join(on_cards))
 
 
@@ -226,12 +226,12 @@ def _wrong_with_cards(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> 
     wanted = gpus or int(bool(vram_gb or fp8))
     cards = found.gpus.cards
     if len(cards) < wanted:
-        yield f"{wanted} GPUs asked for, {len(cards)} there" + (f": {found.gpus.trouble}" if not cards else "")
+        yield f"{wanted} GPUs requested, {len(cards)} found" + (f": {found.gpus.trouble}" if not cards else "")
     elif wanted and found.why_cpu:
         yield found.why_cpu
     for card in sorted(cards, key=lambda each: -each.free_gb)[:wanted]:
         if card.free_gb < vram_gb:
             free = "an unknown amount" if card.used_gb is None else f"{card.free_gb:.1f}"
-            yield f"{vram_gb:.1f} GB free on each GPU asked for, {free} on GPU {card.index}"
+            yield f"{vram_gb:.1f} GB free on each GPU requested, {free} on GPU {card.index}"
         if fp8 and not supports_fp8(card.index):
-            yield f"FP8 asked for, which GPU {card.index} ({card.name}) cannot"
+            yield f"FP8 requested, but GPU {card.index} ({card.name}) does not support it"

@@ -111,7 +111,7 @@ class GpuMonitor:
         ended = False
         while not ended:
             ended = self._ended.is_set()  # before the look: so the last one comes after the block
-            self._record(probe(_look, "looking at the GPUs", GpuInfo(trouble="the GPUs could not be asked")))
+            self._record(probe(_look, "looking at the GPUs", GpuInfo(trouble="the GPUs could not be queried")))
             self._ended.wait(0.0 if ended else self._interval_s)
 
     def _record(self, info: GpuInfo) -> None:

@@ -136,7 +136,7 @@ class _Tries:
             longest = min(_LONGEST_S, self._policy.backoff_s * 2 ** (self._failed - 1))
             self.wait_s = longest * _dice.uniform(0.5, 1.0)
             log.warning(
-                "%s failed, attempt %d of %d; again in %.1f s: %s",
+                "%s failed, attempt %d of %d; retrying in %.1f s: %s",
                 self._name, self._failed, self._policy.attempts, self.wait_s, first_line(error),
             )  # fmt: skip
             return True

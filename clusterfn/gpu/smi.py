@@ -64,7 +64,7 @@ def all_rows() -> list[Row]:
     """
     rows = [row for row in map(parse_row, _ask().splitlines()) if row is not None]
     if not rows:
-        raise SmiFailed("nvidia-smi answered what is not a table of GPUs")
+        raise SmiFailed("nvidia-smi did not print a table of GPUs")
     return rows
 
 
@@ -127,7 +127,7 @@ def _run(fields: Sequence[str]) -> str:
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
     except FileNotFoundError:
-        raise SmiFailed("there is no nvidia-smi here", usual=True) from None
+        raise SmiFailed("there is no nvidia-smi on this machine", usual=True) from None
     except OSError as error:
         raise SmiFailed(f"nvidia-smi cannot be started: {error.strerror}") from None
     try:
@@ -143,6 +143,6 @@ def _run(fields: Sequence[str]) -> str:
     if process.returncode == _NO_DEVICES or "No devices were found" in answer:
         raise SmiFailed("nvidia-smi: No devices were found")
     if process.returncode != 0:
-        said = answer.strip().splitlines() or ["it said nothing"]
+        said = answer.strip().splitlines() or ["no output"]
         raise SmiFailed(f"nvidia-smi failed with exit code {process.returncode}: {said[0]}")
     return answer

@@ -48,7 +48,7 @@ def test_an_explained_error_comes_home_as_itself_with_its_explanation():
 
     notes = "\n".join(caught.value.__notes__)
     assert "loading CLIP failed on " in notes and f"job {job.id}" in notes
-    assert "[cudaErrorECCUncorrectable]; next: start the job again, on another GPU" in notes
+    assert "[cudaErrorECCUncorrectable]; next: restart the job, on another GPU" in notes
     assert "loading CLIP failed on " in job.logs("stderr")
 
 
@@ -69,7 +69,7 @@ def test_without_cards_asked_for_helpers_fall_back_and_requirements_do_not():
 
     assert (used, providers) == (0.0, ["CPUExecutionProvider"])
     assert why.startswith("CUDA_VISIBLE_DEVICES hides all GPUs")
-    assert refused[0].startswith("1 GPUs asked for, 0 there")
+    assert refused[0].startswith("1 GPUs requested, 0 found")
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lab's PyTorch is for Python 3.11")

@@ -140,7 +140,7 @@ def test_the_context_passes_the_error_on_as_itself_with_a_note():
     assert caught.value is error
     assert error.args == ("CUDA error: uncorrectable ECC error encountered",)
     (note,) = error.__notes__
-    assert note.startswith("training failed on ") and "[cudaErrorECCUncorrectable]; next: start the job again" in note
+    assert note.startswith("training failed on ") and "[cudaErrorECCUncorrectable]; next: restart the job" in note
 
 
 def test_an_error_with_a_hostile_text_is_swallowed_all_the_same(logged):

@@ -45,7 +45,7 @@ def test_without_a_gpu_the_answers_are_the_documented_ones(logged):
     info = get_safe_gpu_info()
 
     assert (info.available, info.cards, info.total_gb, info.used_gb, info.free_gb) == (False, (), 0.0, 0.0, 0.0)
-    assert info.trouble == "there is no nvidia-smi here"
+    assert info.trouble == "there is no nvidia-smi on this machine"
     assert get_safe_vram_usage() == 0.0
     assert {record.levelname for record in logged.records} == {
         "DEBUG"
@@ -55,7 +55,7 @@ def test_without_a_gpu_the_answers_are_the_documented_ones(logged):
 @pytest.mark.parametrize(
     "mode, said",
     [
-        ("garbage", "nvidia-smi answered what is not a table of GPUs"),
+        ("garbage", "nvidia-smi did not print a table of GPUs"),
         ("nvml-mismatch", "exit code 18: Failed to initialize NVML: Driver/library version mismatch"),
         ("no-devices", "nvidia-smi: No devices were found"),
     ],
@@ -212,7 +212,7 @@ def test_what_strangers_hold_of_a_card_is_seen_though_this_process_uses_another(
         with pytest.raises(ConfigError) as caught:
             validate_startup_configuration(gpus=2, vram_gb=15.0)
 
-    assert "15.0 GB free on each GPU asked for, 1.0 on GPU 1" in caught.value.evidence
+    assert "15.0 GB free on each GPU requested, 1.0 on GPU 1" in caught.value.evidence
     assert torch.cuda.contexts == {0}
 
 
@@ -231,10 +231,10 @@ def test_a_card_of_which_nobody_can_tell_counts_as_full_and_is_said_to_be_unknow
     assert validate_vram_usage(15.0).index == 0
     with pytest.raises(ConfigError) as caught:
         validate_vram_usage(15.0, card=1)
-    assert caught.value.evidence[1] == "GPU 1: NVIDIA RTX A6000, 48.0 GB, and how much is free is unknown"
+    assert caught.value.evidence[1] == "GPU 1: NVIDIA RTX A6000, 48.0 GB, free memory unknown"
     with pytest.raises(ConfigError) as caught:
         validate_startup_configuration(gpus=2, vram_gb=15.0)
-    assert "15.0 GB free on each GPU asked for, an unknown amount on GPU 1" in caught.value.evidence
+    assert "15.0 GB free on each GPU requested, an unknown amount on GPU 1" in caught.value.evidence
 
 
 def test_asking_never_makes_a_process_use_cuda(box, monkeypatch):
@@ -274,10 +274,10 @@ def test_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu_unless_that_is_all
     if not allow:
         with pytest.raises(ConfigError) as caught:
             validate_startup_configuration(gpus=1)
-        assert "1 GPUs asked for, 0 there: there is no nvidia-smi here" in caught.value.evidence
+        assert "1 GPUs requested, 0 found: there is no nvidia-smi on this machine" in caught.value.evidence
         return
     assert validate_startup_configuration(gpus=1, allow_cpu=True).device == "cpu"
-    assert "running on the CPU, as allow_cpu=True says: 1 GPUs asked for" in logged.text
+    assert "running on the CPU because allow_cpu=True: 1 GPUs requested" in logged.text
 
 
 def test_hardware_says_why_it_is_the_cpu(box, monkeypatch):
@@ -335,7 +335,7 @@ def test_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeyp
     assert (hardware.device, hardware.torch, "torch" in sys.modules) == (device, version, False)
     if device == "cpu":
         assert hardware.why_cpu == f"PyTorch {version or 'of unknown version'} is built without CUDA"
-        with pytest.raises(ConfigError, match="not what the program asks for"):
+        with pytest.raises(ConfigError, match="does not meet the program"):
             validate_startup_configuration(gpus=1)
 
 
@@ -452,11 +452,11 @@ def test_startup_says_every_problem_at_once(box):
 
     told = "\n".join(caught.value.evidence)
     for line in (
-        "20.0 GB free on each GPU asked for, 8.9 on GPU 1",
-        "FP8 asked for, which GPU 0 (NVIDIA RTX A6000) cannot",
-        "ONNX Runtime has no working CUDAExecutionProvider here",
-        "1000000.0 GB of memory asked for",
-        "9999 cores asked for",
+        "20.0 GB free on each GPU requested, 8.9 on GPU 1",
+        "FP8 requested, but GPU 0 (NVIDIA RTX A6000) does not support it",
+        "ONNX Runtime has no working CUDAExecutionProvider",
+        "1000000.0 GB of memory requested",
+        "9999 cores requested",
         "GPU 0: NVIDIA RTX A6000, 48.0 of 48.0 GB free",
     ):
         assert line in told, told
@@ -521,7 +521,7 @@ def test_what_is_needed_and_cannot_be_known_is_refused():
     with pytest.raises(ConfigError) as caught:
         validate_vram_usage(0.1)
 
-    assert caught.value.evidence == ("there is no nvidia-smi here",)
+    assert caught.value.evidence == ("there is no nvidia-smi on this machine",)
 
 
 def test_a_card_cannot_have_less_than_nothing_free(box):

@@ -87,7 +87,7 @@ def test_a_transient_error_is_tried_again_and_waits_longer_each_time(waits, logg
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (2.0, 4.0, 8.0)))
     assert len(waits) == 3
     assert logged.messages[0].partition(" failed")[0] in ("Failing", "call", "Asynchronous", "partial")
-    assert " failed, attempt 1 of 4; again in " in logged.messages[0]
+    assert " failed, attempt 1 of 4; retrying in " in logged.messages[0]
 
 
 @pytest.mark.parametrize(
