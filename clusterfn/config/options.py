@@ -134,9 +134,6 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
     if meant in known:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
     near = "" if meant in _KEYWORDS else did_you_mean(keyword, known)
-    if not near and meant not in _KEYWORDS and "sequential_up_to" in known:  # of `map`: it was meant for the function
-        hint = "pass the function's arguments as iterables, by position; for a constant, use "
-        return ConfigError(problem, hint=f"{hint}itertools.repeat({value!r:.60})")
     goes_to = f"{meant}= goes to @cluster or .with_options(); " if meant in _KEYWORDS else ""
     return ConfigError(f"{problem}{near}", hint=f"{goes_to}the arguments are {', '.join(known)}")
 

@@ -26,13 +26,13 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: Session(gpu=1), "Session() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
     (lambda: Executor(gpu=1), "Executor() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
     (lambda: Executor().map(abs, [1], time_out=1), "map() has no argument 'time_out'; did you mean timeout?"),  # type: ignore[call-arg]
-    (lambda: there.map([1], scale=3), "for a constant, use itertools.repeat(3)"),  # type: ignore[call-arg]
-    (lambda: there.map([1], max_workers=2), "write max_parallel=2"),  # type: ignore[call-arg]
-    (lambda: there.map([1], timeout=2), "next:  set it where you wait: .results(timeout=2)"),  # type: ignore[call-arg]
+    (lambda: there.map([1], scale=3), "the arguments are max_parallel, chunksize, on_error, sequential_up_to, x"),
+    (lambda: there.map([1], max_workers=2), "write max_parallel=2"),
+    (lambda: there.map([1], timeout=2), "next:  set it where you wait: .results(timeout=2)"),
     (lambda: cluster(timeout=3), 'next:  write time="3min" or time="3s"'),  # type: ignore[call-overload]
     (lambda: cluster(timeout="3min"), 'next:  write time="3min"'),  # type: ignore[call-overload]
     (lambda: cluster(mem=16), 'next:  write it with a unit: memory="16GB"'),  # type: ignore[call-overload]
-    (lambda: there.map([1], gpu=1), "gpus= goes to @cluster or .with_options()"),  # type: ignore[call-arg]
+    (lambda: there.map([1], gpu=1), "gpus= goes to @cluster or .with_options()"),
     (lambda: cluster(image="nvcr.io/x"), "containers are not supported: set environment="),  # type: ignore[call-overload]
     (lambda: Executor(max_workers=4), "leave it out: the host's free resources decide"),  # type: ignore[call-arg]
     (lambda: Session(partition="short"), "set SLURM options in clusterfn.yml: `slurm: {partition: short}`"),  # type: ignore[call-arg]
