@@ -86,6 +86,7 @@ class GroupTracker(BaseTracker):
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
         """Start these elements and follow them."""
         self.follow(numbers)
+        self._looks = LookCounter()
         scheduler, largest = self.session.scheduler, self.limits.array or _LARGEST_ARRAY
         for some, request in scheduler.elements(self.job, numbers, largest):
             on = _ElementsSubmission(self, some, numbers, after)
@@ -189,6 +190,8 @@ class GroupTracker(BaseTracker):
         waits = seen is not None and seen.phase == base.PENDING
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
         self.group.on_state(PENDING, self.waiting_reason)
+        if not all(submission.done() for submission in self._submissions):
+            return  # the scheduler cannot know yet what is still being sent
         verdict = self._looks.count(seen, self.session.scheduler)
         elements = list(self.element_tasks.values())  # a copy: another thread may add elements
         unbegun = [element for element in elements if not element.begun]

@@ -17,6 +17,7 @@ from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import CommandLook, HostConnection, Reply
 
+_SAME_LOOK_S = 1.0  # two answers whose looks are nearer than this are one look, shared through the host's file
 _UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
 _RUNNING_S = 300.0  # for a job whose heartbeat tells of its death sooner
 _SHARE = "scheduler"
@@ -91,7 +92,8 @@ class SchedulerWatch:
         self._jobs: dict[str, _Watched] = {}
         self._repeating: Reply[Any] | None = None
         self._interval_s = 0.0
-        self._answered: float | None = None
+        self._made: float | None = None  # when the last look was made
+        self._answered: float | None = None  # when the scheduler last answered one
         self._lock = threading.RLock()
 
     def add(self, job_name: str, listener: Listener) -> None:
@@ -133,17 +135,31 @@ class SchedulerWatch:
             self._repeating = None
         if wanted:
             unset, on_look = self._scheduler.unset, self._on_look
-            self._repeating = self._connection.repeat(command, wanted, share=_SHARE, unset=unset, on_look=on_look)
+            repeating = self._connection.repeat(command, wanted, share=_SHARE, unset=unset, on_look=on_look)
+            self._repeating = repeating
+            repeating.add_done_callback(self._on_end)
+
+    def _on_end(self, reply: Reply[Any]) -> None:
+        """Let the next change of interval look again: the host could not repeat the command."""
+        with self._lock:
+            if reply is self._repeating:
+                self._repeating, self._interval_s = None, 0.0
 
     def _on_look(self, look: CommandLook) -> None:
         with self._lock:
-            told = self._told(look)
+            told = [] if self._is_known(look) else self._told(look)
             self._repeat()
         for listener, seen in told:  # without the lock: a listener may add or remove
             listener(seen)
 
+    def _is_known(self, look: CommandLook) -> bool:
+        """Whether this look was counted before: each new interval begins with the last answer that the host kept."""
+        made = self._clock() - look.age_s
+        return look.age_s > 0 and self._made is not None and made < self._made + _SAME_LOOK_S
+
     def _told(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
         now = self._clock()
+        self._made = now - look.age_s
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
         if trouble:
             since = self._answered
@@ -151,7 +167,7 @@ class SchedulerWatch:
                 (job.listener, Silent(now - (job.added if since is None else since), trouble))
                 for job in self._jobs.values()
             ]
-        self._answered = now - look.age_s
+        self._answered = self._made
         states = self._scheduler.parse_states(look.out)
         known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
         for name, job in known.items():

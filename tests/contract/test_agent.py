@@ -429,6 +429,25 @@ def test_agents_that_ask_the_same_share_the_answer(connect_to: Connect, local_ho
     assert sorted(look.age_s > 0 for look in looks) == [False, True, True]
 
 
+def test_a_disk_without_room_for_the_shared_answer_ends_no_looking(here: HostConnection) -> None:
+    looks: list[CommandLook] = []
+    here.repeat(["date", "+%N"], 0.05, "scheduler", looks.append)
+    until(lambda: looks)
+    (shared,) = Path(here.facts.root).glob("machines/*/looks/*")
+
+    shared.unlink()
+    shared.symlink_to("/proc/self/oom_score_adj")  # takes nothing but a number, as a full disk takes nothing
+    written = len(looks)
+    until(lambda: len(looks) > written + 3)
+    shared.unlink()
+    folder = shared.parent.rename(shared.parent.with_name("away"))
+    shared.parent.write_text("no folder any more")
+    lost = len(looks)
+    until(lambda: len(looks) > lost + 3)
+
+    assert folder.is_dir()
+
+
 # limits
 
 

@@ -1,5 +1,6 @@
 """Start programs for the client: run one to its end, detach one, or repeat one at intervals."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -226,9 +227,12 @@ class RepeatHandler(RequestHandler):
         return None
 
     def take_lock(self) -> bool:
-        """Return False while another agent runs the program; True without a lock where files cannot be locked."""
-        make_parent(self.shared)
-        fd = os.open(self.shared, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Return False while another agent runs the program; True without one where no file can be made or locked."""
+        try:
+            make_parent(self.shared)
+            fd = os.open(self.shared, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:  # the disk is full, say: the look matters more than sharing it
+            return True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -266,9 +270,10 @@ class RepeatHandler(RequestHandler):
             rc, out, err = None, b"", b"it printed more than the 4 MB that clusterfn reads\n"
         if self.lock >= 0:
             head = json.dumps({"t": time.time(), "rc": rc, "out": len(out), "err": len(err)}).encode()
-            os.ftruncate(self.lock, 0)
-            os.lseek(self.lock, 0, os.SEEK_SET)
-            write_all(self.lock, memoryview(head + b"\n" + out + err))
+            with contextlib.suppress(OSError):  # a full disk: what is cut there is not `whole`, so nobody reads it
+                os.ftruncate(self.lock, 0)
+                os.lseek(self.lock, 0, os.SEEK_SET)
+                write_all(self.lock, memoryview(head + b"\n" + out + err))
             self.unlock()
         self.report(rc, out, err, 0.0)
 

@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,9 @@ from clusterfn.calls.item_results import ItemStream
 from clusterfn.calls.job import Job
 from clusterfn.calls.payload_items import pack
 from clusterfn.config.spec import Group
+from clusterfn.scheduler.base import SchedulerLimits
+from clusterfn.scheduler.slurm.submit import Slurm
+from tests.golden.samples import SLURM
 
 
 def group(count: int, on_error: str = "collect") -> tuple[GroupState, JobGroup]:
@@ -362,6 +366,46 @@ def test_an_item_that_does_nothing_for_long_is_told_once_with_how_to_see_where_i
         tracker.quiet(item, told)
 
     assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
+
+
+@pytest.fixture
+def elements_on_slurm(monkeypatch):
+    """The tracker of a group of three elements, what its submissions answer, and what it asked about those missing."""
+    sent, asked = Mock(done=lambda: True), []
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    job = SimpleNamespace(
+        id="7f3a", name="f", root="/root", bridge="b", group=Group(3, (0, 1, 2, 3), 3, 1), resources=Mock()
+    )
+    monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
+    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *_: sent)
+    monkeypatch.setattr("clusterfn.calls.liveness.explain_unstarted", lambda *about: asked.append(about))
+    return GroupTracker(session, job, group(3)[0], SchedulerLimits()), sent, asked
+
+
+def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slurm):
+    tracker, sent, asked = elements_on_slurm
+    sent.done = lambda: False
+    tracker.start(range(1, 4))
+    for _ in range(4):
+        tracker.on_scheduler(None)
+    assert asked == []
+
+    sent.done = lambda: True
+    tracker.on_scheduler(None)
+    assert asked == []
+    tracker.on_scheduler(None)
+    assert len(asked) == 1
+
+
+def test_looks_for_earlier_elements_do_not_count_against_later_ones(elements_on_slurm):
+    tracker, _, asked = elements_on_slurm
+    tracker.start(range(1, 4))
+    tracker.on_scheduler(None)
+
+    tracker.start(range(4, 7))
+    tracker.on_scheduler(None)
+
+    assert asked == []
 
 
 def test_a_job_that_does_nothing_for_long_says_so_in_its_status_until_it_works_again():

@@ -32,6 +32,9 @@ class Connection:
         self.on_look = on_look
         return self
 
+    def add_done_callback(self, on_end):
+        self.on_end = on_end
+
     def cancel(self):
         self.stopped += 1
         self.on_look = None
@@ -90,6 +93,28 @@ def test_a_job_killed_before_its_first_heartbeat_is_missed_soon(made):
     assert connection.asked == [10]  # nothing but the next look can tell of its death
     connection.answer()
     assert told[1] is None and connection.asked == [10]
+
+
+def test_the_answer_that_the_host_repeats_for_a_new_interval_is_no_second_look(made):
+    watch, connection, clock = made
+    told = []
+    watch.add("a.1", told.append)
+    clock.now += 10
+    connection.answer("7|RUNNING|None|a.1")
+    clock.now += 0.1
+    connection.answer("7|RUNNING|None|a.1", age_s=0.1)
+    assert len(told) == 1 and connection.asked == [10, 20]
+    clock.now += 20
+    connection.answer("7|RUNNING|None|a.1", age_s=0.2)  # of another process of the user, on the same host
+    assert len(told) == 2 and connection.asked[-1] == 300
+
+
+def test_looking_begins_again_after_the_host_could_not(made):
+    watch, connection, _ = made
+    watch.add("a.1", lambda _: None)
+    connection.on_end(connection)
+    watch.look_now()
+    assert connection.asked == [10, 2.0] and connection.stopped == 0
 
 
 def test_a_requeued_job_is_looked_at_as_one_that_waits(made):
