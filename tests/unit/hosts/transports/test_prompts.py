@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pty
@@ -395,4 +396,5 @@ def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(
         with AskPass(lambda question: "", "lab") as asking:
             line.connect(str(Path(asking.env["SSH_ASKPASS"]).parent / "s"))
 
-        assert line.recv(1) == b""
+        with contextlib.suppress(ConnectionResetError):  # it was not even accepted
+            assert line.recv(1) == b""
