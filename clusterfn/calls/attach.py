@@ -102,7 +102,7 @@ def _digits(job_id: object) -> str:
     digits = job_id.strip().lstrip("#").lower() if isinstance(job_id, str) else ""
     if len(digits) < SHORT or not set(digits) <= _HEX:
         raise ConfigError(
-            f"{job_id!r} is not the id of a job", hint="give at least its first four digits, such as '7f3a'"
+            f"{job_id!r} is not the id of a job", hint="use at least its first four digits, such as '7f3a'"
         )
     return digits
 
@@ -156,8 +156,8 @@ def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
             patience.wait()
     if len(_ids(found) | arriving.keys()) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
-        several += [f"{part} on its way to {name}" for part, name in arriving.items()]
-        raise ConfigError(f"{job_id} fits {len(several)} jobs", evidence=several[:10], hint="use a longer id")
+        several += [f"{part} being sent to {name}" for part, name in arriving.items()]
+        raise ConfigError(f"{job_id} matches {len(several)} jobs", evidence=several[:10], hint="use a longer id")
     if not found:
         raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed)
     return found[0] if len(found) == 1 else _sender(found)
@@ -213,22 +213,22 @@ def _no_such(
     if elsewhere:
         return ConfigError(
             f"there is no job {job_id} on {names}: it was sent to {', '.join(elsewhere)}",
-            hint=f"leave the host out, or name that one: {elsewhere[0]}",
+            hint=f"leave the host out, or use that host: {elsewhere[0]}",
         )
     if partly_on:
         return ConfigError(
-            f"job {job_id} has not started: only a part of it has arrived on {', '.join(dict.fromkeys(partly_on))}",
-            evidence=["the program that sent it was killed, or has lost its connection for minutes"],
-            hint="send it again, or attach once that program has connected again",
+            f"job {job_id} has not started: only part of it has arrived on {', '.join(dict.fromkeys(partly_on))}",
+            evidence=["the program that sent it was killed, or lost its connection minutes ago"],
+            hint="submit it again, or attach once that program has reconnected",
         )
     if was_arriving:
         return ConfigError(
-            f"job {job_id} has not started: the program that sent it to {names} has dropped it, or was killed",
-            hint="send it again",
+            f"job {job_id} has not started: the program that sent it to {names} dropped it, or was killed",
+            hint="submit it again",
         )
     lately = history.sent_within(job_id, _LATELY_S, asked)
-    evidence = ["it was sent from here a short while ago: it is still on its way, or was refused"] if lately else []
-    hint = "clusterfn jobs HOST lists what is there"
+    evidence = ["this machine sent it a short while ago: it is still being sent, or was rejected"] if lately else []
+    hint = "clusterfn jobs HOST lists the jobs on a host"
     return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)
 
 
@@ -242,8 +242,8 @@ def _sender(found: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     if chosen is None:
         names = [session.host.name for session, _ in found]
         raise ConfigError(
-            f"{job_id} is seen on {', '.join(names)}, and was sent to a host named {sent_to}",
-            hint=f"say which: clusterfn COMMAND {job_id} {names[0]}, or attach({job_id!r}, host={names[0]!r})",
+            f"{job_id} is visible on {', '.join(names)}, but was sent to a host named {sent_to}",
+            hint=f"choose one: clusterfn COMMAND {job_id} {names[0]}, or attach({job_id!r}, host={names[0]!r})",
         )
     return chosen
 

@@ -219,7 +219,7 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
         )
     for word, given in (("gpu_type", options.gpu_type), ("gpu_memory", options.gpu_memory_bytes)):
         if given is not None and not gpus:
-            message = f"{word}= says which GPUs, and the call asks for none"
+            message = f"{word}= selects GPUs, but the call asks for none"
             raise ConfigError(message, hint=f"add gpus=1, or remove {word}=")
     return scheduler.resolve_resources(asked)
 
@@ -233,7 +233,7 @@ def tell_left_out(payload: payloads.Payload) -> None:
     if large:
         more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
         console.warn(
-            f"not sent, because data files of your packages travel only up to {user_modules.MAX_DATA_FILE >> 20} MB: "
+            f"not sent, because data files of your packages are limited to {user_modules.MAX_DATA_FILE >> 20} MB: "
             f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
         )
     withheld = sorted(user_modules.withheld - _told)
@@ -257,7 +257,7 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
     job.fetch_when_done(spec.outputs)
     job.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
-        console.warn(f"{name} was changed since it was imported here; the job gets the file as it is now")
+        console.warn(f"{name} has changed since this process imported it; the job gets the current file")
     for note in prepared.payload.notes:
         console.tell(f"in the arguments {note}")
     history.remember(job, prepared.config)
@@ -295,7 +295,9 @@ def secret_values(options: Options) -> dict[str, str]:
     """
     missing = [name for name in options.secrets if name not in os.environ]
     if missing:
-        raise ConfigError(f"secrets names {missing[0]}, which is not set here", hint=f"export {missing[0]}=…")
+        raise ConfigError(
+            f"secrets= names {missing[0]}, which is not set in this process", hint=f"export {missing[0]}=…"
+        )
     return {name: os.environ[name] for name in options.secrets}
 
 

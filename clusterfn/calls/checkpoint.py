@@ -48,11 +48,13 @@ def to_resume(session: HostState, job_id: str) -> str:
     if not job.ended and job.stopping:
         raise ConfigError(f"resume={job_id!r}: that job is still being stopped", hint="call again in a moment")
     if not job.ended:
-        raise ConfigError(f"resume={job_id!r}: that job still runs", hint=f"stop it first: clusterfn cancel {job_id}")
+        raise ConfigError(
+            f"resume={job_id!r}: that job is still running", hint=f"stop it first: clusterfn cancel {job_id}"
+        )
     if not job.kept:
         raise ConfigError(
             f"resume={job_id!r}: that job left no checkpoint on {host}",
-            hint="let the function write into os.environ['CLUSTERFN_CHECKPOINT']; call again without resume=",
+            hint="make the function write into os.environ['CLUSTERFN_CHECKPOINT']; call again without resume=",
         )
     return name
 
@@ -85,10 +87,10 @@ def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
                 f"resume={job_id!r}: that job's checkpoint is on {', '.join(elsewhere)}, and the call runs on {host}",
                 hint=f'call it there: host="{elsewhere[0]}"',
             )
-        hint = "clusterfn jobs lists what is there"
+        hint = "clusterfn jobs lists the jobs on a host"
         raise ConfigError(f"resume={job_id!r}: there is no such job on {host}", hint=hint)
     if len(found) > 1:
         raise ConfigError(
-            f"resume={job_id!r} fits {len(found)} jobs on {host}", evidence=[*found][:10], hint="give more digits"
+            f"resume={job_id!r} matches {len(found)} jobs on {host}", evidence=[*found][:10], hint="use a longer id"
         )
     return next(iter(found.items()))

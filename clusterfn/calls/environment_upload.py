@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 Progress = Callable[[BuildProgress], None]
 CannotHave = Callable[[str, Sequence[str], str], None]
 
-FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
+FETCHING, SENDING = "download", "send"  # stages beside those of the builder there
 
 WHOLE_BYTES, PIECE_BYTES = 64 << 20, 32 << 20  # larger archives travel in pieces: a line that breaks costs one
 _GROUP_READS = 0o640  # the root of environments may be a group's
@@ -77,7 +77,7 @@ def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, outco
     error = outcome.exception()
     told = outcome.result() if error is None else {}
     if isinstance(error, SubmitError):
-        cannot_have(f"its builder was refused: {error.message}", error.evidence, error.hint or "")
+        cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
     elif told.get("stage") == "failed" and told.get("at") != "stopped":
         cannot_have(environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or "")
 
@@ -105,8 +105,8 @@ def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Pr
     making = session.host.making
     if making.build_on == "node" and not making.partition:
         raise ConfigError(
-            f"{session.host.name} builds environments in the jobs that want them (build_on: node)",
-            host=session.host.name, hint="call a function with it; or name a build_partition: for jobs that only build",
+            f"{session.host.name} builds environments in the jobs that use them (build_on: node)",
+            host=session.host.name, hint="call a function with it; or set build_partition: for jobs that only build",
         )  # fmt: skip
     shipped = upload(session, made, say, on_progress)
     if shipped.build is None:
@@ -196,7 +196,7 @@ def _in_words(session: HostState, made: LockedEnvironment, theirs: Sequence[Any]
     count = len(made.lock.on(made.platform))
     parts = [f"{session.host.name} fetches {len(theirs)}"] if theirs else []
     parts += [f"{len(ours)} are sent"] if ours else []
-    parts += [f"{count - len(theirs) - len(ours)} are there"] if len(theirs) + len(ours) < count else []
+    parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
     return f"{made.title}: environment {made.id[:8]} of {count} packages: {', '.join(parts)}"
 
 

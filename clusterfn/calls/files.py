@@ -144,7 +144,7 @@ def shipment(path: File | Directory) -> FileUpload:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise PayloadError(
             f"{type(path).__name__}({str(path)!r}) cannot be read: {error}",
-            hint=f"the path is taken from {pathlib.Path.cwd()}",
+            hint=f"the path is relative to {pathlib.Path.cwd()}",
         ) from error
 
 
@@ -160,8 +160,8 @@ def _file(path: File) -> FileUpload:
 def _directory(path: Directory) -> FileUpload:
     root = pathlib.Path(os.path.abspath(path))
     if not root.is_dir():
-        reason = "is a file" if root.exists() else "is not there"
-        raise PayloadError(f"Directory({str(path)!r}) {reason}", hint=f"the path is taken from {pathlib.Path.cwd()}")
+        reason = "is a file" if root.exists() else "does not exist"
+        raise PayloadError(f"Directory({str(path)!r}) {reason}", hint=f"the path is relative to {pathlib.Path.cwd()}")
     members = tuple(_walk(root, "", (os.path.realpath(root),)))
     manifest = "".join(f"{name}\0{_digest(member)}\n" for name, member in members)
     size = sum(member.stat().st_size for _, member in members)

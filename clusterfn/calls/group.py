@@ -196,7 +196,7 @@ class JobGroup(Generic[R, E]):
         if said is None:
             raise ClusterfnError(
                 f"there are no stacks of {self.label(index)}: it is {self.states[index]}", host=self.host, job=self.id,
-                hint="ask while it runs",
+                hint="ask while it is running",
             )  # fmt: skip
         return said
 

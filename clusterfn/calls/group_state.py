@@ -149,7 +149,7 @@ class GroupState:
             items = f"{len(self)} items, 0 to {len(self) - 1}" if len(self) else "no items"
             raise IndexError(f"there is no item {index}: the group has {items}") from None
         except TypeError:
-            raise TypeError(f"{index!r} is not the index of an item: give a whole number") from None
+            raise TypeError(f"{index!r} is not the index of an item: use a whole number") from None
 
     def done(self) -> bool:
         """Whether each item has ended."""
@@ -255,7 +255,7 @@ class GroupState:
     def _await(self, true: Callable[[], bool], until: float | None, late: str) -> None:
         """Wait until the condition holds; `_changed` must be held."""
         if os.getpid() != self._pid and not self.done():
-            raise RuntimeError(f"group {self.id} was sent by another process: clusterfn.attach({self.id!r})")
+            raise RuntimeError(f"group {self.id} was sent by another process; use clusterfn.attach({self.id!r})")
         while not true():
             if self._lost is not None:
                 raise self._lost

@@ -116,7 +116,7 @@ class GroupTracker(BaseTracker):
         for number in numbers:
             self.element_tasks.pop(number).tracker.end()
         if self.element_tasks:
-            console.warn(f"{refused.message}; {len(self.element_tasks)} elements do the work of all")
+            console.warn(f"{refused.message}; {len(self.element_tasks)} elements take over all of the work")
             self._check()
             return
         if submit.is_from_host(error):
@@ -264,7 +264,7 @@ class GroupTracker(BaseTracker):
     def _start_others(self, left: int) -> None:
         """Start elements for the items that are left, after the bridge is sent again if others found it damaged."""
         others = self._next(max(1, min(self.spec.elements, math.ceil(left / self.spec.chunk))))
-        console.tell(f"{left} of {len(self.group)} items have no process left: {len(others)} more elements start")
+        console.tell(f"{left} of {len(self.group)} items have no process left: starting {len(others)} more elements")
         damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
         before: list[Reply[bool]] = []
         with contextlib.suppress(Unreachable):  # they will find it as it is

@@ -212,7 +212,7 @@ class Job(concurrent.futures.Future[R]):
             not_now = self.done() or self.state == PENDING
             raise ClusterfnError(
                 f"there are no stacks of job {self.id}: it is {self.status}", host=self.host, job=self.id,
-                hint="ask while it runs" if not_now else "try again; then look at its machine",
+                hint="ask while it is running" if not_now else "try again; then check its machine",
             )  # fmt: skip
         return said
 
@@ -347,12 +347,12 @@ class Job(concurrent.futures.Future[R]):
                 if self.done():
                     raise
                 refused = ResultError(
-                    f"the job has ended, but its result could not be taken here: {type(error).__name__}: {error}",
+                    f"the job has ended, but its result could not be received: {type(error).__name__}: {error}",
                     host=self.host, job=self.id, stage="result",
                     hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
                 )  # fmt: skip
                 refused.__cause__ = error
-                self._fail(refused, DIED, "its result could not be taken here")
+                self._fail(refused, DIED, "its result could not be received")
 
     def _settle(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         self._outcome = published

@@ -307,9 +307,9 @@ class Tracker(BaseTracker):
                 self._waits(job)
                 limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
                 if limit_s is not None and time.monotonic() - job.submitted_at > limit_s:
-                    waited = f"the job has waited for longer than the host's queue_timeout, {limit_s:g} s"
+                    waited = f"the job has waited longer than the host's queue_timeout, {limit_s:g} s"
                     verdict = SchedulerVerdict(
-                        layout.UNSATISFIABLE, f"{waited} ({job.reason})", hint="try again, or ask for less",
+                        layout.UNSATISFIABLE, f"{waited} ({job.reason})", hint="try again, or request less",
                         stage="queue", withdraw=True,
                     )  # fmt: skip
                     self.liveness.conclude_and_cancel(verdict)
@@ -355,7 +355,7 @@ class Tracker(BaseTracker):
                 return
         except ValueError as unreadable:
             message = f"the job has ended, but its {layout.OUTCOME} is damaged: {unreadable}"
-            hint = "look at job.logs()"
+            hint = "read job.logs()"
             job.on_refused(JobError(message, host=job.host, job=job.id, stage="result", hint=hint, log=job.folder))
             self.end()
             return
@@ -383,9 +383,9 @@ class Tracker(BaseTracker):
         if told["kind"] == layout.PREEMPTED:
             job.on_state("PENDING", f"preempted, queued again (attempt {following})")
         elif told.get("retried"):
-            job.on_retry(told.get("message") or "the job is tried again")
+            job.on_retry(told.get("message") or "the job is retried")
         elif following > self.attempt:
-            job.on_retry(f"attempt {self.attempt} left no word; the scheduler has started the job again ({following})")
+            job.on_retry(f"attempt {self.attempt} left no result; the scheduler has restarted the job ({following})")
         self.follow(job, following)
         self.liveness.watch_heartbeat()
 
@@ -437,11 +437,11 @@ class Tracker(BaseTracker):
         answer = asked.result(_TIMEOUT_S)
         if answer.rc != 0:
             raise SubmitError(
-                "the job will not run any more, but its scheduler did not take it out of the queue",
+                "the job will not run, but its scheduler did not remove it from the queue",
                 host=self.session.host.name,
                 stage="queue",
                 evidence=answer.err.decode("utf-8", "replace").splitlines(),
-                hint=f"try again, or say there: {self.session.scheduler.cancel_by_hand(self.scheduler_name)}",
+                hint=f"try again, or run on the host: {self.session.scheduler.cancel_by_hand(self.scheduler_name)}",
             )
 
 
@@ -456,7 +456,7 @@ def describe_trouble(host: str, state: ConnectionState) -> str:
     if state.name != "reconnecting":
         return state.cause if state.name == "waiting" else ""
     since = time.strftime("%H:%M:%S", time.localtime(state.since))
-    return f"no connection to {host} since {since}, trying again: {state.cause}"
+    return f"no connection to {host} since {since}, reconnecting: {state.cause}"
 
 
 def _lost(error: BaseException, job: JobListener) -> ClusterfnError:

@@ -36,9 +36,9 @@ _ROOM_S = 5.0  # between two tries on a full disk
 _GROUP_TIMEOUT_S = 600.0  # thousands of items
 STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
 WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
-NEVER_BEGAN = SchedulerVerdict(layout.LOST, "the items were sent and never began", hint="group.retry_failed()")
+NEVER_BEGAN = SchedulerVerdict(layout.LOST, "the items were sent but never started", hint="group.retry_failed()")
 _FORGOTTEN = SchedulerVerdict(
-    layout.LOST, "the scheduler does not know the elements of the group any more, and they never began",
+    layout.LOST, "the scheduler no longer knows the group's elements, and they never started",
     hint="group.retry_failed()", stage="submit",
 )  # fmt: skip
 
@@ -157,11 +157,11 @@ class LivenessMonitor:
     def _never_seen(self) -> None:
         """Conclude a job without a claim or an id that no look by its name has found: it was never submitted."""
         if self._tracker.session.scheduler.knows_all:
-            self._never_began("the scheduler does not know the job, and it never began")
+            self._never_began("the scheduler does not know the job, and it never started")
             return
         spec = posixpath.join(self._tracker.folder, layout.SPEC)
         old = self._tracker.connection.run(["find", spec, "-mmin", "+1"])  # younger ones may be about to start
-        _then(old, lambda found: self._never_began("the job was sent and never began") if found.out else None)
+        _then(old, lambda found: self._never_began("the job was sent but never started") if found.out else None)
 
     def _never_began(self, message: str) -> None:
         verdict = SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
@@ -247,7 +247,7 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
         log = posixpath.join(folder, layout.SCHEDULER_LOG)
         raise ClusterfnError(
             f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=said, log=log,
-            hint=f"look at the log on {host.name}, and call again",
+            hint=f"read the log on {host.name}, and call again",
         ) from None  # fmt: skip
     if "full" in told:
         raise error_of(host, told["full"])

@@ -107,7 +107,7 @@ def checked(told: Any) -> dict[str, Any]:
         ValueError: One has another; the message names it.
     """
     if not isinstance(told, dict) or told.get("kind") is None:
-        raise ValueError("it names no kind of outcome")
+        raise ValueError("it has no valid kind of outcome")
     for name, (wanted, each) in _TYPES.items():
         found = told.get(name)
         if found is not None and not (_is(found, wanted) and all(_entry_is(*entry, each) for entry in _entries(found))):
@@ -163,7 +163,7 @@ class Arriving:
             raise self._refused(
                 f"the value has {self._size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
                 f"call clusterfn.attach({self._place.job!r}).result() on a machine with more memory, or write a file in"
-                " the function and fetch it by outputs=",
+                " the function and fetch it with outputs=",
             )
 
     def take(self, piece: bytes) -> None:
@@ -176,8 +176,8 @@ class Arriving:
             return
         if len(self.value) + len(piece) > self._size:
             raise self._refused(
-                f"the value is damaged: more bytes arrive than the {self._size} that were written",
-                f"see who else writes into {self._place.folder} on {self._place.host}",
+                f"the value is damaged: more bytes arrived than the {self._size} that were written",
+                f"check what else writes to {self._place.folder} on {self._place.host}",
             )
         self.value += piece
 
@@ -265,8 +265,8 @@ def _load(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocatio
         return container.loads(_whole(outcome, value, container))
     except ModuleNotFoundError as error:
         raise _result_error(
-            f"the value needs the module {error.name or error}, which is not installed here", outcome, place,
-            hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')} here, or return plain data",
+            f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
+            hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
         ) from error  # fmt: skip
     except container.Damaged as error:
         raise _result_error(
@@ -280,8 +280,8 @@ def _load(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocatio
         ) from None  # fmt: skip
     except BaseException as error:  # unpickling runs code of the user's, which may raise anything, SystemExit included
         raise _result_error(
-            f"the value cannot be loaded here: {type(error).__name__}: {error}", outcome, place,
-            hint="the function saved tensors of a GPU itself: let it call .cpu() before, or return the tensors"
+            f"the value cannot be loaded on this machine: {type(error).__name__}: {error}", outcome, place,
+            hint="the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
             if "on a CUDA device" in str(error)
             else "compare the versions of the packages on this machine with those of the environment",
         ) from error  # fmt: skip
@@ -353,7 +353,7 @@ def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.Fu
 def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     """Return what a reader of the function's own exception should know besides."""
     if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
-        return "there is no keyboard in a job: input() and breakpoint() get no answer"
+        return "a job has no keyboard: input() and breakpoint() get no answer"
     if outcome.get("hint"):
         return str(outcome["hint"])
     if isinstance(error, ValueError) and _ONE_EACH in str(error):
@@ -383,7 +383,7 @@ def _about_gpus(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     advice = f"{known.name}: {known.advice}"
     if outcome.get("earlier") or known.retry == "never":
         return advice
-    return f"{advice}; this may pass: @cluster(retries=2) tries such a job again, in a new process and on another GPU"
+    return f"{advice}; this may be transient: @cluster(retries=2) retries such a job in a new process, on another GPU"
 
 
 _OF_GPUS = re.compile(r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image")
@@ -405,27 +405,27 @@ def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str
         )
     if user_modules.is_own(top):
         return (
-            f"{top} is a module of yours here, but did not travel to {place.host}: only modules that an import "
-            f"statement names do; write `import {top}` in the function"
+            f"{top} is your own module, but was not sent to {place.host}: clusterfn sends only modules that an "
+            f"import statement names; write `import {top}` in the function"
         )
     if below:
         return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
     folder = _installed_from(top)
     if folder:
         return (
-            f"{top} is a project of yours, installed on this machine from {folder}: `pip install -e {folder}` on this "
-            "machine lets it travel with every call"
+            f"{top} is your own project, installed on this machine from {folder}: after `pip install -e {folder}`, "
+            "clusterfn sends it with every call"
         )
     package = _PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {place.host}"
     if _MADE.search(python):
-        return f"{lacking}, which was made: add {package} to environment.yml or packages=[…], and call again"
+        return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"
     if python.startswith("/usr/bin/"):
         return (
-            f"{lacking}, which is the system's own: have an environment made, packages=[{package!r}], or make one "
-            f"there ({python} -m venv ~/v; ~/v/bin/pip install {package}) and name it, environment: venv:~/v"
+            f"{lacking}, which belongs to the system: have an environment built, packages=[{package!r}], or create "
+            f"one ({python} -m venv ~/v; ~/v/bin/pip install {package}) and set environment: venv:~/v"
         )
-    return f"{lacking}: install it there ({python} -m pip install {package})"
+    return f"{lacking}: install it on the host ({python} -m pip install {package})"
 
 
 def _installed_from(module: str) -> str:
@@ -469,7 +469,11 @@ def _hint_at_file(error: OSError, place: JobLocation) -> None:
     if isinstance(error.filename, (str, os.PathLike)) and os.path.exists(error.filename):
         name = os.fspath(error.filename)
         absolute = os.path.isabs(name)
-        where, here = ("on", "it is here") if absolute else ("in the job's own folder on", "it is in yours")
+        where, here = (
+            ("on", "it is on this machine")
+            if absolute
+            else ("in the job's own folder on", "it is in your working directory")
+        )
         kind = "Directory" if os.path.isdir(name) else "File"
         hint = f"{where} {place.host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
         error.strerror = f"{error.strerror} {hint}"

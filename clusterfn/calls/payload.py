@@ -247,7 +247,7 @@ class Needs:
             missing = next((module for each in found if each and (module := each.missing(value))), "")
             if missing:
                 yield (
-                    f"{name} is {value!r} in the job, because this machine has no {missing}; to have it decided on the "
+                    f"{name} is {value!r} in the job, because this machine has no {missing}; to decide it on the "
                     "host, set it inside the function, or move the function into a module of its own"
                 )
 
@@ -325,8 +325,8 @@ def imports_inside(code: types.CodeType) -> frozenset[str]:
     return frozenset(found)
 
 
-_A_FILE = "open it inside the function; clusterfn.File(path) as the argument brings its content"
-_PLAIN = "create it inside the function, or pass what it is made from"
+_A_FILE = "open it inside the function, or pass clusterfn.File(path) as the argument"
+_PLAIN = "create it inside the function, or pass the data it is made from"
 
 
 def cannot_travel(
@@ -340,9 +340,9 @@ def cannot_travel(
         ours = sys.version_info[:2]
         here, there = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
         return PayloadError(
-            f"the call cannot travel from {here} to {there}, which takes code as text: {error}",
+            f"the call cannot be sent from {here} to {there}, which needs source code: {error}",
             stage="submit",
-            hint=f"use an environment with {here}, or run this under {there}",
+            hint=f"use an environment with {here}, or run this program with {there}",
         )
     find = serialization.part("unpicklable").find
     parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
@@ -351,8 +351,8 @@ def cannot_travel(
         if not path.endswith(": cannot be pickled"):
             plain = _A_FILE if isinstance(found, io.IOBase) else _PLAIN
             return PayloadError(
-                f"the call cannot travel: {path}",
+                f"the call cannot be sent: {path}",
                 stage="submit",
                 hint=getattr(type(found), "_as_argument", plain),
             )
-    return PayloadError(f"the call cannot travel: {type(error).__name__}: {error}", stage="submit")
+    return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")

@@ -128,7 +128,7 @@ class SessionJob:
         self.job, self._tracker = send_call(prepared)
         idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
         idle = f"{idle_s / 60:g} min" if idle_s >= 60 else f"{idle_s:g} s"
-        job_display.remember_going(self.job, f"it lets go after {idle} without a call; clusterfn cancel ID: now")
+        job_display.remember_going(self.job, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
         self.job.listen(self._on_job_change)
         self.job.add_done_callback(self._over)
 
@@ -264,7 +264,7 @@ class SessionJob:
             job_display.forget_going(self.job)
             if self._open:
                 job_display.remember_going(
-                    self.job, "it is closed, and lets go once its calls have ended; clusterfn cancel ID: now"
+                    self.job, "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
                 )
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:

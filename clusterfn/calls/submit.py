@@ -162,7 +162,7 @@ def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) ->
 def refusal_of(error: BaseException, host: str, sending: Sending | None, what: str) -> ClusterfnError:
     """Return the error of what was not started, with its place; `Cancelled` if it was stopped while it was sent."""
     if sending is not None and sending.dropped:
-        message = f"the {what} was stopped while it was sent: nothing of it ran on {host}"
+        message = f"the {what} was stopped while it was being sent: nothing ran on {host}"
         return Cancelled(message, host=host, stage="submit")
     refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
     refused.host, refused.stage = host, refused.stage or "submit"

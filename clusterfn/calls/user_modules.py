@@ -61,9 +61,9 @@ def sources(wanted: Iterable[str]) -> FileBundle | None:
                 total += path.stat().st_size
                 if path.name.endswith(_EXTENSIONS):
                     raise PayloadError(
-                        f"{relative} is a compiled extension and cannot travel as source",
+                        f"{relative} is a compiled extension and cannot be sent as source",
                         evidence=[str(path)],
-                        hint="install that package in the environment of the job",
+                        hint="install that package in the job's environment",
                     )
                 if total > MAX_ALL_BYTES:  # at once: there may be a whole disk below
                     raise _too_large(files)

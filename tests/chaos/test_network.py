@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lab
 
 SPOKEN = 250
 SIZE = 40_000_000
-TOLD = re.compile(r"RUNNING \(no connection to bare since \d\d:\d\d:\d\d, trying again: .+\)")
+TOLD = re.compile(r"RUNNING \(no connection to bare since \d\d:\d\d:\d\d, reconnecting: .+\)")
 Breaker = Callable[[Sent, DelayProxy, float], None]
 
 

@@ -77,7 +77,7 @@ def test_second_attempt_fences_the_first_that_still_lives(here: Here, by_hand: l
     by_hand.append(start_again(sent))
     assert sent.job.result(60) == 2, sent.there.history()
     assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
-    told = "attempt 1 left no word; the scheduler has started the job again (2)"
+    told = "attempt 1 left no result; the scheduler has restarted the job (2)"
     assert any(told in status for status in sent.states), sent.states
     assert until(lambda: not os.path.exists(f"/proc/{first['worker']}"), 5), "a fenced attempt ends its tree"
     sent.stands(runs=2)

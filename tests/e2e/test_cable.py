@@ -29,7 +29,7 @@ from tests.lab import Cable
 
 pytestmark = pytest.mark.lab
 
-LOST = re.compile(r"no connection to far since \d\d:\d\d:\d\d, trying again: \w+")
+LOST = re.compile(r"no connection to far since \d\d:\d\d:\d\d, reconnecting: \w+")
 
 
 def speaker(runs: Path, lines: int, every: float) -> Callable[[], int]:

@@ -269,8 +269,8 @@ def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_ho
     ran = run("logs", one_home)
 
     assert ran.returncode == 2
-    assert f"{one_home} is seen on a, renamed, c, and was sent to a host named b" in ran.stderr
-    assert f"next:  say which: clusterfn COMMAND {one_home} a" in ran.stderr
+    assert f"{one_home} is visible on a, renamed, c, but was sent to a host named b" in ran.stderr
+    assert f"next:  choose one: clusterfn COMMAND {one_home} a" in ran.stderr
     assert run("logs", one_home, "a").stdout == "adding\n"
     assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "a"]
 

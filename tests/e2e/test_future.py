@@ -379,7 +379,7 @@ def test_a_part_whose_sender_was_not_heard_for_minutes_is_told_at_once(here):
     (part := here / "jobs" / f"{job_id}.part-1-2").mkdir(parents=True)
     os.utime(part, (time.time() - 200,) * 2)
 
-    with pytest.raises(ConfigError, match=f"{job_id} has not started: only a part of it has arrived on here"):
+    with pytest.raises(ConfigError, match=f"{job_id} has not started: only part of it has arrived on here"):
         attach(job_id)
 
 
@@ -388,7 +388,7 @@ def test_digits_that_fit_a_job_on_its_way_and_another_are_not_enough(here):
     job.result(60)
     (here / "jobs" / f"{job.id[:4]}{secrets.token_hex(6)}.part-1-2").mkdir()
 
-    with pytest.raises(ConfigError, match=f"{job.id[:4]} fits 2 jobs"):
+    with pytest.raises(ConfigError, match=f"{job.id[:4]} matches 2 jobs"):
         attach(job.id[:4])
     assert attach(job.id).result(60) == 7
 
@@ -398,7 +398,7 @@ def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_told_so(here, monke
     job_id = secrets.token_hex(8)
     history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config_file.load().path)
 
-    with pytest.raises(ConfigError, match="it is still on its way, or was refused"):
+    with pytest.raises(ConfigError, match="it is still being sent, or was rejected"):
         attach(job_id)
 
 
@@ -413,8 +413,8 @@ def test_a_job_that_is_looked_for_on_another_host_than_its_own_is_told_where_it_
     with pytest.raises(ConfigError) as refused:
         attach(job_id, "there")
     assert f"there is no job {job_id} on there: it was sent to here\n" in str(refused.value)
-    assert "still on its way" not in str(refused.value)
-    assert "next:  leave the host out, or name that one: here" in str(refused.value)
+    assert "still being sent" not in str(refused.value)
+    assert "next:  leave the host out, or use that host: here" in str(refused.value)
 
 
 def test_an_attached_job_that_runs_is_followed_and_can_be_stopped(hosts, gate):

@@ -336,7 +336,7 @@ def test_the_eleventh_returns_an_array_that_the_host_could_not_read(hosts, lab):
 
     if sys.version_info[:2] != (3, 11):
         pytest.skip("the lab's PyTorch is for Python 3.11")
-    with pytest.raises(ResultError, match="needs the module numpy, which is not installed here"):
+    with pytest.raises(ResultError, match="needs the module numpy, which is not installed on this machine"):
         array()
 
 

@@ -124,7 +124,7 @@ def test_a_group_whose_time_in_the_queue_is_over_says_so_and_is_not_started_agai
         group.results(60)
 
     assert [type(error) for error in group.failed.values()] == [Unsatisfiable] * 2
-    assert "more elements start" not in capsys.readouterr().err
+    assert "more elements" not in capsys.readouterr().err
     begun = {path.name for path in hosts.root.glob(f"jobs/{group.id}/elements/*")}
     assert begun == {"1", "2", "3"}, "two that waited, and one that told of the items"
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_resumed_is_refused_before_anything_is_sent(hosts, tmp_pa
     wait_until(lambda: running.state == "RUNNING")
     refused = {
         done.id: "left no checkpoint on tensor01",
-        running.id: "that job still runs",
+        running.id: "that job is still running",
         "0000000000000000": "there is no such job on tensor01",
     }
     try:

@@ -523,7 +523,7 @@ def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
 
     assert "keeps running on " in done.stderr
-    assert "(it lets go after 2 s without a call; clusterfn cancel ID: now)" in done.stderr
+    assert "(it ends after 2 s without a call; to end it now: clusterfn cancel ID)" in done.stderr
 
 
 @pytest.mark.usefixtures("here")
@@ -579,6 +579,6 @@ def test_who_leaves_the_block_by_ctrl_c_is_told_that_the_session_is_closed(busy:
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
     (tmp_path / "gate").touch()
 
-    assert ("(it is closed, and lets go once its calls have ended; clusterfn cancel ID: now)" in done.stderr) == busy
+    assert ("(it is closed, and ends with its last call; to end it now: clusterfn cancel ID)" in done.stderr) == busy
     assert ("keeps running on " in done.stderr) == busy
     assert clusterfn.attach(done.stdout.strip()).result(60)["why"] == "closed"

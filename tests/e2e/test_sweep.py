@@ -184,7 +184,7 @@ def test_a_sweep_or_map_inside_a_job_is_refused_as_that(here):
 def test_what_cannot_travel_is_named_by_its_configuration(here):
     import threading
 
-    with pytest.raises(PayloadError, match="GRID_0001 cannot travel: "):
+    with pytest.raises(PayloadError, match="GRID_0001 cannot be sent: "):
         clusterfn.sweep(cluster(graded), {"x": [1, threading.Lock()]})
 
 

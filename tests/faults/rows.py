@@ -149,7 +149,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "numpy array", "2.9", calls.returns_numpy, expect=errors.ResultError, stage="result",
-        text=("needs the module numpy", "not installed here"),
+        text=("needs the module numpy", "not installed on this machine"),
         options={"environment": "python:/opt/clusterfn-lab/envs/torch/bin/python"}, long_on=("bare",),
     ),
     Row("local class", "2.10", calls.returns_local_class, check=is_point, long_on=("slurm",)),
@@ -426,7 +426,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "exits when loaded", "3c 40", calls.returns_trap, expect=errors.ResultError, stage="result",
-        text=("cannot be loaded here: SystemExit: 3",), long_on=("slurm",),
+        text=("cannot be loaded on this machine: SystemExit: 3",), long_on=("slurm",),
     ),
     Row(
         "outcome.json damaged", "3c 38", calls.returns, expect=errors.JobError, stage="result",

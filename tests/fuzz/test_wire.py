@@ -217,5 +217,5 @@ def test_every_outcome_settles_its_job_with_a_value_or_a_named_error(published: 
     assert settled.wait(WAIT_S)
     error = job.exception(0)
     assert error is None or isinstance(error, ClusterfnError), repr(error)
-    assert "could not be taken here" not in str(error)  # an error of ours
+    assert "could not be received" not in str(error)  # an error of ours
     assert f"{job.status} {job.usage} {list(job.notes)} {error}"

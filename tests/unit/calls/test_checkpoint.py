@@ -57,5 +57,5 @@ def test_a_job_that_does_not_stop_in_time_is_refused_as_one_that_is_being_stoppe
 
 
 def test_a_job_that_nobody_stops_is_refused_at_once(job, tmp_path):
-    with pytest.raises(ConfigError, match="that job still runs"):
+    with pytest.raises(ConfigError, match="that job is still running"):
         checkpoint.to_resume(session(tmp_path), "7f3a")

@@ -36,7 +36,7 @@ def test_the_hosts_defaults_count_for_calls_with_cards_alone():
 
 @pytest.mark.parametrize("words", [{"gpu_type": "a6000"}, {"gpu_memory": "20GB"}, {"gpu_type": "a6000", "gpus": 0}])
 def test_a_kind_of_card_without_cards_is_refused(words):
-    with pytest.raises(ConfigError, match="says which GPUs, and the call asks for none") as caught:
+    with pytest.raises(ConfigError, match="selects GPUs, but the call asks for none") as caught:
         asked(BARE, **words)
 
     assert "gpus=1" in caught.value.hint

@@ -147,7 +147,7 @@ class RaisesHere:
 
 
 def test_a_value_that_raises_when_loaded_is_a_result_error():
-    with pytest.raises(errors.ResultError, match="cannot be loaded here: ValueError: invalid literal"):
+    with pytest.raises(errors.ResultError, match="cannot be loaded on this machine: ValueError: invalid literal"):
         returned(RaisesHere())
 
 
@@ -251,7 +251,7 @@ def test_the_hint_at_a_file_that_is_only_here(tmp_path):
 
     error = raised(thrown(FileNotFoundError(2, "No such file or directory", str(tmp_path / "x.csv"))))
 
-    assert "on tensor01; it is here: pass clusterfn.File(" in str(error) and error.errno == 2
+    assert "on tensor01; it is on this machine: pass clusterfn.File(" in str(error) and error.errno == 2
 
 
 def test_the_hint_at_a_file_of_this_home_that_nobody_there_may_look_at(tmp_path, monkeypatch):
@@ -350,7 +350,7 @@ def test_a_project_of_the_users_that_was_installed_without_e_is_not_looked_for_o
 
     told = printed(missing("mypkg"))
 
-    assert "`pip install -e /home/ada/mypkg` on this machine" in told
+    assert "after `pip install -e /home/ada/mypkg`, clusterfn sends it" in told
     assert "-m pip install mypkg" not in told
 
 
@@ -372,7 +372,7 @@ def test_the_hint_at_a_file_beside_the_script_names_the_jobs_own_folder(tmp_path
     error = raised(thrown(FileNotFoundError(2, "No such file or directory", "models")))
 
     assert error.strerror == (
-        "No such file or directory in the job's own folder on tensor01; it is in yours: "
+        "No such file or directory in the job's own folder on tensor01; it is in your working directory: "
         "pass clusterfn.Directory('models') as an argument"
     )
 
@@ -440,7 +440,7 @@ def test_a_module_that_the_environment_lacks_is_to_be_installed_there(module, pa
     assert (type(error), error.args, error.name) == (ModuleNotFoundError, (f"No module named {module!r}",), module)
     assert (
         f"No module named {module!r} in /opt/ml/bin/python on tensor01: "
-        f"install it there (/opt/ml/bin/python -m pip install {package})"
+        f"install it on the host (/opt/ml/bin/python -m pip install {package})"
     ) in printed(error)
 
 
@@ -458,7 +458,7 @@ def test_a_module_missing_before_the_call_has_the_same_hint():
     error = missing("numpy", kind="payload")
 
     assert type(error) is errors.PayloadError
-    assert error.hint.endswith("install it there (/opt/ml/bin/python -m pip install numpy)")
+    assert error.hint.endswith("install it on the host (/opt/ml/bin/python -m pip install numpy)")
 
 
 def test_nobody_is_told_to_install_into_an_environment_that_was_made():
@@ -490,7 +490,7 @@ def test_an_own_module_that_did_not_travel_is_not_to_be_installed(tmp_path, monk
 
 @pytest.mark.parametrize("error", [EOFError("EOF when reading a line"), bdb.BdbQuit()])
 def test_who_asks_the_keyboard_is_told_that_there_is_none(error):
-    assert "there is no keyboard in a job" in printed(raised(thrown(error)))
+    assert "a job has no keyboard" in printed(raised(thrown(error)))
 
 
 def test_an_end_of_file_of_another_kind_has_no_such_note():

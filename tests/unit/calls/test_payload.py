@@ -127,7 +127,7 @@ def test_small_bytes_stay_in_the_call():
     ],
 )
 def test_what_cannot_travel_is_named_before_anything_is_sent(args, kwargs, where):
-    with pytest.raises(PayloadError, match="the call cannot travel: ") as caught:
+    with pytest.raises(PayloadError, match="the call cannot be sent: ") as caught:
         pack(*args, **kwargs)
     assert where in caught.value.message and caught.value.hint and caught.value.stage == "submit"
 
@@ -141,7 +141,7 @@ def test_an_open_file_is_refused_with_what_to_send_instead(tmp_path):
         with pytest.raises(PayloadError, match=r"closure variable file\): cannot pickle '_io.TextIOWrapper'"):
             payload.pack(lambda: file.read(), (), {})
 
-    assert caught.value.hint == "open it inside the function; clusterfn.File(path) as the argument brings its content"
+    assert caught.value.hint == "open it inside the function, or pass clusterfn.File(path) as the argument"
 
 
 def test_the_streams_of_the_process_are_those_of_the_one_there(monkeypatch):

@@ -38,7 +38,7 @@ def test_large_arguments_of_one_size_keep_their_own_content():
 
 
 def test_an_item_that_cannot_travel_is_named():
-    with pytest.raises(PayloadError, match=r"item 3 cannot travel: args\[1\]\['lock'\]"):
+    with pytest.raises(PayloadError, match=r"item 3 cannot be sent: args\[1\]\['lock'\]"):
         payload_items.pack(lambda a, b: a, [(n, {"lock": threading.Lock()} if n == 3 else {}) for n in range(5)])
 
 

@@ -44,7 +44,7 @@ from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far, agent
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
-LOST = "no connection to lab8 since 14:03:07, trying again: the host no longer answered"
+LOST = "no connection to lab8 since 14:03:07, reconnecting: the host no longer answered"
 
 
 def test_the_first_attempt_is_made_at_once_and_each_pause_is_twice_as_long_up_to_half_a_minute() -> None:
@@ -115,7 +115,7 @@ def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_t
 def test_what_is_lost_and_since_when_is_said_in_words() -> None:
     words = describe_trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
 
-    assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, trying again: the host no longer answered", words)
+    assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, reconnecting: the host no longer answered", words)
     needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs go on"
     assert describe_trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
     assert describe_trouble("lab8", ConnectionState("connected", 0.0)) == ""
@@ -327,8 +327,8 @@ def answered(outcome: bytes, *value: bytes) -> Handler:
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (b"{}", "it names no kind of outcome"),
-        (b"[]", "it names no kind of outcome"),
+        (b"{}", "it has no valid kind of outcome"),
+        (b"[]", "it has no valid kind of outcome"),
         (b'{"kind": ["returned"]}', "its 'kind' is \\['returned'\\]"),
         (b'{"kind": "lost", "evidence": "text"}', "its 'evidence' is 'text'"),
         (b'{"kind": "superseded", "superseded_by": 1}', "attempts \\[1\\] name one another as the next"),
@@ -374,7 +374,7 @@ def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(on_fake: t
     transport.program.handler = flood  # type: ignore[attr-defined]
     job = followed(session)
     try:
-        with pytest.raises(ResultError, match="more bytes arrive than the 123 that were written"):
+        with pytest.raises(ResultError, match="more bytes arrived than the 123 that were written"):
             job.result(10)
     finally:
         job_done.set()

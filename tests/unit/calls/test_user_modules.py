@@ -172,7 +172,7 @@ def test_a_large_data_file_of_a_package_does_not_travel_and_is_named_once(projec
     call.tell_left_out(PAYLOAD)
     call.tell_left_out(PAYLOAD)
     told = capsys.readouterr().err
-    assert told.count("travel only up to 1 MB") == 1 and f"{project}/mine/table.bin. To send one, pass" in told
+    assert told.count("are limited to 1 MB") == 1 and f"{project}/mine/table.bin. To send one, pass" in told
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "a.key", ".env.example", "secrets.py", "id_rsa.pub", "tokens.json", "env"])
