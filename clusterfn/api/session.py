@@ -13,11 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.api.decorator import inside_job, undecorated
+from clusterfn.bridge.supervisor.text import duration
 from clusterfn.calls import console, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.job import Job
 from clusterfn.calls.session_job import SessionCallJob, SessionJob
+from clusterfn.calls.summary import NotebookDisplay, Summary
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.spec import JobSpec, SessionSpec
 from clusterfn.config.units import parse_time, shown_memory, shown_time
@@ -37,7 +39,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 }  # fmt: skip
 
 
-class Session(concurrent.futures.Executor):
+class Session(concurrent.futures.Executor, NotebookDisplay):
     """Hold GPUs, cores and an interpreter for many calls that run one after another.
 
     Each call has a process of its own, forked from an interpreter that has loaded what earlier calls used: it starts in
@@ -171,6 +173,13 @@ class Session(concurrent.futures.Executor):
         import asyncio
 
         await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
+
+    def _summary(self) -> Summary:
+        if self.job is None:
+            return Summary("session: not begun", lines=["its first call starts it"])
+        ends = f"ends after {duration(self._idle_s)} without a call"
+        held = self.job._summary()
+        return replace(held, title=f"session on {held.title.partition(' on ')[2]}", lines=[*held.lines, ends])
 
     def __repr__(self) -> str:
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: unused>"

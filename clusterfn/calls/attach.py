@@ -18,7 +18,9 @@ from clusterfn.bridge import layout
 from clusterfn.calls import console, history, remote_state
 from clusterfn.calls.job import SHORT, Job
 from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls.summary import NotebookDisplay, Summary
 from clusterfn.config import config_file
+from clusterfn.config.spec import Resources
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session
@@ -56,6 +58,22 @@ class JobInfo:
     started: float
 
 
+class JobList(list[JobInfo], NotebookDisplay):
+    """Jobs of a host, which a notebook shows as a table."""
+
+    def _summary(self) -> Summary:
+        def row(job: JobInfo) -> list[str]:
+            sent = time.strftime("%d %b %H:%M", time.localtime(job.started))
+            return [job.id, job.name, job.host, job.state, sent, job.message]
+
+        title = f"{len(self)} job{'' if len(self) == 1 else 's'}"
+        return Summary(title, columns=("id", "name", "host", "state", "sent", ""), rows=[row(each) for each in self])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Take precedence over what IPython prints for a list."""
+        printer.text(self._repr_mimebundle_()["text/plain"])
+
+
 @public_api
 def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any, Any]:
     """Attach to a job or group that any process has sent; its present state is known when this returns.
@@ -90,6 +108,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
         return mapping.attach(session, spec)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
+    job.sent_here, job.asked = False, Resources(**spec["resources"])
     tracker.attach(job, claim or b"", started or b"")
     if not live:
         sizes = remote_state.read_sizes(attempts, asked)
@@ -118,7 +137,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     chosen, _ = known.resolve(host)
     told = list_host_jobs(open_session(chosen))
     found = [JobInfo(**{**job, "host": job["host"] if job["host"] in known.hosts else chosen.name}) for job in told]
-    return sorted(found, key=lambda job: job.started, reverse=True)
+    return JobList(sorted(found, key=lambda job: job.started, reverse=True))
 
 
 def list_host_jobs(session: HostState) -> list[dict[str, Any]]:

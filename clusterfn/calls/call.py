@@ -255,6 +255,7 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
     tracker = Tracker(session, spec.id, spec.name, live)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
+    job.asked = spec.resources
     job.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
         console.warn(f"{name} has changed since this process imported it; the job gets the current file")

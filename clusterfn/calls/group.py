@@ -5,6 +5,7 @@ Has only names that a user may call; the state is in `group_state.GroupState`, w
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import functools
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.calls import map_display, remote_state
 from clusterfn.calls.group_state import GroupBackend, GroupState
-from clusterfn.calls.job import RUNNING
+from clusterfn.calls.job import RUNNING, UNKNOWN
+from clusterfn.calls.summary import NotebookDisplay, Summary, describe_request
+from clusterfn.config.units import shown_memory
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
 from clusterfn.public_api import public_api
@@ -28,7 +31,7 @@ E = TypeVar("E")  # what may stand in the place of a value: Exception, or nothin
 _ANSWER_S = 30.0
 
 
-class JobGroup(Generic[R, E]):
+class JobGroup(NotebookDisplay, Generic[R, E]):
     """The calls of one `map`. `len(group)` is their number.
 
     Iterating, with `for` or `async for`, gives `(index, result)` as each call ends. Waiting, or giving up waiting,
@@ -261,6 +264,26 @@ class JobGroup(Generic[R, E]):
     def label(self, index: int) -> str:
         """Return the name of an item for people."""
         return self._known.label(self._known.at(index))
+
+    def _summary(self) -> Summary:
+        known = self._known
+        errors, ends = known.failed, [ended for index in range(len(known)) if (ended := known.ended(index)) is not None]
+        peak = max((ended.usage.get("peak_memory_bytes") or 0 for ended in ends), default=0)
+        counts = collections.Counter(each.lower() for each in known.states)
+        until = time.monotonic() if known.ended_at is None else known.ended_at
+        return Summary(
+            f"{self.name} on {self.host}" if self.host else self.name, self.id, self.state,
+            "" if self.done() else self.reason,
+            elapsed_s=until - known.submitted_at if known.sent_here and self.id else None,
+            progress=(len(ends), len(known)),
+            lines=[
+                ", ".join(f"{count} {state}" for state, count in counts.items()),
+                *describe_request(known.asked),
+                *([f"peak memory of an item {shown_memory(peak)}"] if peak else []),
+                *map_display.causes(errors, most=5),
+            ],
+            is_final=self.done() or self.state == UNKNOWN,
+        )  # fmt: skip
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError(f"this is the JobGroup {self.id} itself, which belongs to this process, and not its values")

@@ -23,7 +23,7 @@ from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.job import CANCELLED, DIED, PENDING, RETURNED, RUNNING, UNKNOWN
 
 if TYPE_CHECKING:
-    from clusterfn.config.spec import Group
+    from clusterfn.config.spec import Group, Resources
     from clusterfn.errors import ClusterfnError
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.transfer import Transfer
@@ -99,6 +99,8 @@ class GroupState:
         on_interrupt: "detach" or "stop".
         raises: Whether the first failure is to be raised.
         shown: How many ended items have been shown to the user.
+        ended_at: When the last item ended, by the monotonic clock, as `submitted_at`.
+        asked: What each item asked for, if that is known.
         sent_here: Whether this process has sent it, and saw all of it.
         is_stopping: Whether its host was asked to end it.
     """
@@ -112,6 +114,8 @@ class GroupState:
         self.host = host
         self.folder = folder
         self.submitted_at = time.monotonic()
+        self.ended_at: float | None = None
+        self.asked: Resources | None = None
         self.backend: GroupBackend | None = None
         self.send_again: Callable[[Sequence[int]], GroupState] | None = None
         self.on_interrupt = "detach"
@@ -294,6 +298,7 @@ class GroupState:
                 self._states[index] = ended.state
                 self._ended[index] = ended
                 self._order.append(index)
+                self.ended_at = time.monotonic() if self.done() else None
                 self._changed.notify_all()
         self._notify()
 

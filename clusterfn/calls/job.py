@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, files, outcome, remote_state
+from clusterfn.calls.summary import NotebookDisplay, Summary, describe_request, describe_usage
 from clusterfn.errors import Cancelled, ClusterfnError, ResultError
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
+    from clusterfn.config.spec import Resources
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.transfer import Transfer
 
@@ -31,12 +33,13 @@ RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANC
 FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
 SHORT = 4
 _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
+_TAIL = 8192  # bytes of output that a notebook shows
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_connection", "on_lost",
     "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving",
-    "given",
+    "given", "asked", "sent_here",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]
@@ -65,8 +68,11 @@ class JobBackend(Protocol):
     def show(self, job: Job[R]) -> R:
         """Show the job until it has ended: what it prints, and why it waits; return its value."""
 
+    def watch_output(self, on_output: Callable[[str, bytes], Any]) -> None:
+        """Give what the present attempt prints, and later ones, to `on_output`, with the stream's name."""
 
-class Job(concurrent.futures.Future[R]):
+
+class Job(concurrent.futures.Future[R], NotebookDisplay):
     """One call on a host.
 
     Everything of concurrent.futures.Future holds: `result(timeout)`, `exception()`, `done()`, callbacks, `wait`,
@@ -88,6 +94,8 @@ class Job(concurrent.futures.Future[R]):
         self.host = host
         self.folder = folder
         self.submitted_at = time.monotonic()
+        self.sent_here = True
+        self.asked: Resources | None = None
         self._tracker = tracker
         self._outputs: tuple[str, ...] = ()
         self._outputs_to = Path.cwd()
@@ -102,6 +110,8 @@ class Job(concurrent.futures.Future[R]):
         self._pid = os.getpid()
         self.is_stopping = False
         self.on_interrupt = "detach"
+        self._is_watched = False
+        self._tail = b""
         self._now: tuple[str, str] = (PENDING, "")
 
     # what a user asks
@@ -268,6 +278,23 @@ class Job(concurrent.futures.Future[R]):
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
+
+    def _summary(self) -> Summary:
+        waited_s = time.monotonic() - self.submitted_at if self.sent_here else None
+        return Summary(
+            f"{self.name} on {self.host}", self.id, self.state, self.reason,
+            elapsed_s=self.usage.get("wall_s") if self.done() else waited_s,
+            lines=[*describe_request(self.asked), *describe_usage(self.usage)],
+            output=self._tail, is_final=self.done(),
+        )  # fmt: skip
+
+    def _watch_output(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            self._tracker.watch_output(self._keep_tail)
+
+    def _keep_tail(self, stream: str, data: bytes) -> None:
+        self._tail = (self._tail + data)[-_TAIL:]
 
     # what the tracker reports; `listen` is for displays
 

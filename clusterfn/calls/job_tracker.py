@@ -266,6 +266,14 @@ class Tracker(BaseTracker):
             for each in follows:
                 each.cancel()
 
+    def watch_output(self, on_output: Callable[[str, bytes], Any]) -> None:
+        """Pass on what the present attempt prints, from its beginning, and later ones."""
+        with self._choosing_attempt:
+            self.shown_by.append(on_output)
+            folder = self.attempt_folder
+        follows = self._follow_output(folder, on_output)
+        self.connection.wait(posixpath.join(folder, layout.OUTCOME), drain=follows)
+
     def _await_last(self, last: Reply[bytes]) -> None:
         if self.has_outcome:  # else there is none to wait for: it was refused, or moved to another session
             with contextlib.suppress(Unreachable):  # the outcome is known, and the output stays on the host

@@ -84,7 +84,7 @@ def run(
     job = replace(one.job, group=group)
     say_how(one, group, how, limits)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
-    made.on_interrupt = options.on_interrupt
+    made.on_interrupt, made.asked = options.on_interrupt, job.resources
     made.given = submit.given_paths(session.root, one.payload)
     history.remember(made, one.config)
     caller.before_send(made)
@@ -237,7 +237,7 @@ def attach(session: HostState, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
     (told,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.LABELS)])
     labels = json.loads(told) if told else ()
     made = GroupState(job.id, job.name, session.host.name, folder, group.count, labels=labels)
-    made.sent_here = False
+    made.sent_here, made.asked = False, job.resources
     limits = _limits(session, 0) if session.scheduler.has_nodes else SchedulerLimits()
     tracker = _track(session, job, made, limits)
     left = remote_state.read_group_state(session.connection, tracker.folder)
@@ -268,6 +268,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(told["secrets"])))).encode()
     made = GroupState(job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), labels=labels)
     made.on_interrupt, made.raises, made.given = group.on_interrupt, group.raises, group.given
+    made.asked = group.asked
     history.remember(made, config_file.load().path)
     counted = _counted(cast(Group, job.group))
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")

@@ -16,7 +16,7 @@ from clusterfn.bridge.supervisor.text import shortened
 
 # JupyterLab and VS Code define these colours for their light and dark themes.
 GREY = "var(--jp-ui-font-color2, var(--vscode-descriptionForeground, #808080))"
-_FONT = "var(--jp-code-font-family, var(--vscode-editor-font-family, monospace))"
+FONT = "var(--jp-code-font-family, var(--vscode-editor-font-family, monospace))"
 _SHOWN = 5
 _EVERY_S = 0.1  # between two updates for a line that is only replaced
 _WIDTH = 400  # characters of a line
@@ -67,20 +67,19 @@ class CellStatus:
 
 
 def _html(lines: list[tuple[str, Progress]]) -> str:
-    rows = [f"<div>{_bar(progress)}{html.escape(line)}</div>" for line, progress in lines]
+    bars = [f"{progress_bar(*progress)} " if progress is not None else "" for _, progress in lines]
+    rows = [f"<div>{bar}{html.escape(line)}</div>" for bar, (line, _) in zip(bars, lines)]
     folded, shown = "".join(rows[:-_SHOWN]), "".join(rows[-_SHOWN:])
     if folded:
         count = len(rows) - _SHOWN
         folded = f"<details><summary>{count} earlier line{'s' if count > 1 else ''}</summary>{folded}</details>"
-    style = f"color: {GREY}; font-family: {_FONT}; font-size: 90%; line-height: 1.4; white-space: pre-wrap"
+    style = f"color: {GREY}; font-family: {FONT}; font-size: 90%; line-height: 1.4; white-space: pre-wrap"
     return f'<div style="{style}">{folded}{shown}</div>'
 
 
-def _bar(progress: Progress) -> str:
-    if progress is None:
-        return ""
-    ended, total = progress
-    return f'<progress value="{ended}" max="{total}" style="width: 16em; vertical-align: middle"></progress> '
+def progress_bar(ended: int, total: int) -> str:
+    """Return a bar, as HTML."""
+    return f'<progress value="{ended}" max="{total}" style="width: 16em; vertical-align: middle"></progress>'
 
 
 def of_present_cell() -> CellStatus:

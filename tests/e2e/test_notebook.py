@@ -85,6 +85,35 @@ def test_the_status_of_a_call_is_one_grey_line_and_of_a_map_a_bar_with_four_line
     assert value.data["text/plain"] == "3"
 
 
+SUBMITTED = """
+from clusterfn import cluster
+@cluster
+def talks():
+    print("epoch 1")
+    print("epoch <2>", flush=True)
+job = talks.submit()
+job
+"""
+UNTIL_SHOWN = """
+import time
+until = time.monotonic() + 30
+while not ("epoch <2>" in (shown := job._repr_mimebundle_()["text/plain"]) and "RETURNED" in shown):
+    assert time.monotonic() < until, shown
+    time.sleep(0.02)
+print(shown)
+"""
+
+
+def test_a_submitted_job_that_a_cell_shows_receives_its_output(here, tmp_path):
+    notebook = of_cells(SUBMITTED, UNTIL_SHOWN)
+    NotebookClient(notebook, timeout=60, kernel_name="python3").execute(cwd=str(tmp_path))
+
+    (shown,), (then,) = (cell.outputs for cell in notebook.cells)
+    assert shown.output_type == "display_data" and " talks on here: " in shown.data["text/plain"]
+    head, *_, first, second = then.text.splitlines()
+    assert " talks on here: RETURNED " in head and (first, second) == ("  | epoch 1", "  | epoch <2>")
+
+
 CELLS = (
     "from dataclasses import dataclass\nfrom clusterfn import cluster\nSCALE = 2",
     "@dataclass\nclass Point:\n    x: int\n    def moved(self): return Point(self.x + SCALE)",

@@ -14,6 +14,7 @@ from clusterfn.api.sweep.space import Configuration
 from clusterfn.calls import console, map_display, outcome, payload_items
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import ProgressCounter
+from clusterfn.calls.summary import NotebookDisplay, Summary
 
 R = TypeVar("R")
 RUN, CACHE, JOURNAL = "run", "cache", "journal"
@@ -52,7 +53,7 @@ class Trial(Generic[R]):
 
 
 @dataclass(frozen=True)
-class SweepResult(Generic[R]):
+class SweepResult(NotebookDisplay, Generic[R]):
     """All configurations that were tested. `len` is their number, iterating gives a `Trial` for each.
 
     Attributes:
@@ -116,6 +117,21 @@ class SweepResult(Generic[R]):
         pandas = map_display.import_pandas("results")
         index = pandas.Index([each.name for each in self.results], name="name")
         return pandas.DataFrame([_row(each) for each in self.results], index=index)
+
+    def _summary(self) -> Summary:
+        ranking, keys = self.ranking, list(dict.fromkeys(key for each in self.ranking for key in each.config))
+        rows = [
+            (str(rank), each.name, number(each.score), f"{each.seconds:.1f} s",
+             *(payload_items.label((each.config[key],)) if key in each.config else "" for key in keys))
+            for rank, each in enumerate(ranking, 1)
+        ]  # fmt: skip
+        failures = dict(enumerate(self.failed.values()))
+        ghosts = [f"the same scores in every place: {', '.join(names)}" for names in self.ghosts]
+        return Summary(
+            f"sweep: {len(ranking)} of {counted(len(self.results))} completed",
+            columns=("", "name", "score", "time", *keys), rows=rows,
+            lines=[*map_display.causes(failures, most=5, named=False), *ghosts, f"journal {self.journal}"],
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return "\n".join(report(self))

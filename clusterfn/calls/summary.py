@@ -1,0 +1,95 @@
+"""What a job, a group, a session or a sweep says of itself in a notebook: facts, which `notebook/` turns into HTML.
+
+Making a summary asks no host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterfn.bridge.supervisor.text import duration
+from clusterfn.config.spec import Resources
+from clusterfn.config.units import shown_memory
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The facts that a display shows.
+
+    Attributes:
+        title: Such as "train on tensor01".
+        id: 16 hex digits; "" for what has none.
+        state: As `Job.state`; "" for what has none.
+        reason: Why it is in that state, in one line.
+        elapsed_s: Seconds since it was sent, or for which it ran; None if that is not known.
+        progress: How many calls have ended, of how many.
+        lines: Further facts, a line each.
+        columns, rows: A table.
+        output: The end of what it has printed.
+        is_final: Whether it will not change any more.
+    """
+
+    title: str
+    id: str = ""
+    state: str = ""
+    reason: str = ""
+    elapsed_s: float | None = None
+    progress: tuple[int, int] | None = None
+    lines: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = field(default_factory=list)
+    output: bytes = b""
+    is_final: bool = True
+
+
+class NotebookDisplay:
+    """What IPython asks of an object that a cell shows. A class has `_summary`, and the rest follows from it."""
+
+    def _summary(self) -> Summary:
+        raise NotImplementedError
+
+    def _watch_output(self) -> None:
+        """Begin to receive what it prints, for its summary; without an override it prints nothing."""
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, str]:
+        from clusterfn.notebook import summary_view  # inside IPython alone
+
+        return summary_view.bundle(self._summary())
+
+    def _ipython_display_(self) -> None:
+        from clusterfn.notebook import live_summary
+
+        live_summary.show(self._summary, self._watch_output)
+
+
+def describe_request(asked: Resources | None) -> list[str]:
+    """Say in one line what a job asked for: cores, memory, GPUs."""
+    if asked is None or asked == Resources():
+        return []
+    parts = [f"{asked.cores} core{'s' if asked.cores > 1 else ''}"]
+    if asked.memory_bytes:
+        parts.append(f"{shown_memory(asked.memory_bytes)} of memory")
+    if asked.gpus:
+        kind = f" ({asked.gpu_type})" if asked.gpu_type else ""
+        parts.append(f"{asked.gpus} GPU{'s' if asked.gpus > 1 else ''}{kind}")
+    if asked.nodes > 1:
+        parts.append(f"on each of {asked.nodes} nodes")
+    return [f"asked for {', '.join(parts)}"]
+
+
+def describe_usage(usage: Mapping[str, Any]) -> list[str]:
+    """Say what a job used, a line for its processes and one for each GPU."""
+    lines, peak = [], usage.get("peak_memory_bytes")
+    if usage:
+        memory = f", peak memory {shown_memory(peak)}" if peak else ""
+        lines.append(f"ran {duration(usage.get('wall_s') or 0.0)}{memory}")
+    for each in usage.get("gpus") or ():
+        peak, use = each.get("peak_memory_bytes"), each.get("mean_use_percent")
+        memory = f", peak memory {shown_memory(peak)}" if peak else ""
+        mean = f", {use:g} % busy" if use is not None else ""
+        lines.append(f"GPU {each.get('name') or each.get('uuid')}{memory}{mean}")
+    return lines
