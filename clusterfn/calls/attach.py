@@ -48,6 +48,8 @@ class JobInfo:
         started: Seconds since 1970, by the host's clock, at which it was sent.
         state: As `Job.state`.
         message: One line about how it ended, or why it waits.
+        gpus: How many it asked for, on all nodes; of a map, for each of its processes. None if that is not known.
+        ran_s: For how many seconds it has run, or ran; None before it started, and if that is not known.
     """
 
     id: str
@@ -56,6 +58,8 @@ class JobInfo:
     state: str
     message: str
     started: float
+    gpus: int | None = None
+    ran_s: float | None = None
 
 
 class JobList(list[JobInfo], NotebookDisplay):
@@ -92,8 +96,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     Example:
         >>> clusterfn.attach("7f3a").result()
     """
-    job_id = _digits(job_id)
-    session, folder = _find(job_id, host)
+    session, folder = find_job(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
     asked = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
     files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
@@ -157,8 +160,13 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
         after = following
 
 
-def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
-    """Find the job's host and folder; wait until all of it has arrived, as its sender shows its id before that."""
+def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
+    """Find the job's host and folder; wait until all of it has arrived, as its sender shows its id before that.
+
+    Raises:
+        ConfigError: There is no such job, or the digits fit several.
+    """
+    job_id = _digits(job_id)
     hosts = _candidates(job_id, host)
     with ArrivalStatus() as patience:
         while True:

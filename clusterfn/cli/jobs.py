@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from clusterfn.bridge.supervisor.text import shortened
@@ -13,12 +14,15 @@ from clusterfn.calls.attach import JobInfo
 from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen, target
 from clusterfn.cli.complaint import describe_error
-from clusterfn.cli.selection import list_on, narrowed
+from clusterfn.cli.selection import ask_each, list_on, narrowed
 from clusterfn.config import config_file
 from clusterfn.errors import ConfigError
+from clusterfn.hosts.host_state import open_session
 
-_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "DETAIL")
+_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "SIZE", "DETAIL")
 _MESSAGE = 130
+_TIMEOUT_S = 60.0
+_AT_ONCE = 1000
 
 
 def jobs(given: argparse.Namespace) -> int:
@@ -31,10 +35,11 @@ def jobs(given: argparse.Namespace) -> int:
         complaint = describe_error(error)
         console.warn(f"no jobs of {name} are shown: {complaint.text if complaint else error}")
     shown = narrowed(found, given)
+    sizes = _sizes(shown)
     if given.json:
-        print(screen.as_json([asdict(job) for job in shown]))
+        print(screen.as_json([{**asdict(job), "bytes": sizes.get(job.id)} for job in shown]))
     elif shown:
-        print(screen.table(_HEAD, _rows(shown)))
+        print(screen.table(_HEAD, _rows(shown, sizes)))
     if not given.json:
         _say_what_is_not_shown(given, known, hosts, found, shown)
     return 1 if failed else 0
@@ -51,13 +56,34 @@ def _hosts(given: argparse.Namespace) -> tuple[config_file.Config, list[str]]:
     return known, list(known.named or known.hosts)
 
 
-def _rows(found: Sequence[JobInfo]) -> list[list[str]]:
+def _sizes(shown: Sequence[JobInfo]) -> dict[str, int]:
+    """Ask the hosts how large the jobs are that will be shown; a host measures for ten seconds at most."""
+    ids: dict[str, list[str]] = {}
+    for job in shown:
+        ids.setdefault(job.host, []).append(job.id)
+
+    def measure(name: str) -> dict[str, int]:
+        session = open_session(config_file.load().resolve(name)[0])
+        sizes: dict[str, int] = {}
+        for first in range(0, len(ids[name]), _AT_ONCE):
+            part = ids[name][first : first + _AT_ONCE]
+            answer = session.supervise("sizes", session.root, *part, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+            sizes.update(json.loads(answer.out) if answer.rc == 0 else {})
+        return sizes
+
+    measured = ask_each(list(ids), measure).values()
+    return {job_id: size for each in measured if isinstance(each, dict) for job_id, size in each.items()}
+
+
+def _rows(found: Sequence[JobInfo], sizes: Mapping[str, int]) -> list[list[str]]:
     now, digits = time.time(), shortest([job.id for job in found])
-    words = [shortened(job.message, _MESSAGE) for job in found]
-    return [
-        [job.id[:digits], job.name, job.host, job.state, screen.age(now - job.started), message]
-        for job, message in zip(found, words)
-    ]
+    rows = []
+    for job in found:
+        ran = "-" if job.ran_s is None else screen.age(job.ran_s)
+        size = screen.size(sizes[job.id]) if job.id in sizes else "-"
+        facts = [screen.age(now - job.started), ran, str(job.gpus or "-"), size]
+        rows.append([job.id[:digits], job.name, job.host, job.state, *facts, shortened(job.message, _MESSAGE)])
+    return rows
 
 
 def _say_what_is_not_shown(

@@ -196,6 +196,10 @@ def _add_jobs(commands: Any) -> None:
         aliases=["stop"], several=True,
     )  # fmt: skip
     _add_json(command, "one array: each job, what was done, and its state")
+    about = "remove ended jobs from their hosts, with all their files; cancel a running job first"
+    command = _add_job(commands, "rm", "remove.remove", about, several=True)
+    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
+    _add_json(command, "one object, sizes in bytes")
 
 
 def _add_env(commands: Any, usage: Command) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import TypeVar
 
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.attach import JobInfo
@@ -17,6 +19,7 @@ from clusterfn.cli import target
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 
+R = TypeVar("R")
 ENDED = (RETURNED, RAISED, DIED, CANCELLED)
 ACTIVE = (PENDING, STARTING, RUNNING, UNKNOWN)
 STATES = (*ACTIVE, *ENDED)
@@ -142,17 +145,39 @@ def sent_since(text: str | None) -> float:
 def list_on(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, ClusterfnError]]:
     """List the jobs on several hosts at once, newest first, each job once; and the error of each that cannot say."""
     failed: dict[str, ClusterfnError] = {}
-
-    def ask(name: str) -> list[JobInfo]:
-        try:
-            return list_jobs(name)
-        except ClusterfnError as error:
-            failed[name] = error
-            return []
-
-    with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as pool:
-        found = {job.id: job for jobs in pool.map(ask, hosts) for job in jobs}  # several hosts may show one home
+    found: dict[str, JobInfo] = {}  # several hosts may show one home
+    for name, answer in ask_each(hosts, list_jobs).items():
+        if isinstance(answer, ClusterfnError):
+            failed[name] = answer
+        else:
+            found.update((job.id, job) for job in answer)
     return sorted(found.values(), key=lambda job: job.started, reverse=True), failed
+
+
+def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | ClusterfnError]:
+    """Ask all hosts at the same time; return the answer of each, or its error.
+
+    A host that does not answer keeps nothing from ending at Ctrl-C.
+    """
+    answers: dict[str, Future[R]] = {name: Future() for name in hosts}
+
+    def fill(name: str) -> None:
+        try:
+            answers[name].set_result(ask(name))
+        except Exception as error:  # noqa: BLE001 - a thread's outermost frame: the one who waits gets it
+            answers[name].set_exception(error)
+
+    if len(hosts) == 1:
+        fill(hosts[0])
+    else:
+        for name in answers:
+            threading.Thread(target=fill, args=[name], daemon=True).start()
+    wait(answers.values())
+    told: dict[str, R | ClusterfnError] = {}
+    for name, given in answers.items():
+        error = given.exception()
+        told[name] = error if isinstance(error, ClusterfnError) else given.result()
+    return told
 
 
 def _list_each(hosts: Sequence[str], command: str) -> list[JobInfo]:

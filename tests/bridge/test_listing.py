@@ -63,10 +63,19 @@ def test_many_jobs_are_listed_a_page_at_a_time_and_none_twice(bench: Bench, caps
     ids = sorted(bench.job(ONE).id for _ in range(5))
     pages, after = [], ""
     while after is not None:
-        assert listing(str(bench.root), after, page_bytes=200) == 0
+        assert listing(str(bench.root), after, page_bytes=300) == 0
         page = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         after = page.pop()["after"] if "after" in page[-1] else None
         pages.append([line["id"] for line in page])
 
     assert [job_id for page in pages for job_id in page] == ids
     assert [len(page) for page in pages] == [2, 2, 1]
+
+
+def test_a_job_says_for_how_long_it_ran_and_what_it_asked_for(bench: Bench):
+    waiting, ended = bench.job(ONE), bench.ended()
+
+    found = listed(bench)
+
+    assert (found[waiting.id]["ran_s"], found[waiting.id]["gpus"]) == (None, 0)
+    assert 0 < found[ended.id]["ran_s"] < 60  # type: ignore[operator]

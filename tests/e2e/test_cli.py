@@ -313,9 +313,10 @@ def test_jobs_are_listed_newest_first(run):
     table = run("jobs").stdout.splitlines()
     listed = json.loads(run("jobs", "--json").stdout)
 
-    assert table[0].split() == ["ID", "NAME", "HOST", "STATE", "AGE", "DETAIL"]
+    assert table[0].split() == ["ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "SIZE", "DETAIL"]
     assert [line.split()[1] for line in table[1:]] == ["box", "add"]
     assert [(job["name"], job["state"]) for job in listed] == [("box", "RETURNED"), ("add", "RETURNED")]
+    assert all(0 < job["ran_s"] < 60 and job["gpus"] == 0 and 1000 < job["bytes"] < 1e6 for job in listed)
 
 
 def test_names_filters_and_all_choose_jobs_for_every_command(run):
@@ -379,6 +380,26 @@ def test_cancel_all_ends_what_runs_and_nothing_else(run, started):
     assert ran.returncode == 0
     assert {job["id"]: job["state"] for job in json.loads(ran.stdout)} == {first: "CANCELLED", second: "CANCELLED"}
     assert "nothing to cancel" in run("cancel", "--all").stderr
+
+
+def test_rm_removes_what_has_ended_and_never_what_runs(run, started, folder):
+    run("run", "work.py::add", "1")
+    running, (ended,) = started("work.py::tick", "300"), json.loads(run("jobs", "--state", "ended", "--json").stdout)
+    place = folder / "root" / "jobs" / ended["id"]
+
+    kept = run("rm", running)
+    assert kept.returncode == 1 and kept.stdout == ""
+    assert f"{running} was not removed: it is RUNNING; clusterfn cancel {running} ends it first" in kept.stderr
+    assert f"would remove {ended['id']} from here" in run("rm", "--all", "--dry-run").stdout and place.exists()
+    mixed = run("rm", ended["id"][:6], running, "ffff0000", "--json")
+    told = json.loads(mixed.stdout)
+    assert mixed.returncode == 1 and not place.exists()
+    assert [each["id"] for each in told["removed"]] == [ended["id"]] and told["removed"][0]["bytes"] > 1000
+    assert [each["id"] for each in told["kept"]] == ["ffff0000", running]
+    assert "nothing to remove" in run("rm", "tick").stderr
+    assert run("cancel", "tick").returncode == 0
+    assert f"removed {running} from here" in run("rm", "--all").stdout
+    assert run("jobs").stdout == ""
 
 
 @pytest.mark.parametrize(

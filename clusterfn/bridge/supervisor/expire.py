@@ -91,10 +91,10 @@ class CleanupReport:
     def add(self, kind: str, path: str, goes: bool, date: "Optional[float]" = None) -> None:
         """Count one, and remove it if it goes; `date`: by which it was judged."""
         told = self.told["kinds"].setdefault(kind, {"count": 0, "bytes": 0, "gone": 0, "freed": 0})
-        size = _size(path) if self._measure else 0
+        size = size_of(path) if self._measure else 0
         told["count"] += 1
         told["bytes"] += size
-        if goes and (self.dry or _remove(path, kind, date)):
+        if goes and (self.dry or remove_aside(path, kind, date)):
             told["gone"] += 1
             told["freed"] += size
 
@@ -114,7 +114,7 @@ def tidy(
         dry: Remove nothing.
         measure: Measure everything.
     """
-    found, living = CleanupReport(dry, measure), _Living(root)
+    found, living = CleanupReport(dry, measure), LivingJobs(root)
     relied_on = [when]
     resumed: "set[Optional[str]]" = set()
     ended = []
@@ -122,7 +122,7 @@ def tidy(
         try:
             job = JobFolder(folder)
             kept_s = job.spec["keep_days"] * _DAY_S if older_s is None else older_s
-            lives, final = living.has(job), _final(job)
+            lives, final = living.has(job), final_outcome(job)
             over = _last_sign(job) if final is None else _date(final)
             relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
         except DAMAGED as error:
@@ -159,7 +159,7 @@ def _stored(root: str, unused_since: float, due: float, found: CleanupReport) ->
                 found.told["recent"] += unused_since <= date < due and path != own
 
 
-class _Living:
+class LivingJobs:
     """Which jobs wait or run."""
 
     def __init__(self, root: str) -> None:
@@ -169,7 +169,7 @@ class _Living:
 
     def has(self, job: JobFolder) -> bool:
         """Whether a client may still need what this job was sent with."""
-        if _final(job) is not None:
+        if final_outcome(job) is not None:
             return False
         has_nodes = job.scheduler.has_nodes  # then it may start at any time
         silent_s = max(_DAY_S, job.spec["keep_days"] * _DAY_S) if has_nodes else _DAY_S
@@ -221,7 +221,7 @@ def _last_sign(job: JobFolder) -> float:
     return max(_date(path) or 0.0 for path in paths)
 
 
-def _final(job: JobFolder) -> "Optional[str]":
+def final_outcome(job: JobFolder) -> "Optional[str]":
     """Return the path of its final outcome."""
     for number in job.attempts():
         attempt = Attempt(job, number)
@@ -244,7 +244,8 @@ def _date(path: str) -> "Optional[float]":
         return None
 
 
-def _size(path: str) -> int:
+def size_of(path: str) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
     if not os.path.isdir(path) or os.path.islink(path):
         return _bytes(path)
     return sum(_bytes(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
@@ -257,8 +258,12 @@ def _bytes(path: str) -> int:
         return 0
 
 
-def _remove(path: str, kind: str, unused_since: "Optional[float]") -> bool:
-    """Aside first: what is half removed must not be taken for the whole. False if it is needed after all."""
+def remove_aside(path: str, kind: str, unused_since: "Optional[float]") -> bool:
+    """Move it aside, and remove it there: what is half removed must not be taken for the whole.
+
+    Returns:
+        False if it is needed after all, or could not be removed.
+    """
     aside = os.path.join(os.path.dirname(path), (REMOVED if kind == JOBS else _ASIDE) + os.path.basename(path))
     try:
         os.rename(path, aside)

@@ -6,12 +6,26 @@ passes on 4 MB: jobs come in the order of their ids, a page at a time. The last 
 """
 
 import contextlib
+import glob
 import json
 import os
 import sys
 import time
 
-from ..layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S, VERDICT
+from ..layout import (
+    ATTEMPTS,
+    CANCELLED,
+    ELEMENTS,
+    EVENTS,
+    HEARTBEAT,
+    OUTCOME,
+    OWNER,
+    RAISED,
+    RETURNED,
+    SPEC,
+    STALE_AFTER_S,
+    VERDICT,
+)
 from ..queue import report
 from .attempt import Attempt
 from .group import in_words, kinds
@@ -20,7 +34,7 @@ from .text import portable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Optional
 
 _STATES = {RETURNED: "RETURNED", RAISED: "RAISED", CANCELLED: "CANCELLED"}
 _EVENTS = {"pending": "PENDING", "starting": "STARTING", "running": "RUNNING"}
@@ -41,9 +55,11 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
         try:
             job = JobFolder(folder)
             started = os.stat(os.path.join(folder, SPEC)).st_mtime
-            state, message = _state(job)
+            state, message, ran_s = state_of(job)
+            asked = job.spec["resources"]
             told = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
-            told.update(state=state, message=message, started=started)
+            told.update(state=state, message=message, started=started, ran_s=ran_s)
+            told.update(gpus=asked.get("gpus", 0) * asked.get("nodes", 1))
         except DAMAGED as error:
             told = _describe_damaged(folder, error)
         last, line = told["id"], json.dumps(told) + "\n"
@@ -58,22 +74,33 @@ def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
     except OSError:  # it was removed meanwhile
         started = 0.0
     message = "its folder is damaged: %s" % _first_line(portable("%s: %s" % (type(error).__name__, error)))
-    told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": "UNKNOWN"}
+    told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": "UNKNOWN", "ran_s": None, "gpus": None}
     return dict(told, message=message, started=started)
 
 
-def _state(job: JobFolder) -> "tuple[str, str]":
+def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
+    """Return the state of a job, a line about it, and for how many seconds it has run, or ran, if that is known."""
     numbers = job.attempts()
     if not numbers and job.spec.get("group"):
-        return _of_items(job)
+        return _of_items(job) + (_ran_of_items(job, time.time()),)
     if not numbers:
-        return "PENDING", report.reason_of(job.root, job.id) or "has not started"
+        return "PENDING", report.reason_of(job.root, job.id) or "has not started", None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
         if outcome is not None and outcome["final"]:
-            return _STATES.get(outcome["kind"], "DIED"), _first_line(outcome.get("message"))
+            ran_s = (outcome.get("usage") or {}).get("wall_s")
+            if job.spec.get("group"):
+                ran_s = _ran_of_items(job, os.stat(attempt.path(OUTCOME)).st_mtime)
+            return _STATES.get(outcome["kind"], "DIED"), _first_line(outcome.get("message")), ran_s
     return _of_events(attempts[-1])
+
+
+def _ran_of_items(job: JobFolder, until: float) -> "Optional[float]":
+    """Return the seconds since the first element began; None if none has begun."""
+    pattern = os.path.join(glob.escape(job.home), ELEMENTS, "*", ATTEMPTS, "1", OWNER)
+    begun = [os.stat(path).st_mtime for path in glob.glob(pattern)]
+    return max(0.0, until - min(begun)) if begun else None
 
 
 def _of_items(job: JobFolder) -> "tuple[str, str]":
@@ -109,16 +136,17 @@ def _first_line(text: "Any") -> str:
     return shortened(lines[0], 200) if lines else ""
 
 
-def _of_events(attempt: Attempt) -> "tuple[str, str]":
-    state, message = "STARTING", ""
+def _of_events(attempt: Attempt) -> "tuple[str, str, Optional[float]]":
+    state, message, ran_s = "STARTING", "", None
     with contextlib.suppress(FileNotFoundError), open(attempt.path(EVENTS), encoding="utf-8") as file:
         for event in (json.loads(line) for line in file if line.endswith("\n")):
             if event["event"] in _EVENTS:
                 state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
+                ran_s = max(0.0, time.time() - event["t"]) if state == "RUNNING" else ran_s
     try:
         silent_s = time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
     except FileNotFoundError:
         silent_s = 0.0
     if silent_s > STALE_AFTER_S:
-        return "UNKNOWN", "its heartbeat stands still since %d s" % silent_s
-    return state, message
+        return "UNKNOWN", "it has sent no heartbeat for %d s" % silent_s, None
+    return state, message, ran_s

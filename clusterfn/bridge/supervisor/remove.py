@@ -1,0 +1,79 @@
+"""Measure and remove jobs that a person names: what `clusterfn jobs` shows as their size, and `clusterfn rm` removes.
+
+A job that waits or runs is never removed, nor one from whose checkpoint such a job resumes.
+"""
+
+import json
+import os
+import sys
+import time
+
+from ..layout import JOBS
+from .expire import LivingJobs, remove_aside, size_of
+from .job import DAMAGED, JobFolder, job_folders
+from .listing import state_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MEASURE_S = 10.0  # a shared file system may need minutes for jobs with many files
+
+
+def print_sizes(root: str, ids: "list[str]", limit_s: float = _MEASURE_S) -> int:
+    """Print the bytes of each job as one JSON object; leave out those for which there was no time."""
+    until = time.monotonic() + limit_s
+    sizes = {}
+    for job_id in ids:
+        if time.monotonic() > until:
+            break
+        sizes[job_id] = size_of(os.path.join(root, JOBS, job_id))
+    sys.stdout.write(json.dumps(sizes) + "\n")
+    return 0
+
+
+def remove_jobs(root: str, ids: "list[str]", dry: bool) -> int:
+    """Remove these jobs, and print as one JSON object which went, with their bytes, and why others were kept.
+
+    Args:
+        root: Of the jobs.
+        ids: With all their digits.
+        dry: Remove nothing, and print the same.
+    """
+    told: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
+    folders = {os.path.basename(folder): folder for folder in job_folders(root)}
+    living = LivingJobs(root)
+    resumed = _resumed(folders, living)
+    for job_id in ids:
+        why = _why_kept(job_id, folders, living, resumed)
+        size = 0 if why else size_of(folders[job_id])
+        if not why and not dry and not remove_aside(folders[job_id], JOBS, None):
+            why = "its files could not be removed"
+        told["kept" if why else "removed"].append({"id": job_id, "why": why} if why else {"id": job_id, "bytes": size})
+    sys.stdout.write(json.dumps(told) + "\n")
+    return 0
+
+
+def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, resumed: "dict[str, str]") -> str:
+    if job_id not in folders:
+        return "it is not there any more"
+    if job_id in resumed:
+        return "job %s resumes from its checkpoint" % resumed[job_id]
+    try:
+        job = JobFolder(folders[job_id])
+        return "it is %s" % state_of(job)[0] if living.has(job) else ""
+    except DAMAGED as error:
+        return "its folder is damaged: %s: %s" % (type(error).__name__, error)
+
+
+def _resumed(folders: "dict[str, str]", living: LivingJobs) -> "dict[str, str]":
+    """Return the jobs from which others resume that wait or run, and which those are."""
+    found = {}
+    for folder in folders.values():
+        try:
+            job = JobFolder(folder)
+            if job.spec.get("resume") and living.has(job):
+                found[job.spec["resume"]] = job.id
+        except DAMAGED:
+            continue
+    return found
