@@ -5,20 +5,92 @@ The only module that writes to a terminal, besides the tables of the command lin
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import sys
+import threading
 from typing import IO, TYPE_CHECKING, TextIO
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
 from clusterfn.config import config_file
 
 if TYPE_CHECKING:
+    from clusterfn.calls.progress_bar import ProgressBar
     from clusterfn.notebook.cell_status import CellStatus
 
 _log = logging.getLogger("clusterfn")
 _QUIET = "CLUSTERFN_QUIET"
+
+
+class TerminalLine:
+    """The line of a terminal that is redrawn, with a bar if there is one; sentences appear above it.
+
+    Its methods are those of a notebook's `CellStatus`.
+    """
+
+    def __init__(self) -> None:
+        self._stream: TextIO | None = None
+        self._line = ""
+        self._bar: ProgressBar | None = None
+        self._lock = threading.RLock()
+
+    def say(self, text: str) -> None:
+        """Print a text above the line; a newline alone leaves the line on the screen and begins another one."""
+        with self._lock:
+            self._follow_stderr()
+            if text == "\n" and self._bar is not None:
+                self._close_bar(leave=True)
+            elif self._bar is not None:
+                with self._bar.set_aside():
+                    write(self._stream, text)
+            elif self._line and text != "\n":
+                write(self._stream, f"\r\x1b[K{text}")
+                if text.endswith("\n"):
+                    write(self._stream, self._line)
+            else:
+                self._line = ""
+                write(self._stream, text)
+
+    def redraw(self, line: str, progress: tuple[int, int] | None = None) -> None:
+        """Replace the line, with a bar before it if `progress` says how much is done of how much; "" removes it."""
+        with self._lock:
+            self._follow_stderr()
+            if line and progress and self._draw_bar(in_one_line(line), *progress):
+                self._line = ""
+                return
+            if self._bar is not None:
+                self._close_bar(leave=False)
+            self._line = fitting(line)
+            write(self._stream, f"\r\x1b[K{self._line}")
+
+    def _draw_bar(self, line: str, done: int, total: int) -> bool:
+        """Draw the bar; return whether there is one, which needs tqdm."""
+        from clusterfn.calls import progress_bar  # late: few programs draw one
+
+        if self._stream is None or total <= 0:
+            return False
+        line = _encodable(line, self._stream)
+        if self._bar is not None:
+            self._bar.draw(line, done, total, columns())
+        else:
+            self._bar = progress_bar.open_bar(self._stream, line, done, total, columns())
+        return self._bar is not None
+
+    def _close_bar(self, *, leave: bool) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.close(leave=leave)
+
+    def _follow_stderr(self) -> None:
+        """Forget the line if stderr is another stream by now, as after redirect_stderr."""
+        if self._stream is not sys.stderr:
+            self._close_bar(leave=True)
+            self._stream, self._line = sys.stderr, ""
+
+
+_terminal = TerminalLine()
 
 
 class StatusLine:
@@ -29,7 +101,6 @@ class StatusLine:
 
     def redraw(self, line: str, progress: tuple[int, int] | None = None) -> None:
         """Replace the line where `can_redraw`; "" takes it away, so that output starts at the left."""
-        line = in_one_line(line) if cell_status() is not None else fitting(line)
         if line != self.line:
             redraw(line, progress)
             self.line = line
@@ -93,10 +164,8 @@ def say(text: str, level: int = logging.INFO) -> None:
     if is_logged():
         if text.strip():
             _log.log(level, "%s", text.strip().removeprefix("clusterfn: "))
-    elif (cell := cell_status()) is not None:
-        cell.say(text)
     else:
-        write(sys.stderr, text)
+        (cell_status() or _terminal).say(text)
 
 
 def tell(sentence: str) -> None:
@@ -114,20 +183,36 @@ def redraw(line: str, progress: tuple[int, int] | None = None) -> None:
 
     Args:
         line: The text.
-        progress: How many of how many calls have ended, which a notebook shows as a bar.
+        progress: How much is done of how much, which is shown as a bar before the text.
     """
-    if not is_shown(logging.INFO) or is_logged():
-        return
-    cell = cell_status()
-    if cell is not None:
-        cell.redraw(in_one_line(line), progress)
-    else:
-        write(sys.stderr, f"\r\x1b[K{fitting(line)}")
+    if is_shown(logging.INFO) and not is_logged():
+        (cell_status() or _terminal).redraw(in_one_line(line), progress)
 
 
 def fitting(line: str) -> str:
     """Return a line cut to the terminal's width, with "…" at the end if it was longer."""
-    return shortened(in_one_line(line), shutil.get_terminal_size().columns - 1)
+    return shortened(in_one_line(line), columns())
+
+
+def as_clock(seconds: float) -> str:
+    """Format a duration as a clock does.
+
+    Example:
+        >>> as_clock(12), as_clock(3723)
+        ('00:12', '1:02:03')
+    """
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute:02d}:{second:02d}"
+
+
+def columns() -> int:
+    """Return how many columns a line may have: one less than the terminal, as some terminals wrap a full line."""
+    seen = 0
+    if not os.environ.get("COLUMNS"):  # obeyed by shutil, which asks stdout, and that may be a file
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is no terminal, or has no number
+            seen = os.get_terminal_size(sys.stderr.fileno()).columns
+    return (seen or shutil.get_terminal_size().columns) - 1
 
 
 def write(stream: TextIO | None, text: str) -> None:
@@ -137,6 +222,10 @@ def write(stream: TextIO | None, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.write(_encodable(text, stream))
     stream.flush()
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    encoding = stream.encoding or "ascii"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -165,6 +165,11 @@ class GroupState:
         return list(self._states)
 
     @property
+    def running(self) -> int:
+        """How many items run now."""
+        return self._states.count(RUNNING)
+
+    @property
     def state(self) -> str:
         """Of all together, as `JobGroup.state`."""
         known = collections.Counter(self._states)

@@ -279,8 +279,6 @@ class GroupTracker(BaseTracker):
         """Say that an item has made no progress for long; only of the first such item."""
         if not self.said_quiet:
             self.said_quiet = True
-            if console.can_redraw():
-                console.redraw("")
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
             which = self.group.label(int(item)) if known else f"an item of {self.group.id[:SHORT]}"
             console.warn(f"{which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits")

@@ -452,4 +452,4 @@ class Job(concurrent.futures.Future[R], NotebookDisplay):
         if self._listeners:
             self.tell("note", line)
         else:
-            console.tell(line)
+            console.warn(line)

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -131,17 +131,18 @@ class _JobDisplay(console.StatusLine):
         if not self.in_cell:
             self.clear()
             self._end_line()
-        console.tell(sentence)
+        console.warn(sentence)
 
     def _status(self) -> None:
         moving = "" if self.trouble else self.job.moving
+        progress = self.job.transfer.progress if moving and self.job.transfer else None
         if self.in_cell:
-            self.redraw(f"{self.in_cell}: {self._text(with_clock=True).partition(' ')[2]}")
-        elif console.is_terminal(sys.stderr):
+            self.redraw(f"{self.in_cell}: {self._text(with_clock=True).partition(' ')[2]}", progress)
+        elif console.can_redraw():
             if moving:
                 self._end_line()
             shown = moving or self.trouble or not self.spoken
-            self.redraw(self._text(with_clock=True) if shown else "")
+            self.redraw(self._text(with_clock=True) if shown else "", progress)
         elif moving:
             if time.monotonic() >= self.due:
                 self.due = time.monotonic() + TELL_EVERY_S
@@ -165,8 +166,7 @@ class _JobDisplay(console.StatusLine):
             self.within_a_line = False
 
     def _text(self, with_clock: bool) -> str:
-        minutes, seconds = divmod(int(time.monotonic() - self.job.submitted_at), 60)
-        clock = f" {minutes:02d}:{seconds:02d}" if with_clock else ""
+        clock = f" {console.as_clock(time.monotonic() - self.job.submitted_at)}" if with_clock else ""
         reason = self.trouble or self.job.reason
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
@@ -175,7 +175,7 @@ class _JobDisplay(console.StatusLine):
         if self.in_cell:
             self._status()
             self.close()
-        elif self.line and console.is_terminal(sys.stderr):
+        elif self.line and console.can_redraw():
             self.redraw("")
 
 
@@ -225,7 +225,7 @@ def finish_sending() -> None:
             shown = "; ".join(f"{amounts}, {job.id[:SHORT]} to {job.host}" for job, amounts in far if amounts)
             line = f"clusterfn: sending (Ctrl-C drops it): {shown}"
             if shown and console.can_redraw():
-                console.redraw(line)
+                console.redraw(line, _sum([sending.progress for _, sending in unsent]))
             elif shown and now >= due:
                 due = now + TELL_EVERY_S
                 console.say(f"{line}\n")
@@ -237,6 +237,11 @@ def finish_sending() -> None:
         console.say("\n")
     for job, _ in unsent:
         _stop(job)
+
+
+def _sum(parts: Iterable[tuple[int, int] | None]) -> tuple[int, int]:
+    known = [part for part in parts if part]
+    return sum(done for done, _ in known), sum(total for _, total in known)
 
 
 def _all_unsent() -> list[tuple[Job[Any] | GroupState, Sending]]:
@@ -309,12 +314,14 @@ def _time_for_a_second() -> None:
     redrawn = console.can_redraw()
     if not redrawn:
         console.tell(f"waiting {_SECOND_INTERRUPT_S:.0f} s for a second Ctrl-C")
-    for left in range(int(_SECOND_INTERRUPT_S), 0, -1):
+    try:
+        for left in range(int(_SECOND_INTERRUPT_S), 0, -1):
+            if redrawn:
+                console.redraw(f"clusterfn: waiting {left} s for a second Ctrl-C")
+            time.sleep(1.0)
+    finally:
         if redrawn:
-            console.redraw(f"clusterfn: waiting {left} s for a second Ctrl-C")
-        time.sleep(1.0)
-    if redrawn:
-        console.redraw("")
+            console.redraw("")
 
 
 def _stop(job: Job[Any] | GroupState) -> None:

@@ -1,12 +1,13 @@
 """Shows a map: its progress while it runs, its failures grouped by cause, and a table of its results.
 
-The progress is a line for each call that ends, or on a terminal one line that counts: `ProgressCounter`, for a group
+The progress is a line for each call that ends, or on a terminal and in a notebook one bar: `CallProgress`, for a group
 and for a sweep. `show_until_done` waits for a group with it.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import console, job_display, outcome
 from clusterfn.calls.job import PENDING, SHORT
+from clusterfn.calls.pace import Pace
 from clusterfn.errors import MapError
 
 if TYPE_CHECKING:
@@ -25,7 +27,10 @@ _TICK_S = 1.0
 _REASON_EVERY_S = 10.0  # where a changed reason is a new line: each waiting element has one of its own
 _CAUSE = 160  # characters of the line of a failure
 _CAUSES, _ITEMS = 10, 8  # causes in an error, and items that each of them names
+_LISTED = 5  # causes in the lines that end a map
 _NAMED = 20  # failures that have a line of their own on a terminal; the summary counts all of them
+_REDRAW_S = 0.1  # between two times that a line is redrawn because a call has ended
+_STILL_EVERY_S = 60.0  # between two lines that say how far a map is, where no call ends and lines stay
 
 
 def show_until_done(group: GroupState, timeout: float | None) -> None:
@@ -36,7 +41,8 @@ def show_until_done(group: GroupState, timeout: float | None) -> None:
         KeyboardInterrupt: After Ctrl-C; the group keeps running unless it is pressed twice.
         Exception: With `on_error="raise"`, that of the first item that failed.
     """
-    counter, until = ProgressCounter(len(group)), None if timeout is None else time.monotonic() + timeout
+    counter = CallProgress(len(group), began=group.submitted_at)
+    until = None if timeout is None else time.monotonic() + timeout
     try:
         _show_all(group, counter, until)
     except KeyboardInterrupt:
@@ -47,7 +53,7 @@ def show_until_done(group: GroupState, timeout: float | None) -> None:
         counter.close()
 
 
-def _show_all(group: GroupState, counter: ProgressCounter, until: float | None) -> None:
+def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> None:
     begun, before = time.monotonic(), group.shown
     one_by_one = len(group) > 1 and group.backend is not None and group.backend.spec.at_once == 1
     errors: dict[int, BaseException] = {}
@@ -74,79 +80,109 @@ def _show_all(group: GroupState, counter: ProgressCounter, until: float | None) 
             errors[index] = ended.error
         if fresh:
             group.shown = given + 1
-            counter.add(group.label(index), _mark(ended), ended.error is not None, group.id[:SHORT])
+            counter.add(group.label(index), mark_of(ended), ended.error is not None, group.id[:SHORT], group)
         else:
             counter.skip(ended.error is not None)
         if ended.error is not None and group.raises:
             raise ended.error
     if before < len(group):
         counter.close()
-        took = f", completed in {time.monotonic() - begun:.1f} seconds" if group.sent_here else ""
-        console.tell(f"{len(group) - len(errors)}/{len(group)} returned{took}")
-        if len(errors) < len(group):  # `results` raises the causes of a group that has no value at all
-            for cause in causes(errors, most=5):
-                console.say(f"  {cause}\n")
+        say_how_it_ended(len(group), errors, time.monotonic() - begun if group.sent_here else None)
 
 
-class ProgressCounter(console.StatusLine):
-    """How many of a number of calls have ended.
+class CallProgress(console.StatusLine):
+    """How far the calls of a map or a sweep are: a bar on a terminal, elsewhere a line for each that ends.
 
     Args:
-        total: How many there are.
+        total: How many calls there are.
+        clock: Seconds that never go back.
+        began: Since when the elapsed time is counted; None for now.
 
     Attributes:
-        redrawn: Whether it is one line of a terminal.
+        redrawn: Whether it is one line that is redrawn.
     """
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic, began: float | None = None) -> None:
         super().__init__()
         self.total = total
         self.redrawn = console.can_redraw()
+        self._clock = clock
+        self._pace = Pace(clock, clock() if began is None else began)
         self._ended = self._failed = 0
         self._reason = ""
-        self._reason_at = 0.0
+        self._reason_at = self._drawn_at = float("-inf")
+        self._told_at = clock()
 
     def skip(self, failed: bool = False) -> None:
         """Count a call without a line."""
         self._ended += 1
         self._failed += failed
 
-    def add(self, label: str, mark: str, failed: bool, tail: str) -> None:
+    def add(self, label: str, mark: str, failed: bool, note: str, group: GroupState | None = None) -> None:
         """Show that a call has ended.
 
         Args:
             label: What a person calls it.
             mark: Its result in a few words.
             failed: Whether it has none.
-            tail: What ends the line of a terminal.
+            note: What ends the line that is redrawn.
+            group: Tells how many calls run now.
         """
         self.skip(failed)
+        self._told_at = self._clock()
         text = f"[{self._ended}/{self.total}] {label} {mark}"
-        if not self.redrawn:
+        if not self.redrawn or (failed and self._failed <= _NAMED):
             console.say(f"{text}\n")
-            return
-        if failed and self._failed <= _NAMED:
-            self.redraw(text)
-            self.close()
-        self._redraw(tail)
+        if self.redrawn and (self._clock() - self._drawn_at >= _REDRAW_S or self._ended == self.total):
+            self._redraw(note, group)
 
-    def wait(self, group: GroupState, tail: str) -> None:
-        """Show why nothing has ended for a second: the reason for which a group waits, or that its host is silent."""
+    def wait(self, group: GroupState, note: str) -> None:
+        """Show that nothing has ended for a second: how much runs, or the reason for which the group waits."""
         reason = group.reason
-        if self.redrawn:
-            minutes, seconds = divmod(int(time.monotonic() - group.submitted_at), 60)
-            self._redraw(f"{tail} {minutes:02d}:{seconds:02d}{f' ({reason})' if reason else ''}")
-        elif reason != self._reason and time.monotonic() >= self._reason_at + _REASON_EVERY_S:
-            self._reason, self._reason_at = reason, time.monotonic()
+        waits = group.state == PENDING and not self._ended
+        if self.redrawn and waits:
+            elapsed = console.as_clock(self._clock() - group.submitted_at)
+            progress = group.transfer.progress if group.transfer else None
+            self.redraw(f"{group.id[:SHORT]} pending {elapsed}{f' ({reason})' if reason else ''}", progress)
+        elif self.redrawn:
+            self._redraw(note, group, reason)
+        elif reason != self._reason and self._clock() >= self._reason_at + _REASON_EVERY_S:
+            self._reason, self._reason_at = reason, self._clock()
             if reason and group.state == PENDING:
                 console.tell(f"{group.id[:SHORT]} pending ({reason})")
+        elif not waits and self._clock() >= self._told_at + _STILL_EVERY_S:
+            self._told_at = self._clock()
+            console.tell(f"{group.id[:SHORT]} {self._words('', group)}")
 
-    def _redraw(self, tail: str) -> None:
-        line = f"[{self._ended}/{self.total}] {self._ended - self._failed} ✓ {self._failed} ✗ {tail}"
-        self.redraw(line.rstrip(), (self._ended, self.total))
+    def _redraw(self, note: str, group: GroupState | None, trouble: str = "") -> None:
+        self._drawn_at = self._clock()
+        self.redraw(self._words(note, group, trouble), (self._ended, self.total))
+
+    def _words(self, note: str, group: GroupState | None, trouble: str = "") -> str:
+        """Say how many are done, run and have failed, then the times, or instead what keeps all of them waiting.
+
+        Such as "19/50, 8 running, 1 failed, 00:12 elapsed, 00:20 left".
+        """
+        count = group.running if group is not None else 0  # looks at each item
+        running = f"{count} running" if count else ""
+        failed = f"{self._failed} failed" if self._failed else ""
+        left = self._pace.left(self._ended, self.total, works=count > 0)
+        rest = [trouble] if trouble else [self._pace.elapsed(), left]
+        return ", ".join(filter(None, [f"{self._ended}/{self.total}", running, failed, *rest, note]))
 
 
-def _mark(ended: ItemOutcome) -> str:
+def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: float | None) -> None:
+    """Say how many items of a map returned, in how many seconds if that is known, and why most others failed."""
+    took = "" if took_s is None else f", completed in {took_s:.1f} seconds"
+    level = logging.WARNING if errors else logging.INFO
+    console.say(f"clusterfn: {total - len(errors)}/{total} returned{took}\n", level)
+    if len(errors) < total:  # `results` raises the causes of a group that has no value at all
+        for cause in causes(errors, most=_LISTED):
+            console.say(f"  {cause}\n", level)
+
+
+def mark_of(ended: ItemOutcome) -> str:
+    """Return how an item ended in a few words, such as "✓ 3.2, 0.1s"."""
     if ended.error is not None:
         return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)
     value, took = ended.value, f"{ended.usage.get('wall_s', 0.0):.1f}s"

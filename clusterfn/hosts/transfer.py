@@ -56,6 +56,11 @@ class Transfer:
         return sum(reply.size if reply.done() and reply.size else reply.moved for reply in self._replies)
 
     @property
+    def progress(self) -> tuple[int, int] | None:
+        """Bytes that were moved, of how many; None where there is nothing to show."""
+        return (self.moved, self.size) if self.size and self.goes_on else None
+
+    @property
     def goes_on(self) -> bool:
         """Whether bytes are still to move."""
         return self.moved < self.size if self._size is not None else not all(r.done() for r in self._replies)

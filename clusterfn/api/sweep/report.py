@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,7 +14,7 @@ from clusterfn.api.sweep import scoring
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.calls import console, map_display, outcome, payload_items
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.map_display import ProgressCounter
+from clusterfn.calls.map_display import CallProgress
 from clusterfn.calls.summary import NotebookDisplay, Summary
 
 R = TypeVar("R")
@@ -205,10 +206,11 @@ class SweepProgress:
     Args:
         total: How many configurations will be tested.
         minimize: Whether the lowest score is the best.
+        clock: Seconds that never go back.
     """
 
-    def __init__(self, total: int, minimize: bool) -> None:
-        self._counter = ProgressCounter(total)
+    def __init__(self, total: int, minimize: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counter = CallProgress(total, clock)
         self._minimize = minimize
         self._best: Trial[Any] | None = None
 
@@ -217,13 +219,13 @@ class SweepProgress:
         self._counter.skip()
         self._compare(trial)
 
-    def show(self, trial: Trial[Any]) -> None:
-        """Show that a configuration has ended."""
+    def show(self, trial: Trial[Any], group: GroupState | None = None) -> None:
+        """Show that a configuration has ended, and how many others of its group run."""
         self._compare(trial)
         mark = (
             f"✗ {cause(trial.error)}" if trial.error is not None else f"✓ {number(trial.score)}, {trial.seconds:.1f}s"
         )
-        self._counter.add(f"{trial.name} {label(trial.config)}", mark, trial.error is not None, self._tail())
+        self._counter.add(f"{trial.name} {label(trial.config)}", mark, trial.error is not None, self._tail(), group)
 
     def wait(self, group: GroupState) -> None:
         """Show why nothing of the group that runs has ended for a while."""

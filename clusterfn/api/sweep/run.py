@@ -212,7 +212,7 @@ class Runner:
         if trial.error is None:
             self._shelf.keep(trial)
         self._write_down(trial)
-        self._progress.show(trial)
+        self._progress.show(trial, group)
         self._saw_score = self._saw_score or trial.score is not None
         if not self._saw_score and self._scoring.lacks(trial.value):  # the first result lacks the key of `score=`
             group.stop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn.calls import environment_upload
+from clusterfn.calls import console, environment_upload
+from clusterfn.calls.pace import Pace
 from clusterfn.cli import screen
 from clusterfn.cli.env.manage import host_state, read_ready, say, seconds
 from clusterfn.config import config_file
@@ -179,11 +180,14 @@ def build(given: argparse.Namespace) -> int:
     made = environment_facts.lock_environment(session, spec, given.gpus, CALLER, say)
     if made.why:
         say(made.why)
-    shown = _ProgressLine()
+    shown = BuildDisplay()
     try:
-        new = environment_upload.build(session, made, shown.say, shown.progress)
+        new = environment_upload.build(session, made, say, shown.show)
     except KeyboardInterrupt:
-        shown.say(f"the build goes on on {session.host.name}, unless nothing was sent yet; the same command follows it")
+        shown.clear()
+        console.warn(
+            f"the build keeps running on {session.host.name}, unless nothing was sent yet; the same command follows it"
+        )
         raise
     finally:
         shown.clear()
@@ -202,24 +206,35 @@ def _result(session: HostState, made: LockedEnvironment, new: bool) -> str:
     return f"{made.title} is built on {session.host.name}: {what}; {seconds(ready['seconds'])}"
 
 
-class _ProgressLine:
-    """One line rewritten on a terminal; elsewhere a line for each quarter of a stage."""
+class BuildDisplay(console.StatusLine):
+    """How far a build is: one bar for each stage on a terminal, elsewhere a line for each quarter of a stage.
 
-    def __init__(self) -> None:
-        self._line = screen.Line(sys.stderr)
+    Args:
+        clock: Seconds that never go back.
+    """
 
-    def say(self, sentence: str) -> None:
-        """Write a sentence that is not overwritten."""
-        self._line.clear()
-        say(sentence)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._began = clock()
+        self._stage = ""
+        self._pace = Pace(clock, self._began)
+        self._quarter = ""
 
-    def progress(self, told: BuildProgress) -> None:
-        """Show how far the build is."""
-        of = told.get("of") or 1
-        self._line.show(
-            f"clusterfn: {environment_builder.describe_progress(told)}",
-            f"{told['stage']} {told.get('done', 0) * _QUARTERS // of}",
-        )
+    def show(self, told: BuildProgress) -> None:
+        """Show how far it is."""
+        done, of, words = told.get("done") or 0, told.get("of") or 0, environment_builder.describe_progress(told)
+        if told["stage"] != self._stage:
+            self._stage, self._pace = told["stage"], Pace(self._clock, self._began)
+        left = "" if told.get("text") else self._pace.left(done, of)  # that of files says it itself
+        if console.can_redraw():
+            progress = (done, of) if of > 1 else None
+            self.redraw(", ".join(filter(None, [words, self._pace.elapsed(), left])), progress)
+        elif (quarter := f"{self._stage} {done * _QUARTERS // (of or 1)}") != self._quarter:
+            self._quarter = quarter
+            console.tell(words)
 
     def clear(self) -> None:
-        self._line.clear()
+        """Remove the line."""
+        if self.line:
+            self.redraw("")

@@ -279,6 +279,7 @@ def test_each_configuration_that_ends_has_its_line(capsys):
 
 def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
     monkeypatch.setattr("clusterfn.calls.console.is_terminal", lambda stream: True)
+    monkeypatch.setitem(sys.modules, "tqdm", None)  # with it a bar precedes these words: tests/golden/test_terminal.py
     progress = reports.SweepProgress(3, minimize=True)
     for trial in report():
         progress.show(trial)
@@ -286,17 +287,18 @@ def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
     progress.close()
 
     *_, last = capsys.readouterr().err.split("\r\x1b[K")
-    assert last == "[3/3] 3 ✓ 0 ✗ best GRID_0007 0.439\n"
+    assert last == "3/3, 00:00 elapsed, best GRID_0007 0.439\n"
 
 
 def test_a_terminal_names_each_failure_above_the_line(capsys, monkeypatch):
     monkeypatch.setattr("clusterfn.calls.console.is_terminal", lambda stream: True)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
     progress = reports.SweepProgress(2, minimize=False)
     progress.show(Trial("GRID_0007", {"k": 5}, error=KeyError("k")))
     progress.close()
 
     drawn = capsys.readouterr().err.split("\r\x1b[K")
-    assert drawn == ["", "[1/2] GRID_0007 k=5 ✗ KeyError: 'k'\n", "[1/2] 0 ✓ 1 ✗\n"]
+    assert drawn == ["[1/2] GRID_0007 k=5 ✗ KeyError: 'k'\n", "1/2, 1 failed, 00:00 elapsed\n"]
 
 
 def test_the_sample_is_told_by_group():

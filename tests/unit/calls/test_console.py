@@ -30,7 +30,7 @@ def said(capsys) -> str:
     return capsys.readouterr().err
 
 
-ALL = "clusterfn: 7f3a train on tensor01\n\r\x1b[K7f3a pendingclusterfn: 7f3a was stopped\n"
+ALL = "clusterfn: 7f3a train on tensor01\n\r\x1b[K7f3a pending\r\x1b[Kclusterfn: 7f3a was stopped\n7f3a pending"
 WARNINGS = "clusterfn: 7f3a was stopped\n"
 
 

@@ -1,0 +1,148 @@
+"""What a terminal, a pipe and a dumb terminal show of a map, a sweep and a build: each time that a line is redrawn.
+
+The clock is a fake one, so a text is the same on each machine. "~" begins a line that replaces the one above it.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from clusterfn import OutOfMemory
+from clusterfn.api.sweep.report import SweepProgress, Trial
+from clusterfn.calls import console
+from clusterfn.calls.group_state import GroupState, ItemOutcome
+from clusterfn.calls.map_display import CallProgress, mark_of, say_how_it_ended
+from clusterfn.cli.env.build import BuildDisplay
+from tests.golden.golden import matches
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def play_map(clock: Clock) -> None:
+    """A map of 8 items is uploaded, waits in a queue, runs, loses its connection, and three of its items fail."""
+    group = GroupState("7f3a000011112222", "train", "hpc", "/root/jobs/7f3a", 8)
+    group.submitted_at = clock.now
+    console.tell("7f3a train on hpc (host='hpc'): 8 items, 4 at a time")
+    progress, errors = CallProgress(8, clock, clock.now), {}
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+        progress.wait(group, "7f3a")
+
+    def end(index: int, error: Exception | None = None) -> None:
+        clock.now += 1.5
+        ended = ItemOutcome("RAISED" if error else "RETURNED", None if error else index / 8, error, {"wall_s": 12.3})
+        group.on_end(index, ended)
+        if error:
+            errors[index] = error
+        progress.add(group.label(index), mark_of(ended), error is not None, "7f3a", group)
+
+    group.on_transfer(SimpleNamespace(in_words=lambda: "sending 38 of 114 MB, 3.0 MB/s, 25 s left", progress=(38, 114)))
+    wait(12.0)
+    group.on_transfer(SimpleNamespace(in_words=lambda: "", progress=None))
+    group.on_state("PENDING", "expected start 21 Nov 14:35 host time; Priority: waiting for its turn")
+    wait(1.0)
+    wait(3600.0)
+    for index in range(4):
+        group.on_begin(index)
+    group.on_state("PENDING")
+    wait(1.0)
+    end(0)
+    end(1, ValueError("lr=0.3 diverges"))
+    group.on_connection("no connection to hpc since 14:35:10: the host no longer answered; trying to connect")
+    wait(61.0)
+    group.on_connection("")
+    for index in range(4, 8):
+        group.on_begin(index)
+    end(2, OutOfMemory("the job used 812.0 MB of memory and asked for 512.0 MB", host="hpc"))
+    for index in (3, 4, 5):
+        end(index)
+    end(6, ValueError("lr=0.3 diverges"))
+    end(7)
+    progress.close()
+    say_how_it_ended(8, errors, clock.now - 1000.0)
+
+
+def play_sweep(clock: Clock) -> None:
+    progress = SweepProgress(3, minimize=False, clock=clock)
+    for name, lr, score in (("GRID_0001", 0.0001, 0.99), ("GRID_0002", 0.001, None), ("GRID_0004", 0.01, 0.75)):
+        clock.now += 44.0
+        error = None if score else KeyError("loss")
+        progress.show(Trial(name, {"lr": lr, "model": "small"}, score, score, error, 43.8))
+    progress.close()
+
+
+def play_build(clock: Clock) -> None:
+    display = BuildDisplay(clock)
+    for stage, of in (("fetch", 16), ("unpack", 16), ("compile", 0), ("verify", 0)):
+        for done in range(0, of + 1, 4):
+            clock.now += 2.5
+            display.show({"stage": stage, "done": done, "of": of, "bytes": done << 22})
+    display.clear()
+    console.tell("environment.yml is built on hpc")
+
+
+def film(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, columns: int, term: str = "xterm") -> str:
+    """Return what all of it writes."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stderr", stream)
+    for play in (play_map, play_sweep, play_build):
+        play(Clock())
+    frames = stream.getvalue().replace("\r\x1b[K", "\r").replace("\r", "\n~").split("\n")
+    return "".join(f"{frame.rstrip()}\n" for frame in frames if frame.strip("~ "))
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_terminal_shows_bars_and_failures_above_them(monkeypatch, columns):
+    pytest.importorskip("tqdm", reason="tqdm draws the bars")
+    shown = film(monkeypatch, Terminal(), columns)
+
+    assert {len(frame) for frame in shown.splitlines() if "%|" in frame} == {columns}  # with "~", and one column free
+    assert matches(shown, f"terminal/{columns}.txt")
+
+
+def test_a_terminal_without_tqdm_shows_the_same_words_without_a_bar(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+
+    assert matches(film(monkeypatch, Terminal(), 80), "terminal/80-without-tqdm.txt")
+
+
+def test_a_pipe_gets_lines_that_stay(monkeypatch):
+    shown = film(monkeypatch, io.StringIO(), 80)
+
+    assert "~" not in shown and "\x1b" not in shown
+    assert matches(shown, "terminal/pipe.txt")
+
+
+def test_a_dumb_terminal_gets_what_a_pipe_gets(monkeypatch):
+    assert matches(film(monkeypatch, Terminal(), 80, term="dumb"), "terminal/pipe.txt")
+
+
+def test_no_color_changes_nothing_because_there_is_no_colour(monkeypatch):
+    pytest.importorskip("tqdm", reason="tqdm draws the bars")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    assert matches(film(monkeypatch, Terminal(), 80), "terminal/80.txt")
+
+
+def test_nothing_is_shown_as_nan_or_none(monkeypatch):
+    shown = film(monkeypatch, Terminal(), 200).lower()
+
+    assert not [word for word in ("nan", "none", "inf", "?") if word in shown]
