@@ -62,10 +62,18 @@ def test_the_examples_are_there():
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_relative_link_resolves(page):
-    targets = [link.partition("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8"))]
-    missing = [link for link in targets if link and "://" not in link and not (page.parent / link).exists()]
+    links = [link.partition("#") for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
+    missing = [path for path, _, _ in links if not (page.parent / path).exists()]
+    missing += [f"{path}#{title}" for path, _, title in links if title and title not in anchors(page.parent / path, page)]
 
     assert missing == []
+
+
+def anchors(named: Path, page: Path) -> set[str]:
+    """The headings of a page, as a link names them; of the page itself if the link names none."""
+    text = (page if named.is_dir() else named).read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def commands(parser: argparse.ArgumentParser | None = None) -> dict[str, argparse.ArgumentParser]:
