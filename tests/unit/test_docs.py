@@ -64,7 +64,7 @@ def test_the_examples_are_there():
 def test_every_relative_link_resolves(page):
     links = [link.partition("#") for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
     missing = [path for path, _, _ in links if not (page.parent / path).exists()]
-    missing += [f"{path}#{title}" for path, _, title in links if title and title not in anchors(page.parent / path, page)]
+    missing += [f"{path}#{name}" for path, _, name in links if name and name not in anchors(page.parent / path, page)]
 
     assert missing == []
 
