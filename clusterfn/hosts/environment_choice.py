@@ -155,6 +155,8 @@ class EnvironmentResolver:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be made: {error.message}", *error.evidence)
-                by_pip = f"python3 -m venv ~/v; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"
+                by_pip = f"python{'.'.join(map(str, CALLER))} -m venv ~/v"
+                if spec.pip:
+                    by_pip += f"; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"
                 lacking.hint = f'{error.hint}; or make one on the host ({by_pip}) and name it: environment="venv:~/v"'
                 raise lacking from error

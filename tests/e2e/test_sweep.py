@@ -119,6 +119,7 @@ def test_a_sweep_without_any_score_says_which_key_could_be_it(here):
         clusterfn.sweep(cluster(lambda x: {"loss": x, "name": "a"}), {"x": [1, 2]})
 
     assert caught.value.hint == "name the key that holds the score: score='loss'"
+    assert caught.value.__cause__ is not None and caught.value.__cause__.__traceback__ is None
 
 
 def test_each_failure_has_its_name_and_none_is_ranked(here, capfd):

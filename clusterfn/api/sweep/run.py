@@ -226,7 +226,8 @@ class Runner:
         try:
             return replace(trial, score=self._scoring.of(trial.value), scores=sequence(trial.value))
         except Exception as error:  # noqa: BLE001 - score= of the user's may raise anything
-            return replace(trial, error=error)
+            own = callable(self._scoring.by)  # else the frames are clusterfn's, which help nobody
+            return replace(trial, error=error if own else error.with_traceback(None))
 
     def _write_down(self, trial: Trial[Any]) -> None:
         self._journal.add(

@@ -75,7 +75,7 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     if not Path(USUAL_FILE).is_file():
         raise ConfigError(
             f"no file is named, and there is no {USUAL_FILE} here",
-            hint="name one: clusterfn env build FILE, or --packages python=3.11 numpy",
+            hint="name a file, or give the packages: --packages python=3.11 numpy",
         )
     return resolve.read_specification(USUAL_FILE, ())
 

@@ -67,7 +67,9 @@ def _refuse_another(known: Config, name: str, address: str) -> Host:
     if there.address == address:
         return there
     what = f"is at {there.address}" if there.address else "is this machine"
-    hint = "choose another name by --name, or change its lines by hand"
+    hint = "choose another name with --name, or edit its lines"
+    if name == address:
+        hint = f"run `clusterfn check {name}`; for another host, " + hint
     raise ConfigError(f"{name} {what} by {there.source}, not at {address}", host=name, hint=hint)
 
 

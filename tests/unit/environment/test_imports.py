@@ -99,11 +99,16 @@ def test_where_nothing_can_be_locked_the_hint_is_what_needs_no_lock(monkeypatch)
     monkeypatch.setattr(environments, "resolve_made", raising(unreachable))
 
     with pytest.raises(EnvironmentBuildError) as caught:
-        environments.find(EnvironmentRequest(imports=lambda: ["numpy"]), lambda _: None)
+        environments.find(EnvironmentRequest(imports=lambda: ["pytest"]), lambda _: None)
 
     assert "none could be made: it could not be locked" in caught.value.evidence[0]
     assert "environment.yml" not in caught.value.hint
-    assert caught.value.hint.startswith("correct your network; or make one on the host (python3 -m venv ~/v;")
+    assert caught.value.hint.startswith("correct your network; or make one on the host (python")
+    minor = ".".join(map(str, sys.version_info[:2]))
+    assert f"(python{minor} -m venv ~/v; ~/v/bin/pip install pytest)" in caught.value.hint
+    with pytest.raises(EnvironmentBuildError) as caught:
+        environments.find(EnvironmentRequest(imports=list), lambda _: None)
+    assert f"(python{minor} -m venv ~/v) and name it" in caught.value.hint
 
 
 def raising(error):

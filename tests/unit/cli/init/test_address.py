@@ -75,6 +75,9 @@ def test_a_name_that_is_taken_by_another_host_is_refused(folder):
 
     with pytest.raises(ConfigError, match=r"t1 is at ada@t1 by .*clusterfn.yml:2, not at ada@t2"):
         address.begin("ada@t2", "t1", YES)
+    with pytest.raises(ConfigError, match=r"t1 is at ada@t1 by .*clusterfn.yml:2, not at t1") as caught:
+        address.begin("t1", "t1", YES)
+    assert caught.value.hint is not None and caught.value.hint.startswith("run `clusterfn check t1`")
 
 
 def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
