@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from clusterfn.calls import submit
-from clusterfn.errors import SubmitError
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.errors import HostError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
+from clusterfn.scheduler.base import RUNNING, JobState
+from clusterfn.scheduler.slurm.submit import Slurm
+from tests.golden.samples import SLURM
 
 
 class Request(Future):
@@ -53,3 +58,62 @@ def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
 
     assert tracker.removal.waited_s is not None
     assert exit_flush.unanswered == {}
+
+
+@pytest.mark.parametrize("error", [Unreachable("it cannot be asked any more"), HostError("the connection is closed")])
+def test_the_folder_of_a_job_that_may_run_stays(tracker, error):
+    submit.JobSubmission(tracker, SimpleNamespace(on_refused=print)).on_not_started(error)
+
+    exit_flush.finish_all()
+
+    assert tracker.removal.waited_s is None
+
+
+@pytest.mark.parametrize(
+    ("status", "err", "started"),
+    [
+        (1, b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
+        (0, b"", True),
+        (1, b"sbatch: error: invalid partition specified: nosuch", False),
+    ],
+)
+def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, started):
+    answered, told = Future(), Mock()
+    session = Mock(scheduler=Slurm(SLURM, "ada"))
+    session.connection.run.return_value = answered
+
+    submit.start(session, Mock(do="run"), (), told)
+    answered.set_result(SimpleNamespace(rc=status, out=b"", err=err))
+
+    assert (told.on_started.called, told.on_not_started.called) == (started, not started)
+
+
+def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
+    asked = []
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    session.supervise.side_effect = lambda *_, **__: (
+        asked.append("conclude") or Mock(result=lambda _: SimpleNamespace(rc=0, out=b'{"won": true}', err=b""))
+    )
+    session.connection.run.side_effect = lambda *_, **__: (
+        asked.append("scancel") or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
+    )
+    tracker = Tracker(session, "7f3a000011112222", "f")
+    tracker.submission = Mock(exception=lambda _: asked.append("sbatch has answered"))
+
+    assert tracker.withdraw()
+
+    assert asked == ["sbatch has answered", "conclude", "scancel"]
+
+
+def test_a_job_is_missed_at_the_second_look_in_a_row():
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    tracker = Tracker(session, "7f3a000011112222", "f")
+    tracker.scheduler_id = "7"
+
+    tracker.liveness.scheduler_said(None)
+    tracker.liveness.scheduler_said(JobState(RUNNING, "RUNNING", "None", "7"))
+    tracker.liveness.scheduler_said(None)
+    assert not session.connection.have.called
+
+    tracker.liveness.scheduler_said(None)
+    assert session.connection.have.called
