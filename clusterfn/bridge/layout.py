@@ -63,6 +63,7 @@ ATTEMPTS = "attempts"
 ITEMS = "items.pkl"  # the arguments of each item, one after another
 ITEMS_INDEX = "items.json"  # where each of them ends
 LABELS = "labels.json"  # what a person calls each of them
+RETRIED = "retried.json"  # of a retry: the group that it continues, and the indices of the items there
 CLAIMS = "claims"  # <chunk>, <chunk>.2, ...: the element that has it, or took it over; its first item, and how many
 DONE = "done"  # <chunk>: each of its items has a line
 ELEMENTS = "elements"  # <k>: what belongs to one job in jobs/<id>, from `started` to `attempts`

@@ -106,9 +106,9 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     spec = json.loads(sent)
     session, folder = _where_sent(spec, session, folder)
     if spec.get("group"):
-        from clusterfn.calls import mapping  # takes time to import
+        from clusterfn.calls import sent_group  # takes time to import
 
-        return mapping.attach(session, spec)
+        return sent_group.attach(session, spec)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     job.sent_here, job.asked = False, Resources(**spec["resources"])

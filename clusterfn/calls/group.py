@@ -36,22 +36,37 @@ class JobGroup(NotebookDisplay, Generic[R, E]):
 
     Iterating, with `for` or `async for`, gives `(index, result)` as each call ends. Waiting, or giving up waiting,
     never touches them.
-
-    Attributes:
-        id: 16 hex digits; four are enough where they are unambiguous.
-        name: The function's name.
-        host: The host's name.
-        folder: The group's folder on the host.
     """
 
     _as_argument = "pass the values of its calls: group.results()"
 
     def __init__(self, known: GroupState) -> None:
-        self.id = known.id
-        self.name = known.name
-        self.host = known.host
-        self.folder = known.folder
         self._known = known
+
+    @property
+    def id(self) -> str:
+        """16 hex digits; four are enough where they are unambiguous. A retry has an id of its own."""
+        return self._known.id
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self._known.name
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+        return self._known.host
+
+    @property
+    def folder(self) -> str:
+        """The group's folder on the host."""
+        return self._known.folder
+
+    @property
+    def outputs_to(self) -> Path | None:
+        """The folder on this machine in which item n has the folder n with its files; None without `outputs=`."""
+        return self._known.outputs_to
 
     def __len__(self) -> int:
         return len(self._known)
@@ -71,15 +86,14 @@ class JobGroup(NotebookDisplay, Generic[R, E]):
             timeout: Seconds; None for as long as it takes.
 
         Raises:
-            MapError: Every call of the map failed; it lists each distinct cause with its count. A group of
-                `retry_failed` raises it only if no item has returned before.
+            MapError: Every call of the map failed; it lists each distinct cause with its count.
             TimeoutError: Not all have ended within `timeout`; they continue.
             KeyboardInterrupt: After Ctrl-C; they continue, unless it is pressed twice.
             Exception: With "raise", that of the first call that failed.
         """
         map_display.show_until_done(self._known, timeout)
         errors = list(self.failed.values())
-        if errors and len(errors) == len(self) and not self._known.others_returned:
+        if errors and len(errors) == len(self):
             raise map_display.error_of_all(self._known, errors)
         return [self._known.end_of(index, None).result for index in range(len(self))]
 
@@ -116,11 +130,11 @@ class JobGroup(NotebookDisplay, Generic[R, E]):
             Exception: With `on_error="raise"`, that of the first call that failed.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        given = 0
-        while given < len(self):
-            index, ended = self._known.ended_after(given, until)
+        known, given = self._known, 0
+        while given < len(known):
+            index, ended = known.ended_after(given, until)
             given += 1
-            if ended.error is not None and self._known.raises:
+            if ended.error is not None and known.raises:
                 raise ended.error
             yield index, cast("R | E", ended.result)
 
@@ -130,10 +144,10 @@ class JobGroup(NotebookDisplay, Generic[R, E]):
     async def __aiter__(self) -> AsyncIterator[tuple[int, R | E]]:
         import asyncio
 
-        changed, given = asyncio.Event(), self.as_completed()
-        with self._known.listening(functools.partial(_wake, asyncio.get_running_loop(), changed)):
+        known, changed, given = self._known, asyncio.Event(), self.as_completed()
+        with known.listening(functools.partial(_wake, asyncio.get_running_loop(), changed)):
             for before in range(len(self)):
-                while not self._known.has_news(before):
+                while not known.has_news(before):
                     changed.clear()
                     await changed.wait()
                 yield next(given)
@@ -234,20 +248,27 @@ class JobGroup(NotebookDisplay, Generic[R, E]):
 
     @public_api
     def retry_failed(self) -> JobGroup[R, E]:
-        """Call the failed items once more, as a new group; item n of it is the n-th of `failed`.
+        """Call the failed items once more, and return at once; the other items keep their values.
 
-        Its `results()` treats a failure as those of this group do: with `on_error="collect"` an exception takes
-        the place of a value.
+        Each item keeps its index and its label, so `results()` then has the values of both tries. The group has a new
+        id; `attach` finds all items by it.
+
+        Returns:
+            This group.
 
         Raises:
             ClusterfnError: Not all calls have ended.
+
+        Example:
+            >>> group.results()
+            >>> group.retry_failed().results()
         """
         if not self.done():
             raise ClusterfnError("not all items have ended", host=self.host, job=self.id, hint="wait: group.results()")
         failed, send_again = sorted(self.failed), self._known.send_again
-        if send_again is None or not failed:
-            return JobGroup(GroupState("", self.name, self.host, "", 0))
-        return JobGroup(send_again(failed))
+        if send_again is not None and failed:
+            self._known = send_again(failed)
+        return self
 
     @public_api
     def to_dataframe(self) -> Any:

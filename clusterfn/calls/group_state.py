@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
@@ -103,6 +103,7 @@ class GroupState:
         asked: What each item asked for, if that is known.
         sent_here: Whether this process has sent it, and saw all of it.
         is_stopping: Whether its host was asked to end it.
+        outputs_to: The folder on this machine in which each item gets a folder for the files of `outputs=`.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class GroupState:
         self.shown = 0
         self.sent_here = True
         self.is_stopping = False
+        self.outputs_to: Path | None = None
         self.transfer: Transfer | None = None
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self._reason = ""
@@ -208,10 +210,18 @@ class GroupState:
         """Return the name of an item for people."""
         return self._labels[index] if self._labels else f"item {index}"
 
-    @property
-    def others_returned(self) -> bool:
-        """Whether it is a retry of some items of a map, of which others have returned."""
-        return self.backend is not None and self.backend.spec.others_returned
+    def with_items_again(self, indices: Sequence[int], group_id: str, folder: str) -> GroupState:
+        """Return the state of this group when these items are sent again under that id; the others keep their ends."""
+        made = GroupState(group_id, self.name, self.host, folder, len(self), labels=self._labels)
+        made.raises, made.on_interrupt, made.given = self.raises, self.on_interrupt, self.given
+        made.outputs_to, made.asked = self.outputs_to, self.asked
+        again = set(indices)
+        for given in range(len(self)):
+            index, ended = self.ended_after(given, None)
+            if index not in again:
+                made.on_end(index, ended)
+        made.shown = len(self) - len(again)
+        return made
 
     def stop(self) -> None:
         """End what has not ended."""

@@ -11,6 +11,8 @@ import math
 import posixpath
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
@@ -21,13 +23,13 @@ from clusterfn.calls.job import PENDING, SHORT
 from clusterfn.calls.job_tracker import BaseTracker
 from clusterfn.config.spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError, Unreachable
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_state import GroupState
+    from clusterfn.calls.group_state import GroupBackend, GroupState
     from clusterfn.calls.remote_state import RemoteGroupState
     from clusterfn.hosts.connection import Completed, Reply
     from clusterfn.hosts.host_state import HostState
@@ -35,6 +37,19 @@ if TYPE_CHECKING:
 _LARGEST_ARRAY = 1000  # of a scheduler that does not say
 _TIMEOUT_S = 60.0
 _AGAIN, _AGAIN_S = 6, 5.0
+
+
+@dataclass(frozen=True)
+class Retried:
+    """Items of a group that are retried: on the host they are a group of their own.
+
+    Attributes:
+        numbers: The index of each in the whole group.
+        group: The whole as it ended before.
+    """
+
+    numbers: Sequence[int]
+    group: GroupState
 
 
 class GroupTracker(BaseTracker):
@@ -45,14 +60,20 @@ class GroupTracker(BaseTracker):
         job: What it was sent as.
         group: What it reports to.
         limits: What the scheduler allows.
+        retried: Which items of `group` it follows, if not all.
     """
 
-    def __init__(self, session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits) -> None:
+    def __init__(
+        self, session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits,
+        retried: Retried | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(session, layout.job_dir(job.root, job.id), layout.job_name(job.name, job.id))
         self.job = job
         self.spec = cast(Group, job.group)
         self.group = group
-        self.item_results = ItemResults(group, self.folder, self._all_items_ended)
+        self.numbers = retried.numbers if retried else range(self.spec.count)
+        self._earlier = retried.group.backend if retried else None
+        self.item_results = ItemResults(group, self.numbers, self.folder, self._fetch_outputs, self._all_items_ended)
         self.limits = limits
         self.element_tasks: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
@@ -71,15 +92,35 @@ class GroupTracker(BaseTracker):
 
     def read_log(self, index: int, stream: str) -> str:
         """Read what an item has printed."""
+        if earlier := self._earlier_of(index):
+            return earlier.read_log(index, stream)
         return self.item_results.read_log(self.connection, index, stream)
 
     def element_folder(self, index: int) -> str:
         """Return the folder of the element that runs or ran the item."""
+        if earlier := self._earlier_of(index):
+            return earlier.element_folder(index)
         return self.item_results.element_folder(index)
 
     def work_folder(self, index: int) -> str:
         """Return the folder in which the item runs or ran."""
+        if earlier := self._earlier_of(index):
+            return earlier.work_folder(index)
         return self.item_results.work_folder(index)
+
+    def _earlier_of(self, index: int) -> GroupBackend | None:
+        """Return what followed an item that is not retried."""
+        return None if self.item_results.has(index) else self._earlier
+
+    def _fetch_outputs(self, index: int) -> None:
+        """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
+        to = self.group.outputs_to
+        for pattern in self.job.outputs if to is not None else ():
+            folder, own = self.work_folder(index), cast(Path, to) / str(index)
+            try:
+                remote_files.fetch(self.connection, folder, pattern, own, index, self.group.on_transfer)
+            except (ClusterfnError, OSError) as failed:
+                console.tell(remote_files.not_fetched(failed, pattern, self.group.id, index))
 
     # starting and following
 
@@ -175,9 +216,11 @@ class GroupTracker(BaseTracker):
 
     def is_caught_up(self, left: RemoteGroupState) -> bool:
         """Whether what the elements had reported by then has been received, or nothing more will be."""
+        before = len(self.group) - self.spec.count  # items that are not retried, and have ended
         everything = self.group.has_news(len(self.group) - 1)
         return everything or (
-            self.item_results.is_caught_up(left.journals) and self.group.has_news(self.item_results.count_ended() - 1)
+            self.item_results.is_caught_up(left.journals)
+            and self.group.has_news(before + self.item_results.count_ended() - 1)
         )
 
     # what the scheduler says
@@ -244,7 +287,7 @@ class GroupTracker(BaseTracker):
             ended = self.item_results.count_ended()
             # an element that begins when the rest has been concluded finds nothing
             reporting = [each for each in self.element_tasks.values() if each.begun or not self._failing_rest]
-            if ended == len(self.group) or not all(element.over for element in reporting):
+            if ended == self.spec.count or not all(element.over for element in reporting):
                 return
             progress, self._before = ended > self._before, ended
             if self._failing_rest and not progress:  # an element may have begun at the last moment: look again later
@@ -257,14 +300,14 @@ class GroupTracker(BaseTracker):
                 later.daemon = True
                 later.start()
             elif progress and not self._stopping and not self._failing_rest:
-                self._start_others(len(self.group) - ended)
+                self._start_others(self.spec.count - ended)
             else:
                 self._fail_unfinished(self._verdict())
 
     def _start_others(self, left: int) -> None:
         """Start elements for the items that are left, after the bridge is sent again if others found it damaged."""
         others = self._next(max(1, min(self.spec.elements, math.ceil(left / self.spec.chunk))))
-        console.tell(f"{left} of {len(self.group)} items have no process left: starting {len(others)} more elements")
+        console.tell(f"{left} of {self.spec.count} items have no process left: starting {len(others)} more elements")
         damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
         before: list[Reply[bool]] = []
         with contextlib.suppress(Unreachable):  # they will find it as it is
@@ -279,8 +322,8 @@ class GroupTracker(BaseTracker):
         """Say that an item has made no progress for long; only of the first such item."""
         if not self.said_quiet:
             self.said_quiet = True
-            known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
-            which = self.group.label(int(item)) if known else f"an item of {self.group.id[:SHORT]}"
+            known = item.isdecimal() and len(item) < 10 and int(item) < len(self.numbers)
+            which = self.group.label(self.numbers[int(item)]) if known else f"an item of {self.group.id[:SHORT]}"
             console.warn(f"{which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits")
 
     def cannot_conclude(self, error: ClusterfnError) -> None:

@@ -11,7 +11,7 @@ import json
 import posixpath
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
@@ -80,13 +80,21 @@ class ItemResults:
 
     Args:
         group: What receives them.
+        numbers: The index in `group` of each item that the host has.
         folder: The group's on the host.
+        on_returned: Called in the loading thread with the index of an item that has returned, before that is known.
         when_all: Called in the loading thread when each item has ended, or nothing more can be received.
     """
 
-    def __init__(self, group: GroupState, folder: str, when_all: Callable[[], None]) -> None:
+    def __init__(
+        self, group: GroupState, numbers: Sequence[int], folder: str, on_returned: Callable[[int], None],
+        when_all: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._group = group
+        self._numbers = numbers
+        self._on_host = {number: item for item, number in enumerate(numbers)}
         self._folder = folder
+        self._on_returned = on_returned
         self._when_all = when_all
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
@@ -109,13 +117,13 @@ class ItemResults:
     def on_lines(self, stream: ItemStream, data: bytes) -> None:
         """Take more bytes of a journal."""
         for line in stream.lines(data):
-            if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._group):
+            if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._numbers):
                 continue  # there is no such item
             if "begin" in line:
                 self._places[line["begin"]] = (stream.element, stream.attempt, line)
-                self._group.on_begin(line["begin"])
+                self._group.on_begin(self._numbers[line["begin"]])
             elif "retry" in line:
-                console.tell(f"{self._group.label(line['retry'])}: {line.get('told')}")
+                console.tell(f"{self._group.label(self._numbers[line['retry']])}: {line.get('told')}")
             elif "index" in line:
                 known = self._places.get(line["index"], (0, 0, {}))[2]
                 self._places[line["index"]] = (stream.element, stream.attempt, {**known, **line})
@@ -146,7 +154,7 @@ class ItemResults:
 
     def _take(self, record: ItemRecord) -> None:
         """Load one item's value or exception; if that fails, its result is the error."""
-        line, index = record.line, record.line["index"]
+        line, index = record.line, self._numbers[record.line["index"]]
         name = f"{self._group.id}[{index}]"
         place = outcome.JobLocation(self._group.host, name, layout.element_dir(self._folder, record.element))
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
@@ -169,32 +177,42 @@ class ItemResults:
             error.hint = (error.hint or "").replace(name, self._group.id)
             self._group.on_end(index, ItemOutcome(RETURNED, None, error, usage))
             return
+        if line["kind"] == layout.RETURNED:
+            self._on_returned(index)
         failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
         self._group.on_end(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
 
-    # what a user asks about one item
+    # what a user asks about one item, by its index in the group
+
+    def has(self, index: int) -> bool:
+        """Whether it is one of these items."""
+        return index in self._on_host
+
+    def on_host(self, indices: Iterable[int]) -> list[int]:
+        """Return the numbers that these items have on the host."""
+        return [self._on_host[index] for index in indices]
 
     def read_log(self, connection: HostConnection, index: int, stream: str) -> str:
         """Read what an item has printed."""
         if stream not in (layout.STDOUT, layout.STDERR):
             raise ValueError(f"{stream!r}: an item has stdout and stderr")
-        if index not in self._places:
+        if self._on_host[index] not in self._places:
             return ""
-        line = self._places[index][2]
+        line = self._places[self._on_host[index]][2]
         at = line.get("out" if stream == layout.STDOUT else "err", 0)
         begin, size = at if isinstance(at, list) else (at, None)
         return remote_files.read_part(connection, posixpath.join(self._attempt_folder(index), stream), begin, size)
 
     def element_folder(self, index: int) -> str:
         """Return the folder of the element that runs or ran the item."""
-        return layout.element_dir(self._folder, self._places.get(index, (1, 1, {}))[0])
+        return layout.element_dir(self._folder, self._places.get(self._on_host[index], (1, 1, {}))[0])
 
     def work_folder(self, index: int) -> str:
         """Return the folder in which the item runs or ran."""
-        return posixpath.join(self._attempt_folder(index), layout.WORK, str(index))
+        return posixpath.join(self._attempt_folder(index), layout.WORK, str(self._on_host[index]))
 
     def _attempt_folder(self, index: int) -> str:
-        number, attempt, _ = self._places.get(index, (1, 1, {}))
+        number, attempt, _ = self._places.get(self._on_host[index], (1, 1, {}))
         return layout.attempt_dir(layout.element_dir(self._folder, number), attempt)
 
 

@@ -63,6 +63,7 @@ class CallOptions(JobOptions, total=False):
             `torch.distributed.init_process_group()` finds the others. What the first one returns is the value (1).
         host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
         outputs: Patterns of files in the job's folder to fetch when it has returned, such as "*.pt".
+            Those of item 3 of a map go to the folder NAME-7f3a/3.
         cwd: Folder in which the function runs; else a folder of the job's own, empty.
         name: Name of the job; else the function's.
         on_interrupt: "detach" (the job keeps running after Ctrl-C) or "stop".

@@ -186,7 +186,6 @@ class Group:
         per_element: Chunks that one claims, besides those of the dead; None: as many as it gets.
         element_s: Seconds that one asks for; None: the scheduler's own limit.
         aim_s: Seconds of work that one claims at a time, by what its items took so far; None: whole chunks.
-        others_returned: Whether these are a retry of some items of a map, of which others have returned.
     """
 
     count: int
@@ -196,7 +195,6 @@ class Group:
     per_element: int | None = None
     element_s: float | None = None
     aim_s: float | None = None
-    others_returned: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -304,8 +302,13 @@ class JobSpec:
             host_python=host_python, resources=Resources(**spec["resources"]),
             interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
             sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
-            building=EnvironmentRef(**building) if building else None, group=Group(**spec["group"]),
+            building=EnvironmentRef(**building) if building else None, group=_group(spec["group"]),
             log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
             quiet_s=spec.get("quiet_s", layout.QUIET_S),
         )  # fmt: skip
+
+
+def _group(told: Mapping[str, Any]) -> Group:
+    """Read the group of a spec.json; another version may have written keys that this one does not know."""
+    return Group(**{name: value for name, value in told.items() if name in Group.__dataclass_fields__})

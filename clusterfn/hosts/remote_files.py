@@ -191,16 +191,22 @@ def _pattern_of(names: list[str]) -> str:
     return "*" if folder == "." else f"{folder}/*"
 
 
-def not_fetched(error: Exception, pattern: str, job_id: str) -> str:
-    """Return a line about `outputs=` that was not fetched: what there is, and the call that fetches it."""
-    attach = f'clusterfn.attach("{job_id}").download'
+def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = None) -> str:
+    """Return a line about `outputs=` that was not fetched: what there is, and the call that fetches it.
+
+    Args:
+        item: Whose files they are, if those of an item of a group.
+    """
+    attach = f'clusterfn.attach("{job_id}").download({"" if item is None else f"{item}, "}'
+    what = f"{'' if item is None else f'item {item}: '}outputs={pattern!r}"
     if not isinstance(error, NothingMatches):
         why = error.message if isinstance(error, ClusterfnError) else error
-        return f'outputs={pattern!r} was not fetched: {why}; try again: {attach}("{pattern}", to=".")'
+        return f'{what} was not fetched: {why}; try again: {attach}"{pattern}", to=".")'
     if not error.there:
-        return f"outputs={pattern!r} matches nothing: the function left no files in the job's own folder"
+        whose = "the job" if item is None else "the item"
+        return f"{what} matches nothing: the function left no files in {whose}'s own folder"
     left = _listed(error.there[:_NAMED], len(error.there))
-    return f'outputs={pattern!r} matches nothing; there is {left}: {attach}("{_pattern_of([*error.there])}", to=".")'
+    return f'{what} matches nothing; there is {left}: {attach}"{_pattern_of([*error.there])}", to=".")'
 
 
 def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import clusterfn
 from clusterfn import ConfigError, cluster
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
@@ -38,3 +39,79 @@ def test_a_constant_that_the_function_does_not_take_is_rejected_before_anything_
         Scale(3).of.map([1], x=10)
 
     assert not (here / "jobs").exists() or not any((here / "jobs").iterdir())
+
+
+def second_time(gate, x):
+    """Return x, but an odd one only when it is called again; say which time it is."""
+    from pathlib import Path
+
+    try:
+        Path(gate, str(x)).mkdir()
+    except FileExistsError:
+        print(f"again {x}")
+        Path("model.txt").write_text(f"retried {x}")
+        return x
+    print(f"first {x}")
+    if x % 2:
+        raise ValueError(x)
+    Path("model.txt").write_text(f"model {x}")
+    return x
+
+
+second_time.__module__ = "__main__"
+
+
+def test_a_retry_keeps_the_indices_the_labels_and_what_had_returned(here, tmp_path, capfd):
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    group = cluster(host="here")(second_time).map([str(gate)] * 6, range(10, 16))
+    before = group.results(60)
+    first, labels = group.id, [group.label(index) for index in range(6)]
+    assert [type(each) for each in before] == [int, ValueError] * 3
+    capfd.readouterr()
+
+    assert group.retry_failed() is group
+
+    assert group.results(60) == list(range(10, 16)) and group.failed == {} and group.id != first
+    assert [group.label(index) for index in range(6)] == labels
+    assert [group.logs(index) for index in (2, 3)] == ["first 12\n", "again 13\n"]
+    assert [group.files(index)[0].name for index in (2, 3)] == ["model.txt"] * 2
+    assert dict(group) == dict(enumerate(range(10, 16)))
+    said = capfd.readouterr().err
+    assert f"{group.id[:4]} second_time on here (again, of {first[:4]}): 3 items, " in said
+    assert "[4/6] " in said and "[3/6] " not in said and "clusterfn: 6/6 returned" in said
+    again = clusterfn.attach(group.id)
+    assert again.results(60) == list(range(10, 16)) and again.logs(3) == "again 13\n"
+    assert [again.label(index) for index in range(6)] == labels
+    assert clusterfn.attach(first).failed.keys() == {1, 3, 5}
+
+
+def test_what_fails_again_is_retried_again(here, tmp_path):
+    group = cluster(host="here")(divmod).map([1, 1, 1], [1, 0, 0])
+    assert group.results(60)[0] == (1, 0)
+
+    for _ in range(2):
+        results = group.retry_failed().results(60)
+        assert results[0] == (1, 0) and [type(each) for each in results[1:]] == [ZeroDivisionError] * 2
+    assert [type(each) for each in clusterfn.attach(group.id).results(60)] == [tuple, *[ZeroDivisionError] * 2]
+
+
+def test_the_files_of_each_item_come_into_a_folder_of_its_own_also_after_a_retry(here, tmp_path, monkeypatch, capfd):
+    (tmp_path / "gate").mkdir()
+    (tmp_path / "place").mkdir()
+    monkeypatch.chdir(tmp_path / "place")
+    function = cluster(host="here", outputs=["*.txt", "*.pt"])(second_time)
+
+    group = function.map([str(tmp_path / "gate")] * 3, range(3))
+    results = group.results(60)
+    made = {path.relative_to(group.outputs_to).as_posix(): path.read_text() for path in group.outputs_to.rglob("*.txt")}
+    said = capfd.readouterr().err
+
+    assert results[::2] == [0, 2] and made == {"0/model.txt": "model 0", "2/model.txt": "model 2"}
+    assert group.outputs_to == tmp_path / "place" / f"second_time-{group.id[:4]}"
+    assert f"{group.id[:4]} puts the files of item N into second_time-{group.id[:4]}/N\n" in said
+    missing = f"item 2: outputs='*.pt' matches nothing; there is model.txt: clusterfn.attach(\"{group.id}\")"
+    assert f'{missing}.download(2, "*", to=".")\n' in said
+    folder = group.outputs_to
+    assert group.retry_failed().results(60) == [0, 1, 2]
+    assert group.outputs_to == folder and (folder / "1" / "model.txt").read_text() == "retried 1"

@@ -120,6 +120,11 @@ def _check_arguments(function: object, max_configs: object, top: object, max_par
             f"a sweep needs a function decorated with @cluster, not {function!r:.60}",
             hint='write @cluster above it, or clusterfn.cluster(cores=1, host="local")(function)',
         )
+    if function.options.outputs:
+        raise ConfigError(
+            "outputs= does not go with a sweep: most files would be those of configurations that lose",
+            hint="fetch those of a trial: clusterfn.attach(trial.job).download(trial.item, pattern)",
+        )
     for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not whole and not (name == "max_configs" and value is None):

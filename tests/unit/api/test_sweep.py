@@ -150,6 +150,7 @@ def train(lr, model="small"):
         ({"configurations": {"rate": [1]}}, TypeError, r"train\(\) got an unexpected keyword argument 'rate'"),
         ({"configurations": {"model": ["a"]}}, TypeError, r"train\(\) missing 1 required positional argument: 'lr'"),
         ({"function": train.__wrapped__}, ConfigError, "decorated with @cluster"),
+        ({"function": train.with_options(outputs=["*.pt"])}, ConfigError, "outputs= does not go with a sweep"),
     ],
 )
 def test_bad_input_is_refused_before_there_is_even_a_journal(tmp_path, options, error, says):

@@ -123,11 +123,14 @@ def test_none_succeeded_counts_each_cause():
     assert caught.value.__cause__ is made.failed[0]
 
 
-def test_a_retry_whose_items_all_fail_again_collects_them_as_the_first_results_do():
-    made = ended(ValueError(1), ValueError(2))
-    state_of_group(made).backend = SimpleNamespace(spec=Group(2, 1, 1, 1, others_returned=True))  # type: ignore[assignment]
+def test_items_that_are_sent_again_end_once_more_and_the_others_stay_as_they_ended():
+    known = state_of_group(ended(1, ValueError(2), 3))
 
-    assert [str(each) for each in made.results()] == ["1", "2"]
+    again = known.with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
+
+    assert (again.id, again.status) == ("90aa000011112222", "RUNNING (2 of 3 ended: 2 returned)")
+    again.on_end(1, ItemOutcome("RETURNED", 2))
+    assert JobGroup(again).results() == [1, 2, 3] and list(known.failed) == [1]
 
 
 class Odd(Exception):
@@ -360,6 +363,7 @@ def test_an_item_that_does_nothing_for_long_is_told_once_with_how_to_see_where_i
     told = "printed nothing and used no CPU for 10 min"
     tracker = GroupTracker.__new__(GroupTracker)
     tracker.group, tracker.said_quiet = GroupState("7f3a000011112222", "f", "box", "", 3), False
+    tracker.numbers = range(3)
 
     for item in ("1", "2"):
         tracker.quiet(item, told)

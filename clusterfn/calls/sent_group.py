@@ -1,0 +1,161 @@
+"""What is done with a group that was sent: attach to it, and retry items of it.
+
+A retry is a group of its own on the host, with the items that failed. On the client it continues the first one: the
+items keep their indices and labels, and those that had returned keep their values.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import posixpath
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from clusterfn.bridge import layout
+from clusterfn.calls import console, history, job_display, remote_state, submit
+from clusterfn.calls.call import secret_values
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_tracker import GroupTracker, Retried
+from clusterfn.calls.job import SHORT
+from clusterfn.config import config_file
+from clusterfn.config.options import Options
+from clusterfn.config.spec import Group, JobSpec
+from clusterfn.errors import ClusterfnError, PayloadError
+from clusterfn.hosts import remote_files
+from clusterfn.hosts.connection import Reply, TreeFile
+from clusterfn.scheduler.base import SchedulerLimits
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.host_state import HostState
+
+_TIMEOUT_S = 60.0
+_MANY = 500
+
+
+def track(
+    session: HostState, job: JobSpec, made: GroupState, limits: SchedulerLimits, retried: Retried | None = None
+) -> GroupTracker:
+    """Make what follows a group, and let its state send failed items again."""
+    tracker = GroupTracker(session, job, made, limits, retried)
+    made.send_again = functools.partial(retry_items, tracker)
+    return tracker
+
+
+def limits_of(session: HostState, gpus: int) -> SchedulerLimits:
+    """Ask what the scheduler allows, once for each host."""
+    told: list[str] | None = session.limits
+    if told is None:
+        scheduler = session.scheduler
+        asked = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits_commands()]
+        told = session.limits = [_output(reply) for reply in asked]
+    return session.scheduler.limits(told, gpus)
+
+
+def _output(reply: Reply[Any]) -> str:
+    """Return what a command printed; "" if it failed or does not exist."""
+    try:
+        ran = reply.result(_TIMEOUT_S)
+    except ClusterfnError:
+        return ""
+    return str(ran.out.decode("utf-8", "replace")) if ran.rc == 0 else ""
+
+
+def in_words(group: Group) -> str:
+    """Say how many items a group has, and how many of them run side by side."""
+    return f"{group.count} item{'s' if group.count > 1 else ''}, {group.at_once} at a time"
+
+
+def attach(session: HostState, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
+    """Attach to the group that was sent with this spec.json, from its beginning."""
+    return JobGroup(_attached(session, spec))
+
+
+def _attached(session: HostState, spec: Mapping[str, Any]) -> GroupState:
+    job = JobSpec.from_json(spec, session.host, session.connection.facts.python)
+    count = cast(Group, job.group).count
+    folder = layout.job_dir(job.root, job.id)
+    paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.RETRIED)]
+    told, of = remote_files.read_each(session.connection, paths)
+    retried = _retried(session, job, json.loads(of)) if of else None
+    if retried is None:
+        labels = json.loads(told) if told else ()
+        made = GroupState(job.id, job.name, session.host.name, folder, count, labels=labels)
+    else:
+        made = retried.group.with_items_again(retried.numbers, job.id, folder)
+    made.sent_here, made.asked = False, job.resources
+    limits = limits_of(session, 0) if session.scheduler.has_nodes else SchedulerLimits()
+    tracker = track(session, job, made, limits, retried)
+    left = remote_state.read_group_state(session.connection, tracker.folder)
+    tracker.attach(left)
+    remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(left))
+    return made
+
+
+def _retried(session: HostState, job: JobSpec, told: Mapping[str, Any]) -> Retried | None:
+    """Attach to the try before this one; None if the host has deleted it: then the items are numbered from 0."""
+    folder = layout.job_dir(job.root, told["of"])
+    (spec,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.SPEC)])
+    if spec is None:
+        console.tell(
+            f"the host no longer has {told['of'][:SHORT]}, of which {job.id[:SHORT]} is a retry: its values are gone"
+        )
+        return None
+    earlier = _attached(session, json.loads(spec))
+    return Retried(told["items"], earlier)
+
+
+def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
+    """Send these items of a group that has ended again, with the bytes that are still on the host.
+
+    Returns:
+        The state of all items of the group, in which only these are unfinished.
+    """
+    group = old.group
+    names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
+    paths = [posixpath.join(old.folder, name) for name in names]
+    spec, script, payload, data, index = remote_files.read_each(old.connection, paths)
+    if spec is None or script is None or payload is None or data is None or index is None:
+        raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
+    job = replace(old.job, id=secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
+    told = json.loads(spec.replace(group.id.encode(), job.id.encode()))
+    files = {
+        layout.SPEC: json.dumps({**told, "group": asdict(cast(Group, job.group))}).encode(),
+        layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
+        layout.PAYLOAD: payload,
+        layout.LABELS: json.dumps([group.label(each) for each in failed]).encode(),
+        layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
+        **_select(data, json.loads(index), old.item_results.on_host(failed)),
+    }
+    if told["secrets"]:  # from this process: the host has deleted its own
+        files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(told["secrets"])))).encode()
+    made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
+    history.remember(made, config_file.load().path)
+    counted = in_words(cast(Group, job.group))
+    console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
+    tracker = track(old.session, job, made, old.limits, Retried(failed, group))
+    sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
+    folder = submit.send_folder(old.session, tracker, made, sent, [])
+    tracker.start(range(1, tracker.spec.elements + 1), [folder])
+    job_display.remember_going(made)
+    return made
+
+
+def _share_again(group: Group, count: int) -> Group:
+    """Share out those items of a group that are left."""
+    chunk = 1 if count <= _MANY else group.chunk
+    elements = min(group.elements, -(-count // chunk))
+    at_once = min(group.at_once, elements)
+    return replace(group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None)
+
+
+def _select(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, bytes]:
+    parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in wanted]
+    total, new = 0, []
+    for part in parts:
+        total += len(part)
+        new.append(total)
+    return {layout.ITEMS: b"".join(parts), layout.ITEMS_INDEX: json.dumps(new).encode()}
