@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 TEST_STAMP := .venv/.installed-for-tests
+DOCS_STAMP := .venv/.installed-for-docs
 COMMIT = $(shell git rev-parse --short HEAD)
 SCRIPTS = $(wildcard templates/*.sh)
 SHELL := /bin/bash
@@ -12,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down test test-with-lab tests-side-by-side lint test-long long-on-lab long-here \
-	bench bench-peers
+	bench bench-peers docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,3 +92,12 @@ bench: venv  ## measure again what the documentation claims
 
 bench-peers: venv  ## a thousand calls by us and by others, in ten minutes
 	$(BIN)/python -m benchmarks peers
+
+docs: $(DOCS_STAMP)  ## the documentation as a site with search, in build/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open build/docs/index.html. For search: $(PYTHON) -m http.server --directory build/docs"
+
+$(DOCS_STAMP): $(STAMP)
+	@echo "Installing mkdocs-material into .venv"
+	$(BIN)/python -m pip install -q -e '.[docs]'
+	@touch $(DOCS_STAMP)

@@ -1,0 +1,82 @@
+"""What `make docs` adds to mkdocs: the navigation of index.md, and the files of the repository to which pages link.
+
+The links in the pages are those of the repository, where people read the same pages. On the site, a link to a file
+outside docs/ leads to a copy of that file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+DECISIONS = "decisions/index.md"
+LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
+SECTION = re.compile(r"^(?:#+ |\*\*)([^*\n]+?)(?:\*\*)?$|^- .*?\]\(([^)#]+)\)", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Take the navigation from the lists of index.md; each page gets its own title."""
+    nav: list[Any] = ["index.md", {"Overview": "readme.md"}, "tutorial.md"]
+    for title, link in SECTION.findall((DOCS / "index.md").read_text(encoding="utf-8"))[1:]:
+        if title:
+            nav.append({title: []})
+        elif isinstance(nav[-1], dict) and isinstance(pages := next(iter(nav[-1].values())), list):
+            pages.append(site_path(DOCS / link))
+    config.nav = [*nav, {"Decisions": DECISIONS}, "changelog.md", "contributing.md"]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the list of decisions, and each file of the repository to which a page links."""
+    decisions = sorted((DOCS / "decisions").glob("*.md"))
+    rows = [
+        f"- [{page.read_text(encoding='utf-8').partition(chr(10))[0].lstrip('# ')}]({page.name})" for page in decisions
+    ]
+    files.append(File.generated(config, DECISIONS, content="\n".join(["# Decisions", "", *rows, ""])))
+    waiting = {ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"}
+    waiting |= {path for page in DOCS.rglob("*.md") for path in linked_outside(page)}
+    while waiting:
+        path = waiting.pop()
+        if files.get_file_from_path(site_path(path)) is None:
+            files.append(File.generated(config, site_path(path), abs_src_path=str(path)))
+            waiting |= linked_outside(path) if path.suffix == ".md" else set()
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Point links to files outside of docs/, and those of such files, to their places on the site."""
+    source = Path(page.file.abs_src_path or DOCS / DECISIONS)
+    here = Path(page.file.src_uri).parent
+
+    def moved(found: re.Match[str]) -> str:
+        target = (source.parent / found[2]).resolve()
+        if "://" in found[2] or not target.exists():
+            return found[0]
+        return found[1] + Path(os.path.relpath(site_path(target), here)).as_posix() + found[3]
+
+    return LINK.sub(moved, markdown)
+
+
+def linked_outside(page: Path) -> set[Path]:
+    """The files of the repository, outside of docs/, to which this page links."""
+    targets = ((page.parent / link).resolve() for _, link, _ in LINK.findall(page.read_text(encoding="utf-8")))
+    return {path for path in targets if path.is_file() and ROOT in path.parents and DOCS not in path.parents}
+
+
+def site_path(path: Path) -> str:
+    """The place of a file of the repository on the site."""
+    path = path.resolve()
+    if path == DOCS / "decisions":
+        return DECISIONS
+    if DOCS in path.parents:
+        return path.relative_to(DOCS).as_posix()
+    name = path.relative_to(ROOT).as_posix()
+    return name.lower() if name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md") else f"files/{name}"
