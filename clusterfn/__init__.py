@@ -120,6 +120,13 @@ _HOMES = {
 }
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%%cluster` to IPython: `%load_ext clusterfn`."""
+    from clusterfn.notebook import cell_magic
+
+    cell_magic.load(shell)
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'clusterfn' has no attribute {name!r}")

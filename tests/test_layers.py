@@ -60,6 +60,7 @@ BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's, or the table of errors is that of the library beside the bridge.
 LIBRARIES = {
     "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
+    "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/pickler.py": ["numpy"],
     "bridge/serialization/tensors.py": ["torch"],
     "bridge/serialization/indexes.py": ["faiss", "numpy"],

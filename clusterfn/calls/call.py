@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,16 +41,23 @@ _told: set[str | Path] = set()  # sentences and files that users of this process
 _NAMED = 5  # large files
 
 
-def run_call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
-    """Run the call on its host, show what it prints, and return its value or raise its exception."""
-    prepared = prepare(function, args, kwargs, options)
+def run_call(
+    function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options,
+    imports: Collection[str] = (),
+) -> R:  # fmt: skip
+    """Run the call on its host, show what it prints, and return its value or raise its exception.
+
+    Args:
+        imports: Modules that the function imports besides those that its code names.
+    """
+    prepared = prepare(function, args, kwargs, options, imports)
     try:
         value: R = _run_live(prepared, options)
     except EnvironmentBuildError as error:
         if error.stage != layout.CARDS_STAGE:
             raise
         console.tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
-        before, prepared = prepared.ready.made, prepare(function, args, kwargs, options)
+        before, prepared = prepared.ready.made, prepare(function, args, kwargs, options, imports)
         again = prepared.ready.made
         if before and again and before.id == again.id:  # what does not run on these GPUs is not sent to them again
             error.hint = (
@@ -113,11 +120,12 @@ class Prepared:
 
 
 def prepare(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
-) -> Prepared:
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options,
+    imports: Collection[str] = (),
+) -> Prepared:  # fmt: skip
     """Find the host and the environment, pack the call, and check all of it; raises as `prepare_packed`."""
     payloads.check_arguments(function, args, kwargs)
-    return prepare_packed(function, lambda target: payloads.pack(function, args, kwargs, target), options)
+    return prepare_packed(function, lambda target: payloads.pack(function, args, kwargs, target, imports), options)
 
 
 def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -> Prepared:

@@ -63,6 +63,7 @@ def pack(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     target: tuple[int, int] | None = None,
+    imports: Iterable[str] = (),
 ) -> Payload:
     """Pack the call `function(*args, **kwargs)` as bytes.
 
@@ -71,6 +72,7 @@ def pack(
         args: With these.
         kwargs: And these.
         target: (major, minor) of the Python that will run it; for another than this one's, code travels as text.
+        imports: Modules that it imports besides those that its code names.
 
     Raises:
         TypeError: The function does not take these arguments; the one that Python itself raises.
@@ -80,6 +82,8 @@ def pack(
     keep_registrations()
     apart, needs, notes = Large(), Needs(), serialization.part("pickler").notes
     notes.clear()
+    for name in imports:
+        needs.note(name)
     call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
     packed = pack_object(call, needs, target, (function, args, kwargs))
     blobs = {index: hashlib.sha256(view).hexdigest() for index, view in enumerate(packed.buffers)}
@@ -260,14 +264,15 @@ class Needs:
         if isinstance(obj, types.FunctionType):
             return self._function(obj)
         if isinstance(obj, types.ModuleType):
-            self._note(obj.__name__)
+            self.note(obj.__name__)
         else:
-            self._note(type(obj).__module__)
+            self.note(type(obj).__module__)
             if type(obj).__module__ in _NAMED_ELSEWHERE or isinstance(obj, type):
-                self._note(getattr(obj, "__module__", None))
+                self.note(getattr(obj, "__module__", None))
         return NotImplemented
 
-    def _note(self, name: object) -> None:
+    def note(self, name: object) -> None:
+        """Note a module that the call refers to; one of the user's own travels."""
         if isinstance(name, str) and name not in self.known:
             self.known.add(name)
             if not _goes_by_value(name) and user_modules.is_own(name):
@@ -278,7 +283,7 @@ class Needs:
         if found is None:
             self._by_value(function)
             return NotImplemented
-        self._note(function.__module__)
+        self.note(function.__module__)
         if found is function:
             return NotImplemented
         return serialization.part("stand_ins").plain_by_name, (function.__module__, function.__qualname__)
@@ -290,7 +295,7 @@ class Needs:
             if value is None or isinstance(value, bool):
                 self._flags[name] = value, code.co_filename, function.__globals__
         for name in imports_inside(code):
-            self._note(name or function.__globals__.get("__package__"))
+            self.note(name or function.__globals__.get("__package__"))
         if code.co_filename not in self.texts:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:

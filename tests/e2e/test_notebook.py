@@ -114,6 +114,38 @@ def test_a_submitted_job_that_a_cell_shows_receives_its_output(here, tmp_path):
     assert " talks on here: RETURNED " in head and (first, second) == ("  | epoch 1", "  | epoch <2>")
 
 
+MAGIC = (
+    "%load_ext clusterfn\ndata, count = [1, 2, 3], 0",
+    "%%cluster -i data -o total -o Point --name summed\nimport math\nclass Point:\n    x = 1\n"
+    "print('in the job')\ndisplay({'a': 1})\ntotal = math.fsum(data)\ntotal",
+    "total, Point.x",
+    "%%cluster -i data -o late,total\ntotal = 0\nif not data:\n    late = 1",
+    "total",
+    "%%cluster -i data\n\ndef f(x):\n    return x / 0\n\ndisplay('before')\nf(data[0])",
+    "%%cluster -i dta\n1",
+    "%%cluster\nprint(data, count)",
+)
+
+
+def test_a_cell_runs_on_a_host_and_its_errors_name_its_lines(here, tmp_path):
+    notebook = of_cells(*MAGIC)
+    NotebookClient(notebook, timeout=60, kernel_name="python3", allow_errors=True).execute(cwd=str(tmp_path))
+    _, ran, then, late, total, failed, unknown, unsent = (cell.outputs for cell in notebook.cells)
+
+    assert [each.data["text/plain"] for each in ran if each.output_type == "display_data"][1:] == ["{'a': 1}", "6.0"]
+    assert " summed on here " in ran[0].data["text/plain"] and "in the job\n" in [each.get("text") for each in ran]
+    assert then[0].data["text/plain"] == "(6.0, 1)"
+    assert late[-1].evalue.startswith("%%cluster -o: the cell ended without setting late")
+    assert total[0].data["text/plain"] == "0"
+    assert "'before'" in [each.get("data", {}).get("text/plain") for each in failed]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(failed[-1].traceback))
+    assert failed[-1].ename == "ZeroDivisionError"
+    assert "Cell In[6], line 7, in <module>\n    f(data[0])\n  Cell In[6], line 4, in f\n    return x / 0" in text
+    assert "no variable 'dta'; did you mean data?" in unknown[-1].evalue
+    assert "the cell uses count, data, which exist only in the notebook" in unsent[-1].evalue
+    assert "send variables: -i count -i data" in unsent[-1].evalue
+
+
 CELLS = (
     "from dataclasses import dataclass\nfrom clusterfn import cluster\nSCALE = 2",
     "@dataclass\nclass Point:\n    x: int\n    def moved(self): return Point(self.x + SCALE)",
