@@ -328,7 +328,7 @@ def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Ask
         opened = boot(transport, host, have, asker)
     except OSError as error:
         raise Unreachable(
-            f"No connection to {host.name} could be opened from here: {error}", host=host.name, retryable=True
+            f"This machine could not open a connection to {host.name}: {error}", host=host.name, retryable=True
         ) from error
     except HostError as error:
         error.host = error.host or host.name
@@ -337,11 +337,11 @@ def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Ask
         _facts(opened.hello)
     except KeyError as error:
         opened.stream.close()
-        raise HostError(f"The agent on {host.name} said hello without {error}", host=host.name) from error
+        raise HostError(f"The agent on {host.name} sent a greeting without {error}", host=host.name) from error
     except ValueError as error:
         opened.stream.close()
         raise HostError(
-            f"The agent on {host.name} said hello with facts that make no sense", host=host.name, evidence=[str(error)]
+            f"The agent on {host.name} sent an invalid greeting", host=host.name, evidence=[str(error)]
         ) from error
     return opened
 
@@ -396,8 +396,8 @@ def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
         raise _r.MalformedAnswer(f"files: {ascii(told)[:80]}")
     if _r.boolean(header, "truncated"):
         raise HostError(
-            f"{path} has more files of these names than the {len(rows)} that fit into one answer", host=host,
-            hint="give a narrower pattern, or pack them into one file on the host",
+            f"{path} has more files that match than the {len(rows)} that fit into one answer", host=host,
+            hint="use a narrower pattern, or pack them into one file on the host",
         )  # fmt: skip
     return [ListedFile(*row) for row in rows]
 

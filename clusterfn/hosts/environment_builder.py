@@ -108,7 +108,7 @@ def run_builder(
     if told and told[-1].get("stage") == "failed":
         raise build_error(told[-1], session.host.name)
     if answer.rc and not told:
-        silent = {"message": f"the builder there ended with status {answer.rc}", "evidence": lines}
+        silent = {"message": f"the builder on the host ended with status {answer.rc}", "evidence": lines}
         raise build_error(silent, session.host.name)
     return told
 
@@ -117,14 +117,14 @@ def build_error(told: BuildProgress, host: str) -> EnvironmentBuildError:
     """Make the error that a failed builder's last line describes."""
     return EnvironmentBuildError(
         message(told), host=host, stage="environment", evidence=evidence(told),
-        hint=told.get("hint") or "try again; clusterfn env list says what is there",
+        hint=told.get("hint") or "try again; clusterfn env list shows what exists",
     )  # fmt: skip
 
 
 def message(told: BuildProgress) -> str:
     """Say in a sentence why a build failed."""
     return (
-        f"the environment could not be made: {told.get('message') or told.get('text') or 'the builder gave no reason'}"
+        f"the environment could not be built: {told.get('message') or told.get('text') or 'the builder gave no reason'}"
     )
 
 

@@ -154,9 +154,9 @@ class EnvironmentResolver:
             try:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:
-                lacking.evidence = (*lacking.evidence, f"none could be made: {error.message}", *error.evidence)
+                lacking.evidence = (*lacking.evidence, f"none could be built: {error.message}", *error.evidence)
                 by_pip = f"python{'.'.join(map(str, CALLER))} -m venv ~/v"
                 if spec.pip:
                     by_pip += f"; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"
-                lacking.hint = f'{error.hint}; or make one on the host ({by_pip}) and name it: environment="venv:~/v"'
+                lacking.hint = f'{error.hint}; or create one on the host ({by_pip}) and set environment="venv:~/v"'
                 raise lacking from error

@@ -254,7 +254,7 @@ class HostState:
         self._has_warned = True
         return (
             f"logind on {self.host.name} ends your processes when you log out, so jobs end with the connection; "
-            f"`clusterfn check {self.host.name}` says what to ask the administrator for"
+            f"`clusterfn check {self.host.name}` shows what to ask the administrator for"
         )
 
     def _reject_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:

@@ -68,7 +68,7 @@ def list_files(
         if not match(entry.name):
             raise ClusterfnError(
                 f"the host names a file {entry.name!r}, which {pattern!r} does not match; nothing was fetched",
-                hint="its answer cannot be trusted: ask the administrator of the host whether it was tampered with",
+                hint="its answer cannot be trusted: ask the host's administrator whether it was tampered with",
             )
     return [RemoteFile(entry.name, entry.size) for entry in entries]
 
@@ -142,11 +142,11 @@ def fetch(
     if not found:
         there = [file.name for file in list_files(connection, folder, item=item)]
         who, called = ("the job", "job.download(") if item is None else (f"item {item}", f"group.download({item}, ")
-        call = f'{called}"{_pattern_of(there)}", to=".") fetches what there is'
+        call = f'{called}"{_pattern_of(there)}", to=".") fetches what it left'
         error = NothingMatches(
             f"{who} left no file that matches {pattern!r}",
             evidence=there[:_NAMED] or ["the function left no files in its folder"],
-            hint=call if there else "relative paths in the function are taken from its own folder",
+            hint=call if there else "relative paths in the function start at its own folder",
         )
         error.there = tuple(there)
         raise error
@@ -206,7 +206,7 @@ def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = 
         whose = "the job" if item is None else "the item"
         return f"{what} matches nothing: the function left no files in {whose}'s own folder"
     left = _listed(error.there[:_NAMED], len(error.there))
-    return f'{what} matches nothing; there is {left}: {attach}"{_pattern_of([*error.there])}", to=".")'
+    return f'{what} matches nothing; the job left {left}: {attach}"{_pattern_of([*error.there])}", to=".")'
 
 
 def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:
@@ -268,5 +268,5 @@ def safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[s
         set(part) & set('\\:*?"<>|') or part.endswith((".", " ")) or _DEVICES.fullmatch(part) for part in parts
     )
     if not parts or ".." in parts or name.startswith("/") or "\0" in name or odd:
-        raise ClusterfnError(f"the host names a file {name!r}, which would lie outside the chosen folder")
+        raise ClusterfnError(f"the host names a file {name!r}, which would be outside the chosen folder")
     return parts

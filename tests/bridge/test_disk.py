@@ -166,7 +166,7 @@ def test_a_map_onto_a_full_disk_ends_names_the_disk_and_leaves_no_temporaries(ow
     with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/") as caught:
         group.results()
 
-    assert "KB free" in caught.value.evidence[-1] and "free some there" in (caught.value.hint or "")
+    assert "KB free" in caught.value.evidence[-1] and "free some (old jobs are in" in (caught.value.hint or "")
     assert [path for path in Path(group.folder).rglob(".*")] == []
     assert [info.state for info in clusterfn.jobs()].count("PENDING") == 1, "what is there can still be listed"
 

@@ -640,7 +640,7 @@ def test_a_python_that_is_not_there_is_named_with_the_setting(tmp_path: Path) ->
     with pytest.raises(HostError, match="No Python of at least 3.6 was found on here") as caught:
         connect(host)
 
-    assert caught.value.evidence == ("looked at: /no/such/python3",)
+    assert caught.value.evidence == ("searched: /no/such/python3",)
     assert "python: /path/to/python3 under host here (clusterfn.yml:7)" in (caught.value.hint or "")
 
 

@@ -111,7 +111,7 @@ def test_auto_goes_by_paramiko_where_a_code_is_wanted(totp: Any, person: Person,
 def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts: Counted, way: str) -> None:
     wrong = Person(lambda: "000000")
 
-    with pytest.raises(AuthenticationError, match="accepts the key of cfsecond, and refused the rest") as caught:
+    with pytest.raises(AuthenticationError, match="accepts the key of cfsecond, but rejected the rest") as caught:
         transport_for(totp(way, "NumberOfPasswordPrompts 2")).open("true", wrong)
 
     question = "(cfsecond@127.0.0.1) Verification code: "
@@ -233,7 +233,7 @@ def test_without_a_terminal_nothing_is_asked(totp: Any, prompts: Counted, stdin:
     os.close(reader)
     os.close(writer)
 
-    assert "but wants a password (or a code) besides" in ran.stdout
+    assert "but also wants a password (or a code)" in ran.stdout
     assert "clusterfn login totp-second" in ran.stdout
     assert prompts() == 0
 
@@ -474,7 +474,9 @@ def test_a_session_too_many_is_told_as_that(lab: Any, totp: Any) -> None:
     other = transport_for(host)
     beside = other.open("cat")  # a key was enough for the login, so it is for one more
     held_connections.write_record(replace(made, asked=True))
-    with pytest.raises(Unreachable, match=r"The held connection to 127.0.0.1:22025 takes no further session") as caught:
+    with pytest.raises(
+        Unreachable, match=r"The held connection to 127.0.0.1:22025 accepts no further session"
+    ) as caught:
         transport_for(host).open("true")
 
     assert (first.via, other.via) == (VIA, "paramiko")
@@ -567,7 +569,11 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
         cable.cut()
         until(lambda: "again" in job.reason or "needs you" in job.reason)
         cable.refuse(refusing=False)
-        until(lambda: job.reason == "connection to totp-second needs you: clusterfn login totp-second; your jobs go on")
+        until(
+            lambda: (
+                job.reason == "connection to totp-second needs you: clusterfn login totp-second; your jobs keep running"
+            )
+        )
         with pytest.raises(AuthenticationError, match="connection to totp-second needs you"):
             job.logs()
         gate.touch()

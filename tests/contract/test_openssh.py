@@ -44,9 +44,9 @@ def by_ssh(lab: Any, tmp_path: Path) -> MakeHost:
     ("alias", "kind", "sentence"),
     [
         ("unknown-key", HostKeyError, r"The host key of unknown-key \(127.0.0.1:22006\) is unknown"),
-        ("changed-key", HostKeyError, r"The host key of changed-key \(127.0.0.1:22006\) is another one than before"),
+        ("changed-key", HostKeyError, r"The host key of changed-key \(127.0.0.1:22006\) has changed"),
         ("wrong-user-key", AuthenticationError, "127.0.0.1:22006 did not let cfbash in"),
-        ("twofactor-bash", AuthenticationError, "127.0.0.1:22023 accepts the key of cfbash, but wants a password"),
+        ("twofactor-bash", AuthenticationError, "127.0.0.1:22023 accepts the key of cfbash, but also wants a password"),
         ("refused", Unreachable, "127.0.0.1:22099 refused the connection"),
         ("no-such-name", Unreachable, "The name no-such-name.invalid of host no-such-name cannot be resolved"),
         ("forced-bash", HostError, "did not start the agent: it ended with exit status 1"),
@@ -81,7 +81,7 @@ def test_no_is_not_followed_for_an_unknown_key(by_ssh: MakeHost) -> None:
 
 
 def test_an_sshd_with_no_common_cipher_is_named(by_ssh: MakeHost) -> None:
-    with pytest.raises(HostError, match="127.0.0.1:22026 and the ssh of this machine know no common algorithm"):
+    with pytest.raises(HostError, match="127.0.0.1:22026 and the ssh of this machine have no algorithm in common"):
         connect(by_ssh("chacha-bash", "Host chacha-bash\nCiphers aes128-ctr"))
 
 
@@ -122,7 +122,7 @@ def test_the_key_of_a_jump_host_is_checked_too(by_ssh: MakeHost) -> None:
 
 
 def test_a_jump_host_that_cannot_reach_the_next_is_told(by_ssh: MakeHost) -> None:
-    with pytest.raises(Unreachable, match="refused what came next"):
+    with pytest.raises(Unreachable, match="rejected the next step"):
         connect(by_ssh("refused", "Host refused\nProxyJump py36-dash"))
 
 
@@ -157,7 +157,7 @@ def test_an_open_master_is_used_and_stays_open(master: MakeHost, connect_to: Con
 
 @pytest.mark.parametrize(
     ("alias", "via"),
-    [("chacha-bash", "openssh (paramiko and the host know no common algorithm)"), ("py38-bash", "paramiko")],
+    [("chacha-bash", "openssh (paramiko and the host have no algorithm in common)"), ("py38-bash", "paramiko")],
 )
 def test_auto_says_by_what_it_went(by_ssh: MakeHost, connect_to: Connect, alias: str, via: str) -> None:
     assert connect_to(by_ssh(alias, transport="auto")).via == via
@@ -166,7 +166,7 @@ def test_auto_says_by_what_it_went(by_ssh: MakeHost, connect_to: Connect, alias:
 def test_auto_takes_ssh_for_what_paramiko_does_not_do(by_ssh: MakeHost, connect_to: Connect) -> None:
     there = connect_to(by_ssh("py38-bash", "Host py38-bash\nKnownHostsCommand /bin/true", "auto"))
 
-    assert there.via == "openssh (paramiko does not do knownhostscommand /bin/true)"
+    assert there.via == "openssh (paramiko does not support knownhostscommand /bin/true)"
 
 
 def test_check_says_by_what_and_why(by_ssh: MakeHost, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
@@ -179,7 +179,7 @@ def test_check_says_by_what_and_why(by_ssh: MakeHost, tmp_path: Path, monkeypatc
     main(["check", "--no-job", "chacha-bash"])
 
     said = capsys.readouterr().out
-    assert re.search(r"PASS  connection .* s, by openssh \(paramiko and the host know no common algorithm\)", said)
+    assert re.search(r"PASS  connection .* s, by openssh \(paramiko and the host have no algorithm in common\)", said)
 
 
 def test_a_session_that_is_cut_off_tells_why(by_ssh: MakeHost) -> None:

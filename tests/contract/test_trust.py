@@ -225,4 +225,4 @@ def test_this_machine_has_no_key(hosts: Lines, capsys: Any) -> None:
     hosts()
 
     assert main(["trust", "local"]) == 2
-    assert "is not reached by ssh" in capsys.readouterr().err
+    assert "which needs no ssh" in capsys.readouterr().err

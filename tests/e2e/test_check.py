@@ -87,7 +87,7 @@ def test_a_python_that_is_not_there(check):
     said, mends = ended(check("py36", "python: /nowhere/python3"), "FAIL", "python")
 
     assert said == "No Python of at least 3.6 was found on py36"
-    assert mends.startswith("name one by python: /path/to/python3 under host py36")
+    assert mends.startswith("set python: /path/to/python3 under host py36")
 
 
 def test_a_host_without_python3_in_its_path(check):

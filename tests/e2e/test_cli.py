@@ -491,13 +491,13 @@ def test_check_shows_what_an_rc_file_prints(folder, run, lab):
         ("changed-key", "host key", "ssh-keygen -R"),
         ("wrong-user-key", "login", "IdentityFile"),
         ("twofactor-bash", "login", "clusterfn login twofactor-bash"),
-        ("refused", "connection", "is sshd running there, and is 22099 its port?"),
+        ("refused", "connection", "check that sshd is running and that its port is 22099;"),
         ("no-such-name", "name", "`HostName no-such-name.invalid` of no-such-name in /opt/clusterfn-lab/client/ssh_co"),
         ("forced-bash", "python", "an rc file must not exit"),
         ("py36-exit", "python", "py36-exit 'echo hello'` prints hello"),
         ("py36-exit", "python", 'look for "exit" in ~/.bashrc'),
         ("py36-nologin", "python", "ask the administrator for a login shell"),
-        ("py36-ro", "root", "a folder that you may write to"),
+        ("py36-ro", "root", "a folder that you can write to"),
     ],
 )
 def test_check_names_the_step_that_fails_and_its_remedy(folder, run, lab, alias, step, remedy):
@@ -522,7 +522,7 @@ def test_check_of_a_root_whose_variable_is_unset_there(folder, run, lab):
     ran = run("check", "--no-job", "tensor01")
 
     assert re.search("^FAIL  root +[$]SCRATCH is not set in a non-interactive shell of tensor01$", ran.stdout, re.M)
-    assert "write the path in full (`ssh " in ran.stdout
+    assert "write the full path (`ssh " in ran.stdout
 
 
 @pytest.fixture

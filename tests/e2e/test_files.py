@@ -211,7 +211,7 @@ def test_outputs_that_are_not_there_are_told_and_the_value_stays(hosts, capsys):
 
     assert wait_in_this_thread(job) == 7
     assert (
-        f"clusterfn: outputs='*.pt' matches nothing; there is out.txt: "
+        f"clusterfn: outputs='*.pt' matches nothing; the job left out.txt: "
         f'clusterfn.attach("{job.id}").download("*", to=".")\n'
     ) in capsys.readouterr().err
 

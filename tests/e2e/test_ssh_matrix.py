@@ -225,15 +225,15 @@ class Refusal:
 PLACE = r"[\d.]+:\d+"
 NOT_IN = f"{PLACE} did not let cfbash in"
 LATE = f"{PLACE} (did not answer within 1 s|cannot be reached)"
-MUTE = f"{PLACE} took the connection, but did not answer within 1 s"
-NO_MORE = f"{PLACE} let cfbash in but refused what came next"
-CHANGED = "The host key .* is another one than before"
-NOT_SIGNED = "The host key .* is (unknown|left to an authority, which paramiko cannot ask)"
+MUTE = f"{PLACE} accepted the connection, but did not answer within 1 s"
+NO_MORE = f"{PLACE} let cfbash in but rejected the next step"
+CHANGED = "The host key .* has changed"
+NOT_SIGNED = "The host key .* (is unknown|needs an authority, which paramiko cannot check)"
 REFUSALS = {
     "an unknown name": Refusal("no-such-name", errors.Unreachable, "The name .* cannot be resolved", "or VPN"),
-    "no listener": Refusal("refused", errors.Unreachable, f"{PLACE} refused the connection", "is 22099 its port?"),
+    "no listener": Refusal("refused", errors.Unreachable, f"{PLACE} refused the connection", "its port is 22099"),
     "a stopped sshd": Refusal("", errors.Unreachable, MUTE, "its sshd may be stopped or overloaded", stopped),
-    "a pulled cable": Refusal("", errors.Unreachable, LATE, "check network and VPN", pulled),
+    "a pulled cable": Refusal("", errors.Unreachable, LATE, "check your network and VPN", pulled),
     "MaxStartups": Refusal(
         "onestartup-bash", errors.Unreachable, f"{PLACE} closed the connection at once", "(MaxStartups)", taken
     ),

@@ -128,7 +128,7 @@ except ConfigError as error:
     message, host, hint = run("win32", text)
 
     assert (message, host) == ("Jobs cannot run on a Windows machine itself", "local")
-    assert "name a Linux host in clusterfn.yml" in hint and "WSL" in hint
+    assert "add a Linux host to clusterfn.yml" in hint and "WSL" in hint
 
 
 def test_windows_has_no_control_master(run: Run, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Agen
         late = f"did not answer within {HELLO_S:g} s" if passed.is_set() else f"ended: {stream.cause()}"
         raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
     if answer[0]["id"] != HELLO_ID or not answer[0].get("end"):
-        raise no_frame("it is no answer to the first request", repr(answer[0]).encode())
+        raise no_frame("it is not an answer to the first request", repr(answer[0]).encode())
     if not answer[0].get("ok"):
         raise error_of(host, answer[0]["error"])
     return AgentStream(stream, reader, answer[0], printed[:NOISE_SHOWN].decode(errors="replace"))
@@ -196,8 +196,8 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
         return HostError(
             f"No Python of at least 3.6 was found on {host.name}",
             host=host.name,
-            evidence=[f"looked at: {looked}", *unusable, *evidence],
-            hint=f"name one by python: /path/to/python3 under host {host.name} ({host.source})",
+            evidence=[f"searched: {looked}", *unusable, *evidence],
+            hint=f"set python: /path/to/python3 under host {host.name} ({host.source})",
         )
     if NO_LOGIN.search(text):
         return HostError(
@@ -213,8 +213,8 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
         message = f"The login shell on {host.name} did not start the agent: {cause}"
     config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
     command = f"ssh {config}{host.address} 'echo hello'" if host.address else "/bin/sh -c 'echo hello'"
-    hint = f"see whether `{command}` prints hello; an rc file must not exit, wait or start another shell for "
-    hint += 'commands: look for "exit" in ~/.bashrc there'
+    hint = f"check that `{command}` prints hello; an rc file must not exit, wait or start another shell for "
+    hint += 'commands: look for "exit" in ~/.bashrc of the host'
     return HostError(message, host=host.name, evidence=evidence, hint=hint)
 
 

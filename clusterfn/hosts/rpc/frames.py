@@ -77,22 +77,22 @@ def _header(text: bytes) -> Header:
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise no_frame(f"its header is no JSON: {error}", text) from error
+        raise no_frame(f"its header is not JSON: {error}", text) from error
     if not isinstance(header, dict) or not isinstance(header.get("id"), int):
         raise no_frame("it names no request", text)
     failure = header.get("error")
     is_error = isinstance(failure, dict) and all(isinstance(failure.get(name), str) for name in ("kind", "message"))
     if header.get("end") and header.get("ok") is not True and not is_error:
-        raise no_frame("it ends well or with an error, and this does neither", text)
+        raise no_frame("it must end with success or an error, and does neither", text)
     return header
 
 
 def no_frame(why: str, seen: bytes | bytearray) -> HostError:
     """Return the error for what is no frame, with its first bytes."""
     return HostError(
-        f"The host sent what is no frame: {why}",
+        f"The host sent an invalid frame: {why}",
         evidence=[repr(bytes(seen[:SHOWN]))],
-        hint="see whether something on the host writes into the connection, such as a program that an rc file started",
+        hint="check whether something on the host writes into the connection, such as a program started by an rc file",
         retryable=True,
     )
 
@@ -103,16 +103,14 @@ def error_of(host: Host, data: Header) -> HostError:
     path = path if isinstance(path, str) else ""
     root = f"set root: of host {host.name} ({host.source}) to"
     where = f" ({path})" if path else ""
-    error = HostError(f"{host.name} did not do what was asked{where}: {said}", host=host.name)
+    error = HostError(f"{host.name} could not carry out the request{where}: {said}", host=host.name)
     if kind == "full":
         error = _full(host, data, path)
     elif kind == "denied":
-        message = f"{path or 'A file'} on {host.name} may not be used: {said}"
-        error = HostError(message, host=host.name, hint=f"{root} a folder that you may write to")
+        message = f"{path or 'A file'} on {host.name} cannot be used: {said}"
+        error = HostError(message, host=host.name, hint=f"{root} a folder that you can write to")
     elif kind == "refused":
-        hint = (
-            f"{root} a folder below your home; if you trust who may write there, name the user or the group in owners:"
-        )
+        hint = f"{root} a folder in your home; if you trust who can write to it, name that user or group in owners:"
         own = f"run `chmod go-w {path}` on {host.name}"
         message = f"{path} on {host.name} is not safe to use: {said}"
         error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
@@ -126,7 +124,7 @@ def error_of(host: Host, data: Header) -> HostError:
             f"{unset[0]} is not set in a non-interactive shell of {host.name}",
             host=host.name,
             evidence=[f"root: {host.root} ({host.source})"],
-            hint=f"write the path in full ({log_in}`echo {unset[0]}` in a login shell shows it)",
+            hint=f"write the full path ({log_in}`echo {unset[0]}` in a login shell shows it)",
         )
     error.kind, error.path = kind, path
     return error
@@ -140,7 +138,7 @@ def _full(host: Host, data: Header, path: str) -> HostError:
         f"No space is left on {host.name} for {path}",
         host=host.name,
         evidence=[data["message"], *([seen] if seen else [])],
-        hint=f"free some there (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"
+        hint=f"free some (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"
         f" ({host.source}) to a larger file system",
         retryable=True,
     )

@@ -147,7 +147,7 @@ class Link:
                 listener(self.state)
             except BaseException:  # noqa: BLE001 - the caller's own function: the others and the reader continue
                 host = self.host.name
-                _log.exception("a listener failed when it was told that the connection to %s is %s", host, name)
+                _log.exception("a listener failed when notified that the connection to %s is %s", host, name)
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
@@ -207,7 +207,7 @@ class Link:
         request = self._requests.get(header["id"])
         if request is None:
             if not 0 < header["id"] <= self._requests.last and header["id"] != PING_ID:
-                raise no_frame("it answers what nobody asked", repr(header).encode())
+                raise no_frame("it answers an unknown request", repr(header).encode())
             return  # the answer to what has been cancelled, or to a ping
         if header.get("end"):
             self._end(request, header, body)
@@ -238,7 +238,7 @@ class Link:
         self.cancel(request.id)
 
     def _senseless(self, request: OpenRequest[Any], odd: BaseException) -> ClusterfnError:
-        return self._wrap(odd, f"{self.host.name} answered `{request.do}` with what makes no sense")
+        return self._wrap(odd, f"{self.host.name} sent an invalid answer to `{request.do}`")
 
     def _wrap(self, error: BaseException, message: str) -> ClusterfnError:
         if isinstance(error, ClusterfnError):
@@ -346,7 +346,7 @@ class Link:
         with self.line.changed:
             if self.line.over is not None:
                 return
-            over = self.line.over = self._wrap(error, f"The connection to {self.host.name} broke here")
+            over = self.line.over = self._wrap(error, f"The connection to {self.host.name} broke on this machine")
             if isinstance(over, HostError):
                 over.kind = over.path = ""  # what the host refused is a connection, and none of these requests
             self.line.connected = False

@@ -61,7 +61,7 @@ class Reply(Generic[T]):
             return
         if os.getpid() != self._pid:
             raise HostError(
-                f"The answer of {self._host} to `{self._asked}` comes to process {self._pid}, which forked this one",
+                f"The answer of {self._host} to `{self._asked}` goes to process {self._pid}, which forked this one",
                 host=self._host,
                 hint="connect again in this process, or start it with the spawn method",
             )
@@ -75,7 +75,7 @@ class Reply(Generic[T]):
             raise Unreachable(
                 f"{self._host} did not answer `{self._asked}` within {timeout_s:g} s",
                 host=self._host,
-                hint="try again; then look at the load of the host and of its file systems",
+                hint="try again; then check the load of the host and of its file systems",
                 retryable=True,
             )
 

@@ -76,18 +76,18 @@ def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, s
     shared = [each for each in usable if each.shared]
     home = next((each for each in usable if each.name == _HOME), None)
     if has_nodes and not shared:
-        why = "none here is a network file system as far as its kind tells; compute nodes must see it"
-        return (home, f"the home; {why}") if home else None
+        why = "clusterfn found no network file system; compute nodes must see this folder"
+        return (home, f"home; {why}") if home else None
     candidates = shared if has_nodes else usable
     if home in candidates and home is not None:
         bytes_, files = home.room_bytes, home.room_files
         if (bytes_ is None or bytes_ >= PLENTY_BYTES) and (files is None or files >= PLENTY_FILES):
-            return home, f"the home has plenty: {_room(home)}"
+            return home, f"home has plenty of space: {_room(home)}"
     best = max(candidates, key=_rank, default=None)
     if best is None:
         return None
-    other = "" if home is None or best is home else f"; the home has {_room(home)}"
-    return best, f"it has most room: {_room(best)}{other}"
+    other = "" if home is None or best is home else f"; home has {_room(home)}"
+    return best, f"it has the most space: {_room(best)}{other}"
 
 
 def _rank(volume: Volume) -> tuple[bool, bool, int]:

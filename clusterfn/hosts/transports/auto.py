@@ -58,7 +58,7 @@ class AutoTransport:
 
     def _reason(self) -> str:
         if self._mismatch:
-            return "paramiko and the host know no common algorithm"
+            return "paramiko and the host have no algorithm in common"
         settings = resolve(self.host)
         if openssh.has_master(settings):
             return "a ControlMaster is open"
@@ -68,7 +68,7 @@ class AutoTransport:
 def needs_ssh(settings: Settings) -> str:
     """Return what the configuration asks for and paramiko cannot do; empty if nothing."""
     if settings.unmet:
-        return f"paramiko does not do {settings.unmet[0]}"
+        return f"paramiko does not support {settings.unmet[0]}"
     for path in settings.identity_files:
         with contextlib.suppress(OSError):
             public = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace")

@@ -67,8 +67,8 @@ def scratch_folder(prefix: str) -> Path:
 def unwritable(error: OSError) -> ConfigError:
     """Return the error for a folder that cannot be made or written to."""
     return ConfigError(
-        f"{_runtime_path()}, where sockets and records of logins lie, cannot be written to: {error.strerror}",
-        hint=f"mend that, or set {VARIABLE} to another folder of your own with a short path",
+        f"{_runtime_path()}, which holds the sockets and records of logins, cannot be written to: {error.strerror}",
+        hint=f"fix that, or set {VARIABLE} to another folder of your own with a short path",
     )
 
 
@@ -89,7 +89,7 @@ def _refuse_shared(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ConfigError(
-            f"{path} is not a folder of yours alone, and connections that are logged in must lie in one",
+            f"{path} is not private to you, and connections that are logged in need a private folder",
             evidence=[f"owner {found.st_uid}, mode {stat.filemode(found.st_mode)}"],
             hint=f"remove it, or set {VARIABLE} to a folder of your own with a short path",
         )

@@ -107,9 +107,9 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
     if len(known) < len(remembered) and not trusted:
         # an authority may have signed this key: paramiko cannot check that
         places = [f"authority:  {entry.place}" for entry in remembered if entry.marker == AUTHORITY]
-        hint = "use transport: auto or openssh, which need the system's ssh; or take this very key: "
+        hint = "use transport: auto or openssh, which need the system's ssh; or trust this key: "
         hint += f"clusterfn trust {host_name}"
-        message = f"The host key of {host_name} ({settings.place}) is left to an authority, which paramiko cannot ask"
+        message = f"The host key of {host_name} ({settings.place}) needs an authority, which paramiko cannot check"
         raise _error(message, host_name, shown, places, hint)
     same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
     raise (changed if same_kind else unknown)(settings, host_name, shown, same_kind)
@@ -126,8 +126,8 @@ def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Know
     once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
     file = next((each for each in _FILES if each in shown.split()[0]), "ed25519")
     there = f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub"
-    hint = f"compare the fingerprint with what the administrator says (or with `{there}`, run on that machine itself), "
-    hint += f"then: clusterfn trust {host_name} (by hand: {once} true)"
+    hint = f"compare the fingerprint with the administrator's (or with `{there}`, run on that machine itself), "
+    hint += f"then: clusterfn trust {host_name} (or by ssh: {once} true)"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
     return _error(message, host_name, shown, [f"not in: {files}"], hint)
 
@@ -137,9 +137,9 @@ def changed(settings: Settings, host_name: str, shown: str, known: Sequence[Know
     remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in known]
     file = known[0].place.rpartition(":")[0] if known else "FILE"
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
-    hint = "somebody may be listening in between; if the host was installed anew, ask its administrator for the "
-    hint += f"fingerprint, then: clusterfn trust {host_name} --replace (by hand: {forget})"
-    message = f"The host key of {host_name} ({settings.place}) is another one than before"
+    hint = "someone may be intercepting the connection; if the host was reinstalled, ask its administrator for the "
+    hint += f"fingerprint, then: clusterfn trust {host_name} --replace (or by ssh-keygen: {forget})"
+    message = f"The host key of {host_name} ({settings.place}) has changed"
     return _error(message, host_name, shown, remembered, hint)
 
 

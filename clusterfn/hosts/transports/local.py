@@ -56,10 +56,10 @@ class ProcessStream:
         try:
             while rest:
                 if self._closed:
-                    raise BrokenPipeError("the stream was closed here")
+                    raise BrokenPipeError("this process closed the stream")
                 rest = rest[os.write(self._in.fileno(), rest) :]
         except ValueError as error:  # of a closed file
-            raise BrokenPipeError("the stream was closed here") from error
+            raise BrokenPipeError("this process closed the stream") from error
 
     def close(self) -> None:
         self._close(PATIENCE_S)
@@ -127,6 +127,6 @@ class LocalTransport:
             raise ConfigError(
                 "Jobs cannot run on a Windows machine itself",
                 host=self.host,
-                hint="name a Linux host in clusterfn.yml (address: NAME, scheduler: bare), or run this inside WSL",
+                hint="add a Linux host to clusterfn.yml (address: NAME, scheduler: bare), or run this inside WSL",
             )
         return ProcessStream(["/bin/sh", "-c", command])

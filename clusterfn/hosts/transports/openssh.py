@@ -66,7 +66,7 @@ class OpensshTransport:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
         if not has_ssh():
             raise ConfigError(
-                f"transport: openssh of host {self.host.name} needs an ssh, and there is none here",
+                f"transport: openssh of host {self.host.name} needs an ssh, and this machine has none",
                 host=self.host.name,
                 evidence=[self.host.source],
                 hint="install OpenSSH's client, or use transport: paramiko",
@@ -215,7 +215,7 @@ class AskPass:
         self.spent_s = 0.0
         self.count = 0
         if sys.platform == "win32":
-            raise NotImplementedError("ssh is not made to ask on Windows")
+            raise NotImplementedError("clusterfn cannot answer ssh's questions on Windows")
         self._folder = held_connections.scratch_folder("ask-")
         self._listener = socket.socket(socket.AF_UNIX)
         program, address = self._folder / "ask", str(self._folder / "s")

@@ -185,7 +185,7 @@ def meet(
     """
     refuse_unmet(host, settings)
     if len(hops) > HOPS:
-        raise HostError(f"The way to {host.name} has more than {HOPS} hops", host=host.name, hint="mend its ProxyJump")
+        raise HostError(f"The path to {host.name} has more than {HOPS} hops", host=host.name, hint="fix its ProxyJump")
     if via is None and settings.proxy_jump:
         via = _through(host, settings, hops, asker)
     with _translated(host, settings):
@@ -263,7 +263,7 @@ def _socket(host: Host, settings: Settings) -> Any:
 def _proxy(host: Host, command: str) -> socket.socket:
     """Start a ProxyCommand; return a socket connected to its standard input and output."""
     if sys.platform == "win32":
-        raise HostError("ProxyCommand is not done on Windows", host=host.name, hint="use ProxyJump")
+        raise HostError("ProxyCommand is not supported on Windows", host=host.name, hint="use ProxyJump")
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
         ["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
@@ -303,7 +303,7 @@ def _translated(host: Host, settings: Settings) -> Iterator[None]:
         if isinstance(error, socket.gaierror):
             raise ssh_errors.unresolved(host, settings, settings.hostname, evidence) from error
         if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
-            hint = "the host's sshd is too old or too narrow for paramiko; use transport: openssh (needs the system's "
+            hint = "the host's sshd is too old or too strict for paramiko; use transport: openssh (needs the system's "
             hint += "ssh), or let its administrator allow rsa-sha2-256 and aes-ctr"
             ours = f"paramiko {paramiko.__version__}"
             raise ssh_errors.no_common(host, settings.place, ours, evidence, hint) from error

@@ -187,7 +187,7 @@ def _from_file(
         yield from _certified(path, settings, None)
     except ENCRYPTED:
         if asker is None:
-            tried.words.append(f"{path}: has a passphrase, and no agent holds it (ssh-add {path})")
+            tried.words.append(f"{path}: has a passphrase, and no agent has it (ssh-add {path})")
         else:
             tried.locked.append(lambda: _unlocked(path, settings, tried, asker))
     except UNREADABLE as error:

@@ -53,13 +53,13 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
     if not can_hold(host):
         if sys.platform == "win32":
             message = "Windows's ssh cannot hold a connection for all programs: it has no ControlMaster"
-            hint = "use clusterfn inside WSL; without it each program asks you for itself"
+            hint = "use clusterfn inside WSL; otherwise you log in for each program"
         elif openssh.has_ssh():
             message = f"transport: paramiko of host {host.name} cannot hold a connection: only the system's ssh can"
             raise ConfigError(message, host=host.name, evidence=[host.source], hint="use transport: auto or openssh")
         else:
-            message = "A connection is held by the system's ssh, and there is none on this machine"
-            hint = "install OpenSSH's client; without it each program asks you for itself"
+            message = "Holding a connection needs the system's ssh, and this machine has none"
+            hint = "install OpenSSH's client; otherwise you log in for each program"
         raise ConfigError(message, host=host.name, hint=hint)
     before = find_held(settings)
     if before is not None:
@@ -75,7 +75,7 @@ def _stuck(each: HeldConnection) -> HostError:
         f"Process {each.pid}, which holds the connection to {each.host}, does not answer",
         host=each.host,
         evidence=[each.address],
-        hint=f"if it was stopped: kill -CONT {each.pid}; else end it: kill -9 {each.pid}",
+        hint=f"if it was stopped: kill -CONT {each.pid}; otherwise end it: kill -9 {each.pid}",
     )
 
 
@@ -132,7 +132,7 @@ def is_held(host: Host) -> bool:
 
 def _by_ssh(host: Host) -> Settings:
     if not host.address:
-        raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
+        raise ConfigError(f"{host.name} is this machine, which needs no ssh", host=host.name)
     return resolve(host)
 
 

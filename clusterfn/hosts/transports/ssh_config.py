@@ -177,7 +177,7 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
         return
     name = settings.unmet[0].split()[0]
     raise ConfigError(
-        f"The ssh configuration of host {host.name} asks for {name}, which paramiko does not do",
+        f"The ssh configuration of host {host.name} asks for {name}, which paramiko does not support",
         host=host.name,
         evidence=settings.unmet,
         hint=f"use transport: openssh (needs the system's ssh), leave {name} out for this host, or give it a file of "
@@ -197,7 +197,7 @@ def _asked(host: Host, wanted: Address, config: str | None) -> Options:
             f"ssh did not resolve its configuration for {wanted.name} within {SSH_G_TIMEOUT_S:g} s",
             host=host.name,
             evidence=[f"still running: {shlex.join(argv)}"],
-            hint="run that command: a program of `Match exec` may hang, or CanonicalizeHostname may wait for DNS",
+            hint="run that command: a `Match exec` program may hang, or CanonicalizeHostname may wait for DNS",
             retryable=True,
         ) from None
     if ran.returncode:
@@ -205,7 +205,7 @@ def _asked(host: Host, wanted: Address, config: str | None) -> Options:
             f"ssh cannot read its configuration for {wanted.name}",
             host=host.name,
             evidence=ran.stderr.splitlines()[-5:],
-            hint=f"mend it until `{' '.join(argv)}` works",
+            hint=f"fix it until `{' '.join(argv)}` works",
         )
     options: Options = {}
     for line in ran.stdout.splitlines():

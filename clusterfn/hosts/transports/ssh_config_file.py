@@ -44,7 +44,7 @@ def read(host: Host, name: str, given: Options, config: str | None) -> Options:
     from paramiko.config import SSHConfig
 
     if config is not None and not Path(config).is_file():
-        raise ConfigError(f"{config} is not there", host=host.name, hint="correct ssh_config: of the host")
+        raise ConfigError(f"{config} does not exist", host=host.name, hint="correct ssh_config: of the host")
     reader = SSHConfig()
     reader.TOKENS_BY_CONFIG_KEY = {}  # tokens are expanded by our caller, as those in the answer of `ssh -G` are
     reader.parse([f"{key} {value}" for key, values in given.items() for value in values])
@@ -80,7 +80,7 @@ def _accepted(host: Host, path: Path, number: int, line: str, keyword: str, valu
     except (SSHException, ValueError) as error:
         problem = f"cannot be understood: {error}"
     if problem:
-        hint = "install OpenSSH's client, write the line otherwise, or give the host a file of its own by ssh_config:"
+        hint = "install OpenSSH's client, rewrite the line, or give the host a file of its own with ssh_config:"
         raise ConfigError(f"{path}:{number} {problem}", host=host.name, evidence=[line.strip()], hint=hint)
     # the first of the two proxies counts, and paramiko drops a ProxyCommand that is none
     return "ProxyJump none" if (keyword, value.lower()) == ("proxycommand", "none") else line
@@ -88,11 +88,11 @@ def _accepted(host: Host, path: Path, number: int, line: str, keyword: str, valu
 
 def _problem(path: Path, keyword: str, value: str) -> str:
     """Return what OpenSSH reads otherwise in a line that paramiko accepts; empty if nothing."""
-    only_ssh = "can only be understood by ssh itself, and there is no ssh here"
+    only_ssh = "can only be understood by ssh itself, and this machine has no ssh"
     if keyword not in _COMMANDS and re.search(r"\s#", value):
         return "has a comment behind its value; put it on a line of its own"
     if keyword in ("host", "match") and "[" in value:
-        return "has a bracket, which is no pattern for ssh"
+        return "has a bracket, which is not a pattern for ssh"
     if keyword == "match":
         words = shlex.split(value)
         while words:
@@ -122,7 +122,7 @@ def _options(host: Host, name: str, found: dict[str, Any]) -> Options:
         value = options.get(key, ["none"])[0]
         if value != "none" and not (value.isascii() and value.isdigit() and int(value) in allowed):
             raise ConfigError(
-                f"The ssh configuration of host {host.name} has {key} {value}, which is no number that fits",
+                f"The ssh configuration of host {host.name} has {key} {value}, which is not a valid number",
                 host=host.name,
                 hint=f"write {key} as a plain number, or install OpenSSH's client",
             )

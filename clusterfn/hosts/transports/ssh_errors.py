@@ -22,34 +22,34 @@ INTERACTIVE = ("keyboard-interactive", "password")
 _UNREACHABLE = {
     "refused": (
         "{place} refused the connection",
-        "is sshd running there, and is {port} its port? try: {ssh}",
+        "check that sshd is running and that its port is {port}; try: {ssh}",
     ),
     "silent": (
         "{place} did not answer within {timeout} s",
-        "check network and VPN; try: {ssh}",
+        "check your network and VPN; try: {ssh}",
     ),
     "mute": (
-        "{place} took the connection, but did not answer within {timeout} s",
-        "its sshd may be stopped or overloaded; if nobody knows of it, try: {ssh}",
+        "{place} accepted the connection, but did not answer within {timeout} s",
+        "its sshd may be stopped or overloaded: ask the administrator, or try: {ssh}",
     ),
     "not reached": (
         "{place} cannot be reached",
-        "check network and VPN; try: {ssh}",
+        "check your network and VPN; try: {ssh}",
     ),
     "hung up": (
         "{place} closed the connection at once",
-        "it may have too many logins under way (MaxStartups): wait; or see what this prints: {ssh}",
+        "it may have too many logins in progress (MaxStartups): wait; or see what this prints: {ssh}",
     ),
     "no server": (
-        "{place} does not answer as an SSH server does",
+        "{place} does not answer like an SSH server",
         "see what this prints: {ssh}",
     ),
     "no session": (
-        "{place} let {user} in but refused what came next",
-        "MaxSessions or forwarding may be limited there, or a jump host cannot reach the next one",
+        "{place} let {user} in but rejected the next step",
+        "the host may limit MaxSessions or forwarding, or a jump host cannot reach the next one",
     ),
     "no more sessions": (
-        "The held connection to {place} takes no further session (MaxSessions)",
+        "The held connection to {place} accepts no further session (MaxSessions)",
         "end a program that uses it, or ask the administrator for a higher MaxSessions",
     ),
     "ended": (
@@ -84,7 +84,7 @@ def unreachable(
 
 def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str]) -> Unreachable:
     """Return the error for a name that DNS does not know."""
-    written = settings.named_in(host) if name == settings.hostname else f"{name}, which is on the way to it,"
+    written = settings.named_in(host) if name == settings.hostname else f"{name}, a jump host on the way to it,"
     hint = f"check {written} and your network or VPN"
     mine, read = Path("~/.ssh/config").expanduser(), ssh_config_file.config_file()
     if not settings.config_file and mine != read and mine.is_file():
@@ -95,7 +95,7 @@ def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str
 
 
 def no_common(host: Host, place: str, ours: str, evidence: Sequence[str], hint: str) -> HostError:
-    return HostError(f"{place} and {ours} know no common algorithm", host=host.name, evidence=evidence, hint=hint)
+    return HostError(f"{place} and {ours} have no algorithm in common", host=host.name, evidence=evidence, hint=hint)
 
 
 def login_refused(
@@ -119,16 +119,16 @@ def login_refused(
     if not by_person or (asked and not partly):
         message = f"{settings.place} did not let {settings.user} in"
     elif asked:
-        message = f"{settings.place} accepts the key of {settings.user}, and refused the rest of the login"
+        message = f"{settings.place} accepts the key of {settings.user}, but rejected the rest of the login"
     elif partly:
-        message = f"{settings.place} accepts the key of {settings.user}, but wants a password (or a code) besides"
+        message = f"{settings.place} accepts the key of {settings.user}, but also wants a password (or a code)"
         message += f" ({', '.join(allowed)})"
     else:
-        message = f"{settings.place} wants an interactive login of {settings.user} ({', '.join(allowed)})"
+        message = f"{settings.place} requires an interactive login of {settings.user} ({', '.join(allowed)})"
     how = "ssh-copy-id or ssh-add"
     if allowed and not set(allowed) & set(INTERACTIVE):  # ssh-copy-id would not get in either
         how = "ssh-add, IdentityFile in ~/.ssh/config, or your .pub sent to the administrator"
-    hint = f"make `{_batch(settings)} true` work, say with {how}"
+    hint = f"make `{_batch(settings)} true` work, for example with {how}"
     if by_person:
         hint = f"try again{'' if asked else ' in a terminal'}, or log in once for all programs: "
         hint += f'clusterfn login {host_name} (in a notebook: clusterfn.login("{host_name}"))'
@@ -241,7 +241,7 @@ def _not_connected(said: SshOutput, match: re.Match[str]) -> HostError:
 def _no_common_algorithm(said: SshOutput, match: re.Match[str]) -> HostError:
     named = match.groupdict()
     place = f"{named['name']}:{named['port']}" if named.get("name") else said.settings.place
-    hint = "its sshd is too old or too narrow for this ssh; if you trust it, allow what it offers in your ssh "
+    hint = "its sshd is too old or too strict for this ssh; if you trust it, allow what it offers in your ssh "
     hint += "configuration, such as HostKeyAlgorithms +ssh-rsa"
     return no_common(said.host, place, "the ssh of this machine", [match[0]], hint)
 
@@ -260,7 +260,7 @@ def _denied(said: SshOutput, match: re.Match[str]) -> HostError:
 
 def _too_many(said: SshOutput, match: re.Match[str]) -> HostError:
     error = login_refused(said.host.name, said.settings, [match[0]], [])
-    error.hint = "ssh offered more keys than the host looks at; name the right one in your ssh configuration: "
+    error.hint = "ssh offered more keys than the host tries; name the right one in your ssh configuration: "
     error.hint += "IdentityFile and IdentitiesOnly yes"
     return error
 
@@ -287,7 +287,7 @@ def _configuration(said: SshOutput, match: re.Match[str]) -> ConfigError:
         f"ssh cannot read its configuration for {said.settings.alias}",
         host=said.host.name,
         evidence=said.evidence,
-        hint=f"mend it until `{said.settings.ssh.replace('ssh ', 'ssh -G ', 1)}` works",
+        hint=f"fix it until `{said.settings.ssh.replace('ssh ', 'ssh -G ', 1)}` works",
     )
 
 

@@ -102,9 +102,9 @@ def new_path(settings: Settings) -> Path:
     if not free:
         taken = wanted[0] if wanted else usual
         raise ConfigError(
-            f"{taken} is there, and cannot be used without you",
-            evidence=["a key is never overwritten"],
-            hint=f"if it has a passphrase: ssh-add {taken}, and then the same command again",
+            f"{taken} exists, but cannot be used without you",
+            evidence=["clusterfn never overwrites a key"],
+            hint=f"if it has a passphrase: run ssh-add {taken}, then the same command again",
         )
     return free[0]
 
@@ -131,7 +131,7 @@ def make(path: Path) -> KeyPair:
             beside.unlink()
             raise
     except OSError as error:
-        hint = "mend that, or make a key yourself by ssh-keygen"
+        hint = "fix that, or create a key with ssh-keygen"
         raise ConfigError(f"no key could be written to {path}: {error.strerror}", hint=hint) from error
     return KeyPair(path, line)
 
@@ -186,7 +186,7 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
             f"The key could not be put into ~/.ssh/authorized_keys on {host.name}",
             host=host.name,
             evidence=said[-5:],
-            hint=f"log in by `{settings.ssh}` and see whether ~/.ssh can be written to",
+            hint=f"log in by `{settings.ssh}` and check that ~/.ssh is writable",
         )
     return Installed(ADDED in said, OPEN in said)
 

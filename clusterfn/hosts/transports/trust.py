@@ -171,7 +171,7 @@ def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Pa
         raise ConfigError(
             f"The ssh configuration of host {host.name} names no file for host keys",
             host=host.name,
-            hint="set UserKnownHostsFile for it, say to ~/.ssh/known_hosts",
+            hint="set UserKnownHostsFile for it, for example to ~/.ssh/known_hosts",
         )
     file = met.settings.user_known_hosts[0]
     _forget(host, met)
@@ -201,10 +201,10 @@ def _forget(host: Host, met: HostKeys) -> None:
         left = _without(lines[int(number) - 1], met.settings.key_name)
         if left is None or path not in met.settings.user_known_hosts:
             raise HostKeyError(
-                f"{entry.place} holds another key of {met.settings.place}, and is not ours to change",
+                f"{entry.place} has another key for {met.settings.place}, and clusterfn cannot change that file",
                 host=host.name,
                 evidence=[f"remembered: {entry.kind} {host_keys.fingerprint(entry.blob)}"],
-                hint="take the line out yourself, or ask who maintains that file",
+                hint="remove the line yourself, or ask whoever maintains that file",
             )
         lines[int(number) - 1] = left
     for path, lines in rest.items():

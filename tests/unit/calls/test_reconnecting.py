@@ -116,7 +116,7 @@ def test_what_is_lost_and_since_when_is_said_in_words() -> None:
     words = describe_trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
 
     assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, reconnecting: the host no longer answered", words)
-    needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs go on"
+    needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
     assert describe_trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
     assert describe_trouble("lab8", ConnectionState("connected", 0.0)) == ""
     assert describe_trouble("lab8", ConnectionState("closed", 0.0, "gone")) == ""
@@ -256,8 +256,8 @@ DEATHS: dict[str, tuple[Exception | agent, type[ClusterfnError], str]] = {
     "another host key": (HostKeyError("the key has changed"), HostKeyError, "the key has changed"),
     "a typo in ssh_config": (ConfigError("line 3 cannot be read"), ConfigError, "line 3 cannot be read"),
     "an unsafe root": (REFUSED, HostError, "the root is not safe to use"),
-    "an error of ours": (ZeroDivisionError("by zero"), HostError, "The connection to lab8-.* broke here"),
-    "no frames": (Garbling(silent), HostError, "The host sent what is no frame"),
+    "an error of ours": (ZeroDivisionError("by zero"), HostError, "The connection to lab8-.* broke on this machine"),
+    "no frames": (Garbling(silent), HostError, "The host sent an invalid frame"),
 }
 
 

@@ -198,7 +198,7 @@ def test_little_room_is_a_warning_and_none_a_failure(changed, kind, said):
     wrong = fails(storage.space, found(Site((SCRATCH,), root=volume(**changed))), kind)
 
     assert str(wrong) == said
-    assert "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has most room" in wrong.hint
+    assert "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has the most space" in wrong.hint
 
 
 def test_room_is_told_with_the_quota():

@@ -101,14 +101,14 @@ def test_where_nothing_can_be_locked_the_hint_is_what_needs_no_lock(monkeypatch)
     with pytest.raises(EnvironmentBuildError) as caught:
         environments.find(EnvironmentRequest(imports=lambda: ["pytest"]), lambda _: None)
 
-    assert "none could be made: it could not be locked" in caught.value.evidence[0]
+    assert "none could be built: it could not be locked" in caught.value.evidence[0]
     assert "environment.yml" not in caught.value.hint
-    assert caught.value.hint.startswith("correct your network; or make one on the host (python")
+    assert caught.value.hint.startswith("correct your network; or create one on the host (python")
     minor = ".".join(map(str, sys.version_info[:2]))
     assert f"(python{minor} -m venv ~/v; ~/v/bin/pip install pytest)" in caught.value.hint
     with pytest.raises(EnvironmentBuildError) as caught:
         environments.find(EnvironmentRequest(imports=list), lambda _: None)
-    assert f"(python{minor} -m venv ~/v) and name it" in caught.value.hint
+    assert f"(python{minor} -m venv ~/v) and set environment=" in caught.value.hint
 
 
 def raising(error):

@@ -86,9 +86,9 @@ def test_facts_come_with_the_connection(connected: Connected) -> None:
     ("kind", "error", "words"),
     [
         ("full", HostDiskFull, "No space is left on lab8 for /p"),
-        ("denied", HostError, "/p on lab8 may not be used"),
+        ("denied", HostError, "/p on lab8 cannot be used"),
         ("missing", HostError, "/p does not exist on lab8"),
-        ("timeout", HostError, "lab8 did not do what was asked"),
+        ("timeout", HostError, "lab8 could not carry out the request"),
         ("skipped", HostError, "No such thing"),
         ("lost", HostError, "No such thing"),
     ],
@@ -251,7 +251,7 @@ def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(
     transport.drop()
     until(lambda: connection.state.name == "waiting")
     with pytest.raises(
-        AuthenticationError, match="connection to lab8 needs you: clusterfn login lab8; your jobs go on"
+        AuthenticationError, match="connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
     ):
         connection.ping()
     transport.error, transport.program = None, agent(answering)
@@ -450,7 +450,7 @@ GARBAGE = {
     "text": b"Warning: your quota is nearly used up\n" * 9,
     "absurd header": FRAME.pack(LONGEST_HEADER + 1, 0),
     "absurd body": FRAME.pack(2, 2**63) + b"{}",
-    "no JSON": FRAME.pack(3, 0) + b"{x}",
+    "not JSON": FRAME.pack(3, 0) + b"{x}",
     "no UTF-8": FRAME.pack(2, 0) + b"\xff\xff",
     "too deep": FRAME.pack(200_000, 0) + b"[" * 200_000,
     "a list": FRAME.pack(2, 0) + b"[]",
@@ -477,7 +477,7 @@ def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(
 
     reply.result(WAIT_S)
     until(lambda: len(states) == 2)
-    assert states[0].cause.startswith("The host sent what is no frame: ")
+    assert states[0].cause.startswith("The host sent an invalid frame: ")
     assert len(transport.commands) == 2
 
 
@@ -493,7 +493,7 @@ def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Conn
     replies = [connection.ping(), connection.have(["/p"])]
 
     for reply in replies:
-        with pytest.raises(HostError, match="The host sent what is no frame: it would have") as caught:
+        with pytest.raises(HostError, match="The host sent an invalid frame: it would have") as caught:
             reply.result(WAIT_S)
         assert (caught.value.host, caught.value.evidence[0][:10]) == ("lab8", "b'Warning:")
     assert len(transport.commands) == link.GARBLED
@@ -501,7 +501,7 @@ def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Conn
 
 
 def test_garbage_instead_of_hello_is_an_error_of_that_host() -> None:
-    with pytest.raises(HostError, match="what is no frame") as caught:
+    with pytest.raises(HostError, match="an invalid frame") as caught:
         HostConnection(
             HOST, FakeTransport(lambda command, far: far.write(agent.marker(None, far) + b"\n" + bytes(99)) or 0)
         )  # type: ignore[arg-type, func-returns-value]
@@ -514,7 +514,7 @@ def test_a_hello_that_lacks_a_fact_is_an_error_of_that_host_and_its_stream_is_cl
     del program.hello["cpus"]
     transport = FakeTransport(program)
 
-    with pytest.raises(HostError, match="The agent on lab8 said hello without 'cpus'"):
+    with pytest.raises(HostError, match="The agent on lab8 sent a greeting without 'cpus'"):
         HostConnection(HOST, transport)
     assert transport.streams[0].far.input.closed
 
@@ -530,7 +530,7 @@ def test_a_machine_without_a_free_file_is_no_end(connected: Connected) -> None:
     transport.error = None
 
     reply.result(WAIT_S)
-    assert "No connection to lab8 could be opened from here: [Errno 24] Too many open files" in states[2].cause
+    assert "This machine could not open a connection to lab8: [Errno 24] Too many open files" in states[2].cause
 
 
 def test_a_first_connection_without_a_free_file_says_so() -> None:
@@ -553,7 +553,7 @@ def test_an_error_of_another_kind_ends_every_request_as_a_host_error(connected: 
     transport.drop()
 
     for reply in replies:
-        with pytest.raises(HostError, match="The connection to lab8 broke here") as caught:
+        with pytest.raises(HostError, match="The connection to lab8 broke on this machine") as caught:
             reply.result(WAIT_S)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert caught.value.evidence == ("ZeroDivisionError: by zero",)
@@ -563,7 +563,7 @@ def test_an_error_of_another_kind_on_writing_is_a_host_error_too(connected: Conn
     connection, transport = connected(silent)
     transport.streams[0].write = lambda data: 1 / 0  # type: ignore[assignment, method-assign, return-value]
 
-    with pytest.raises(HostError, match="broke here"):
+    with pytest.raises(HostError, match="broke on this machine"):
         connection.ping().result(WAIT_S)
 
 
@@ -581,7 +581,7 @@ def test_a_stream_that_cannot_be_closed_keeps_nobody_waiting(connected: Connecte
 def test_an_answer_without_its_facts_fails_its_request_alone(connected: Connected) -> None:
     connection, _ = connected(answering)
 
-    with pytest.raises(HostError, match="lab8 answered `have` with what makes no sense") as caught:
+    with pytest.raises(HostError, match="lab8 sent an invalid answer to `have`") as caught:
         connection.have(["/p"]).result(WAIT_S)
     assert caught.value.evidence == ("MalformedAnswer: have: None, for 1 paths",)
     connection.ping().result(WAIT_S)
@@ -612,7 +612,7 @@ def test_an_answer_that_makes_no_sense_fails_its_request_alone(connected: Connec
         lambda request, body: answering(request, body) if request["do"] == "ping" else [(answer, b"data")]
     )
 
-    with pytest.raises(HostError, match="lab8 answered `.*` with what makes no sense"):
+    with pytest.raises(HostError, match="lab8 sent an invalid answer to `.*`"):
         ask(connection).result(WAIT_S)
     connection.ping().result(WAIT_S)
     assert len(transport.commands) == 1
@@ -634,11 +634,11 @@ def test_a_refusal_that_does_not_say_ok_false_is_one(connected: Connected) -> No
     [
         ({"end": True, "error": {"kind": "refused", "message": "others may write there", "path": "/r"}}, "not safe"),
         ({"end": True, "ok": False, "error": {"kind": "full", "message": "no space", "free": "much"}}, "No space"),
-        ({"ok": True}, "no answer to the first request"),
-        ({"id": 7, "end": True, "ok": True}, "no answer to the first request"),
-        ({"end": True, "ok": True, "version": "3.6"}, "said hello without 'root'"),
-        ({"end": True, "ok": True, **HELLO, "version": "3.6"}, "said hello with facts that make no sense"),
-        ({"end": True, "ok": True, **HELLO, "cpus": [8]}, "said hello with facts that make no sense"),
+        ({"ok": True}, "not an answer to the first request"),
+        ({"id": 7, "end": True, "ok": True}, "not an answer to the first request"),
+        ({"end": True, "ok": True, "version": "3.6"}, "sent a greeting without 'root'"),
+        ({"end": True, "ok": True, **HELLO, "version": "3.6"}, "sent an invalid greeting"),
+        ({"end": True, "ok": True, **HELLO, "cpus": [8]}, "sent an invalid greeting"),
     ],
 )
 def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, Any], words: str) -> None:

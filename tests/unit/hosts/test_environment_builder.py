@@ -74,7 +74,7 @@ def test_a_process_that_ended_is_asked_for_its_last_word(heard):
 
     told = heard.outcome.result(0)
     assert (
-        environment_builder.message(told) == "the environment could not be made: no room"
+        environment_builder.message(told) == "the environment could not be built: no room"
         and told["hint"] == "make some"
     )
 

@@ -117,7 +117,7 @@ class FarAnswer:
         assert len(self.host.asked) >= self.host.ahead
         self.out.write(b"half")
         if "bad" in self.path:
-            raise HostError(f"{self.path} may not be used")
+            raise HostError(f"{self.path} cannot be used")
 
     def cancel(self):
         self.host.given_up += 1
@@ -134,7 +134,7 @@ def test_many_files_are_asked_for_before_the_first_one_is_here(tmp_path):
 def test_where_one_of_many_fails_what_is_whole_stays_and_of_the_others_nothing(tmp_path):
     host = FarHost("1", "2-bad", "3", "4-bad", ahead=4)
 
-    with pytest.raises(HostError, match="2-bad may not be used"):
+    with pytest.raises(HostError, match="2-bad cannot be used"):
         fetch(host, "/work", "*", tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["1"] and host.given_up == 3
@@ -173,7 +173,7 @@ def test_what_matches_nothing_says_how_to_fetch_what_there_is(tmp_path, there, p
     assert caught.value.evidence == tuple(there)
     assert f'.download("{pattern}", to=".")' in caught.value.hint
     line = not_fetched(caught.value, "*.pt", "3fe6")
-    assert f'there is {", ".join(there)}: clusterfn.attach("3fe6").download("{pattern}", to=".")' in line
+    assert f'the job left {", ".join(there)}: clusterfn.attach("3fe6").download("{pattern}", to=".")' in line
 
 
 def test_nothing_at_all_was_left(tmp_path):

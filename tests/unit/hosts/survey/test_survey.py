@@ -312,15 +312,20 @@ def changed(volume: Volume, **values: Any) -> Volume:
 @pytest.mark.parametrize(
     ("volumes", "schedulers", "name", "reason"),
     [
-        ([HOME, SCRATCH, LOCAL], NODES, "$HOME", "the home has plenty: 100.0 GB and 1000000 files"),
-        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], NODES, "$SCRATCH", "the home has 5.0 GB"),
-        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], {}, "/data/ann", "it has most room: 4.9 TB"),
-        ([changed(HOME, quota_files=1000), SCRATCH], NODES, "$SCRATCH", "the home has 100.0 GB and 1000 files"),
-        ([changed(HOME, noexec=True), SCRATCH], NODES, "$SCRATCH", "it has most room: 900.0 GB"),
-        ([changed(HOME, writable=False), SCRATCH], {}, "$SCRATCH", "it has most room"),
-        ([changed(HOME, free_bytes=GB), changed(LOCAL, kind="tmpfs")], {}, "$HOME", "it has most room: 1.0 GB"),
-        ([changed(HOME, free_bytes=GB), changed(SCRATCH, free_files=100)], NODES, "$HOME", "it has most room: 1.0 GB"),
-        ([changed(HOME, shared=False), LOCAL], NODES, "$HOME", "none here is a network file system"),
+        ([HOME, SCRATCH, LOCAL], NODES, "$HOME", "home has plenty of space: 100.0 GB and 1000000 files"),
+        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], NODES, "$SCRATCH", "home has 5.0 GB"),
+        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], {}, "/data/ann", "it has the most space: 4.9 TB"),
+        ([changed(HOME, quota_files=1000), SCRATCH], NODES, "$SCRATCH", "home has 100.0 GB and 1000 files"),
+        ([changed(HOME, noexec=True), SCRATCH], NODES, "$SCRATCH", "it has the most space: 900.0 GB"),
+        ([changed(HOME, writable=False), SCRATCH], {}, "$SCRATCH", "it has the most space"),
+        ([changed(HOME, free_bytes=GB), changed(LOCAL, kind="tmpfs")], {}, "$HOME", "it has the most space: 1.0 GB"),
+        (
+            [changed(HOME, free_bytes=GB), changed(SCRATCH, free_files=100)],
+            NODES,
+            "$HOME",
+            "it has the most space: 1.0 GB",
+        ),
+        ([changed(HOME, shared=False), LOCAL], NODES, "$HOME", "clusterfn found no network file system"),
     ],
 )
 def test_the_home_is_proposed_if_it_has_plenty_else_what_has_most_room(volumes, schedulers, name, reason):

@@ -188,7 +188,7 @@ def test_a_child_that_holds_the_pipes_holds_nothing_up(ssh: Stub) -> None:
 def test_without_ssh_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(ConfigError, match="needs an ssh, and there is none here"):
+    with pytest.raises(ConfigError, match="needs an ssh, and this machine has none"):
         transport_for(HOST).open("cat")
 
 
@@ -199,8 +199,8 @@ KLIST = "#!/bin/sh\nexit {}\n"
     ("resolved", "check", "ticket", "why"),
     [
         ("controlpath /tmp/c", "exit 0", False, "openssh (a ControlMaster is open)"),
-        ("pkcs11provider /x.so", "", False, "openssh (paramiko does not do pkcs11provider /x.so)"),
-        ("remotecommand tmux", "", False, "openssh (paramiko does not do remotecommand tmux)"),
+        ("pkcs11provider /x.so", "", False, "openssh (paramiko does not support pkcs11provider /x.so)"),
+        ("remotecommand tmux", "", False, "openssh (paramiko does not support remotecommand tmux)"),
         ("identityfile {folder}/id_key", "", False, "openssh (id_key is a FIDO key)"),
         ("gssapiauthentication yes", "", True, "openssh (there is a Kerberos ticket)"),
     ],

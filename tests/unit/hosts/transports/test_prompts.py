@@ -219,7 +219,7 @@ def test_the_folder_of_sockets_is_for_its_owner_alone(folder: Path) -> None:
     assert (held_connections.runtime_folder().stat().st_mode & 0o777) == 0o700
 
     folder.chmod(0o755)
-    with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+    with pytest.raises(ConfigError, match="is not private to you"):
         held_connections.runtime_folder()
     assert not held_connections.has_records()  # and it is in nobody's way
 
@@ -227,12 +227,12 @@ def test_the_folder_of_sockets_is_for_its_owner_alone(folder: Path) -> None:
 def test_what_another_has_made_is_no_folder_of_sockets(folder: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     folder.symlink_to(tmp_path)  # made by another, perhaps, to a folder of ours
-    with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+    with pytest.raises(ConfigError, match="is not private to you"):
         held_connections.runtime_folder()
     folder.unlink()
     for other in (lambda: folder.symlink_to("/nowhere/at/all"), folder.touch):
         other()
-        with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+        with pytest.raises(ConfigError, match="is not private to you"):
             held_connections.runtime_folder()
         assert not held_connections.has_records()
         folder.unlink()
@@ -243,7 +243,7 @@ def test_a_folder_of_somebody_else_is_none_though_nobody_else_may_use_it(folder:
     folder.mkdir(mode=0o700)
     os.chown(folder, 1, 1)
 
-    with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+    with pytest.raises(ConfigError, match="is not private to you"):
         held_connections.runtime_folder()
 
 
@@ -349,8 +349,18 @@ def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp
 @pytest.mark.parametrize(
     ("transport", "platform", "message", "hint"),
     [
-        ("auto", "linux", "A connection is held by the system's ssh, and there is none", "install OpenSSH's client"),
-        ("openssh", "linux", "A connection is held by the system's ssh, and there is none", "install OpenSSH's client"),
+        (
+            "auto",
+            "linux",
+            "Holding a connection needs the system's ssh, and this machine has none",
+            "install OpenSSH's client",
+        ),
+        (
+            "openssh",
+            "linux",
+            "Holding a connection needs the system's ssh, and this machine has none",
+            "install OpenSSH's client",
+        ),
         (
             "auto",
             "win32",
@@ -389,7 +399,7 @@ def test_this_machine_is_not_logged_in_to() -> None:
         shared_login.log_in(Host("here", "", "local", "x", transport="local"), None)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="ssh is not made to ask on Windows")
+@pytest.mark.skipif(sys.platform == "win32", reason="clusterfn cannot answer ssh's questions on Windows")
 def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(20)

@@ -87,7 +87,7 @@ def test_what_paramiko_does_not_do_is_refused_by_name(config: Path, line: str) -
     config.write_text(f"Host lab8\n {line}\n")
     host = host_with(config)
 
-    with pytest.raises(ConfigError, match=f"asks for {line.split()[0].lower()}, which paramiko does not do"):
+    with pytest.raises(ConfigError, match=f"asks for {line.split()[0].lower()}, which paramiko does not support"):
         refuse_unmet(host, resolve(host))
 
 

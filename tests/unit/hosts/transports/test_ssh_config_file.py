@@ -79,12 +79,12 @@ REJECTED = {
     "match nothing": ("Host lab8\nMatch\n", "cannot be understood"),
     "match host without a name": ("Host lab8\nMatch host\n", "cannot be understood"),
     "match all and more": ("Host lab8\nMatch all user me\n", "cannot be understood"),
-    "unknown match": ("Host lab8\nMatch sometimes x\n", "ssh itself, and there is no ssh here: sometimes"),
-    "match final": ("Host lab8\nMatch final host lab8\n", "ssh itself, and there is no ssh here: final"),
-    "match canonical": ("Host lab8\nMatch host lab8 canonical\n", "ssh itself, and there is no ssh here: canonical"),
-    "match exec": ("Host lab8\nMatch !exec true\n", "ssh itself, and there is no ssh here: exec"),
+    "unknown match": ("Host lab8\nMatch sometimes x\n", "ssh itself, and this machine has no ssh: sometimes"),
+    "match final": ("Host lab8\nMatch final host lab8\n", "ssh itself, and this machine has no ssh: final"),
+    "match canonical": ("Host lab8\nMatch host lab8 canonical\n", "ssh itself, and this machine has no ssh: canonical"),
+    "match exec": ("Host lab8\nMatch !exec true\n", "ssh itself, and this machine has no ssh: exec"),
     "match localnetwork": ("Host a\nMatch host a localnetwork 10.0.0.0/8\n", "ssh itself, .*: localnetwork"),
-    "include": ("Host lab9\n Include {dir}/oth*\n", "ssh itself, and there is no ssh here: Include"),
+    "include": ("Host lab9\n Include {dir}/oth*\n", "ssh itself, and this machine has no ssh: Include"),
     "canonical names": ("Host lab9\n CanonicalizeHostname yes\n", "ssh itself, .*: canonicalizehostname"),
 }
 
@@ -182,7 +182,7 @@ def test_a_number_that_does_not_fit_is_rejected(tmp_path: Path, monkeypatch: pyt
     config = write(tmp_path, f"Host lab8\n {line}\n")
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(ConfigError, match=f"host lab8 has {line.lower()}, which is no number that fits"):
+    with pytest.raises(ConfigError, match=f"host lab8 has {line.lower()}, which is not a valid number"):
         asked(config, "lab8", False)
 
 
@@ -221,5 +221,5 @@ def test_aliases_of_a_file_that_includes_itself_are_listed_once(home: Path) -> N
 
 
 def test_a_file_that_is_not_there_is_named(home: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere is not there"):
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
         resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3", ssh_config=str(home / "nowhere")))

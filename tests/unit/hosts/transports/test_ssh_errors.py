@@ -33,9 +33,9 @@ RECORDED = [
      "10.0.0.8:22 did not answer within 15 s"),
     ("9.2", "ssh: connect to host 10.0.0.8 port 22: No route to host", Unreachable, "10.0.0.8:22 cannot be reached"),
     ("9.2", "Connection timed out during banner exchange\nConnection to 10.0.0.8 port 22 timed out", Unreachable,
-     "10.0.0.8:22 took the connection, but did not answer within 15 s"),
+     "10.0.0.8:22 accepted the connection, but did not answer within 15 s"),
     ("7.4", "Connection timed out during banner exchange", Unreachable,
-     "10.0.0.8:22 took the connection, but did not answer within 15 s"),
+     "10.0.0.8:22 accepted the connection, but did not answer within 15 s"),
     ("9.2", "ssh_dispatch_run_fatal: Connection to 10.0.0.8 port 22: Operation timed out", Unreachable,
      "10.0.0.8:22 did not answer within 15 s"),
     ("7.4", "ssh_exchange_identification: Connection closed by remote host", Unreachable,
@@ -46,32 +46,32 @@ RECORDED = [
      "kex_exchange_identification: Connection closed by remote host\nConnection closed by 10.0.0.8 port 22",
      Unreachable, "10.0.0.8:22 closed the connection at once"),
     ("9.2", "kex_exchange_identification: banner line contains invalid characters", Unreachable,
-     "10.0.0.8:22 does not answer as an SSH server does"),
+     "10.0.0.8:22 does not answer like an SSH server"),
     ("6.6", "Permission denied (publickey,gssapi-keyex,gssapi-with-mic).", AuthenticationError,
      "10.0.0.8:22 did not let me in"),
     ("7.4", "Permission denied (publickey,gssapi-keyex,gssapi-with-mic,password).", AuthenticationError,
      "10.0.0.8:22 did not let me in"),
     ("9.2", "me@10.0.0.8: Permission denied (publickey).", AuthenticationError, "10.0.0.8:22 did not let me in"),
     ("8.0", "me@10.0.0.8: Permission denied (keyboard-interactive).", AuthenticationError,
-     "10.0.0.8:22 wants an interactive login of me (keyboard-interactive)"),
+     "10.0.0.8:22 requires an interactive login of me (keyboard-interactive)"),
     ("7.4", "Authenticated with partial success.\nPermission denied (publickey,keyboard-interactive).",
-     AuthenticationError, "10.0.0.8:22 accepts the key of me, but wants a password (or a code) besides "
+     AuthenticationError, "10.0.0.8:22 accepts the key of me, but also wants a password (or a code) "
      "(publickey, keyboard-interactive)"),
     ("9.2", 'Authenticated using "publickey" with partial success.\nme@10.0.0.8: Permission denied (password).',
-     AuthenticationError, "10.0.0.8:22 accepts the key of me, but wants a password (or a code) besides (password)"),
+     AuthenticationError, "10.0.0.8:22 accepts the key of me, but also wants a password (or a code) (password)"),
     ("6.6", "Received disconnect from 10.0.0.8: 2: Too many authentication failures for me", AuthenticationError,
      "10.0.0.8:22 did not let me in"),
     ("9.2", "Received disconnect from 10.0.0.8 port 22:2: Too many authentication failures\n"
      "Disconnected from 10.0.0.8 port 22", AuthenticationError, "10.0.0.8:22 did not let me in"),
     ("6.6", "no matching cipher found: client aes128-ctr server chacha20-poly1305@openssh.com", HostError,
-     "10.0.0.8:22 and the ssh of this machine know no common algorithm"),
+     "10.0.0.8:22 and the ssh of this machine have no algorithm in common"),
     ("7.4", "Unable to negotiate with 10.0.0.8 port 22: no matching key exchange method found. "
      "Their offer: diffie-hellman-group1-sha1", HostError,
-     "10.0.0.8:22 and the ssh of this machine know no common algorithm"),
+     "10.0.0.8:22 and the ssh of this machine have no algorithm in common"),
     ("9.2", "Unable to negotiate with 10.0.0.8 port 2222: no matching host key type found. Their offer: ssh-rsa",
-     HostError, "10.0.0.8:2222 and the ssh of this machine know no common algorithm"),
+     HostError, "10.0.0.8:2222 and the ssh of this machine have no algorithm in common"),
     ("8.0", "Unable to negotiate with UNKNOWN port 65535: no matching cipher found. Their offer: x", HostError,
-     "UNKNOWN:65535 and the ssh of this machine know no common algorithm"),
+     "UNKNOWN:65535 and the ssh of this machine have no algorithm in common"),
     ("9.2", "debug1: Server host key: ssh-ed25519 SHA256:abc\n"
      "No ED25519 host key is known for 10.0.0.8 and you have requested strict checking.\n"
      "Host key verification failed.", HostKeyError, "The host key of lab8 (10.0.0.8:22) is unknown"),
@@ -82,10 +82,10 @@ RECORDED = [
      "The ED25519 host key for 10.0.0.8 is marked as revoked.\nHost key verification failed.", HostKeyError,
      "The host key of lab8 is revoked in known_hosts"),
     ("9.2", "channel 0: open failed: administratively prohibited: open failed", Unreachable,
-     "10.0.0.8:22 let me in but refused what came next"),
+     "10.0.0.8:22 let me in but rejected the next step"),
     ("9.2", "channel 0: open failed: connect failed: Connection refused\nstdio forwarding failed\n"
      "kex_exchange_identification: Connection closed by remote host\nConnection closed by UNKNOWN port 65535",
-     Unreachable, "10.0.0.8:22 let me in but refused what came next"),
+     Unreachable, "10.0.0.8:22 let me in but rejected the next step"),
     ("9.2", "command-line: line 0: Bad configuration option: futureoption", ConfigError,
      "ssh cannot read its configuration for 10.0.0.8"),
     ("7.4", "Bad owner or permissions on /home/me/.ssh/config", ConfigError,
@@ -133,7 +133,7 @@ def test_a_changed_key_shows_both_fingerprints_and_the_line(settings: Settings) 
     shown, remembered = error.evidence
     assert shown == "shown now:  ssh-ed25519 SHA256:abc by 10.0.0.8:22"
     assert remembered == f"remembered: ssh-ed25519 {host_keys.fingerprint(b'remembered')} at {file}:2"
-    assert "clusterfn trust lab8 --replace (by hand: ssh-keygen -R '10.0.0.8'" in (error.hint or "")
+    assert "clusterfn trust lab8 --replace (or by ssh-keygen: ssh-keygen -R '10.0.0.8'" in (error.hint or "")
 
 
 def test_a_login_names_the_keys_that_were_tried(settings: Settings) -> None:

@@ -74,7 +74,7 @@ def test_a_key_with_a_passphrase_is_not_used_and_not_replaced(folder):
     path = locked(folder)
 
     assert ssh_keys.usable(settings(path)) is None
-    with pytest.raises(ConfigError, match="is there, and cannot be used without you") as caught:
+    with pytest.raises(ConfigError, match="exists, but cannot be used without you") as caught:
         ssh_keys.new_path(settings(path))
     assert f"ssh-add {path}" in (caught.value.hint or "")
 

@@ -93,7 +93,7 @@ def test_a_hashed_line_gives_way(settings: Settings) -> None:
 def test_a_pattern_is_not_ours_to_change(settings: Settings, names: str) -> None:
     before = f"{names} {KIND} {OLD}\n"
 
-    with pytest.raises(HostKeyError, match="known_hosts:1 holds another key of lab8:2222"):
+    with pytest.raises(HostKeyError, match="known_hosts:1 has another key for lab8:2222"):
         written(settings, before)
     assert settings.user_known_hosts[0].read_text() == before
 
@@ -101,7 +101,7 @@ def test_a_pattern_is_not_ours_to_change(settings: Settings, names: str) -> None
 def test_the_file_of_all_users_is_not_ours_to_change(settings: Settings) -> None:
     settings.known_hosts[1].write_text(f"{NAME} {KIND} {OLD}\n")
 
-    with pytest.raises(HostKeyError, match="global:1 holds another key"):
+    with pytest.raises(HostKeyError, match="global:1 has another key"):
         remember(settings)
     assert not settings.user_known_hosts[0].exists()
 
