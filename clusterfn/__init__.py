@@ -128,6 +128,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "configure":  # as in Clustrix
+        raise AttributeError(
+            "clusterfn has no configure(): describe hosts in clusterfn.yml: run clusterfn init ADDRESS"
+        )
     if name not in __all__:
         raise AttributeError(f"module 'clusterfn' has no attribute {name!r}")
     return getattr(importlib.import_module(f"clusterfn.{_HOMES.get(name, 'errors')}"), name)

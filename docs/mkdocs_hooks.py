@@ -19,18 +19,18 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 DECISIONS = "decisions/index.md"
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
-SECTION = re.compile(r"^(?:#+ |\*\*)([^*\n]+?)(?:\*\*)?$|^- .*?\]\(([^)#]+)\)", re.MULTILINE)
+ENTRY = re.compile(r"^## (.+)$|^- \[(.+?)\]\(([^)#]+)\)", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take the navigation from the lists of index.md; each page gets its own title."""
-    nav: list[Any] = ["index.md", {"Overview": "readme.md"}, "tutorial.md"]
-    for title, link in SECTION.findall((DOCS / "index.md").read_text(encoding="utf-8"))[1:]:
-        if title:
-            nav.append({title: []})
-        elif isinstance(nav[-1], dict) and isinstance(pages := next(iter(nav[-1].values())), list):
-            pages.append(site_path(DOCS / link))
-    config.nav = [*nav, {"Decisions": DECISIONS}, "changelog.md", "contributing.md"]
+    """Take the navigation from the lists of index.md, with the titles that it gives to the pages."""
+    nav: list[Any] = [{"Documents": "index.md"}, {"Overview": "readme.md"}, {"Tutorial": "tutorial.md"}]
+    for section, title, link in ENTRY.findall((DOCS / "index.md").read_text(encoding="utf-8")):
+        if section:
+            nav.append({section: []})
+        else:
+            next(iter(nav[-1].values())).append({title.replace("`", ""): site_path(DOCS / link)})
+    config.nav = [*nav, {"Decisions": DECISIONS}, {"Changes": "changelog.md"}, {"Contributing": "contributing.md"}]
     return config
 
 
@@ -54,13 +54,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Point links to files outside of docs/, and those of such files, to their places on the site."""
     source = Path(page.file.abs_src_path or DOCS / DECISIONS)
-    here = Path(page.file.src_uri).parent
+    folder = Path(page.file.src_uri).parent
 
     def moved(found: re.Match[str]) -> str:
         target = (source.parent / found[2]).resolve()
         if "://" in found[2] or not target.exists():
             return found[0]
-        return found[1] + Path(os.path.relpath(site_path(target), here)).as_posix() + found[3]
+        return found[1] + Path(os.path.relpath(site_path(target), folder)).as_posix() + found[3]
 
     return LINK.sub(moved, markdown)
 

@@ -30,6 +30,14 @@ else:
     P = TypeVar("P")  # typing.ParamSpec is of Python 3.10
 R = TypeVar("R")
 T = TypeVar("T")
+# What functions have in submitit and Modal (docs/how-to/migrate.md) -> what to call
+_INSTEAD = {
+    "remote": "f(...) itself",
+    "spawn": "f.submit(...), which returns a Job at once",
+    "starmap": "f.map(xs, ys)",
+    "map_array": "f.map(items)",
+    "for_each": "f.map(items)",
+}
 
 
 class ClusterFunction(Generic[P, R]):
@@ -202,7 +210,8 @@ class ClusterFunction(Generic[P, R]):
         def __getattr__(self, name):
             """Find the function late: unpickled as a part of it, this object exists before the function is complete."""
             if "__wrapped__" in vars(self) or "function" not in vars(vars(self).get("_mark", _mark)):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                instead = f": call {_INSTEAD[name]}" if name in _INSTEAD else ""
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")
             self._fill()
             return getattr(self, name)
 

@@ -94,21 +94,35 @@ def descriptions() -> str:
 ALIASES = {
     **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "threads"), "cores"),
     **dict.fromkeys(("mem", "ram"), "memory"),
-    **dict.fromkeys(("gpu", "ngpus", "num_gpus"), "gpus"),
-    **dict.fromkeys(("num_nodes", "n_nodes", "nnodes"), "nodes"),
+    **dict.fromkeys(("gpu", "ngpus", "num_gpus", "gpus_per_node"), "gpus"),
+    **dict.fromkeys(("num_nodes", "n_nodes", "nnodes", "node_count"), "nodes"),
     **dict.fromkeys(("vram", "gpu_mem", "gpu_ram"), "gpu_memory"),
     **dict.fromkeys(("gpu_kind", "gpu_model", "gpu_name"), "gpu_type"),
     **dict.fromkeys(("retry", "max_retries", "num_retries"), "retries"),
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
     **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
 }
-# Of the Executors of the standard library, and of hosted services.
+# Of the Executors of the standard library, and of other tools: Clustrix, submitit, Modal (docs/how-to/migrate.md).
 _NOT_ASKED_FOR = {
     "max_workers": "leave it out: the host's free resources decide how many run at the same time",
     **dict.fromkeys(
         ("image", "container", "docker"), "containers are not supported: set environment= or packages= instead"
     ),
     "initializer": "call it at the beginning of the function: each call has a process of its own",
+    "async_submit": "call f.submit(...), which returns a Job at once",
+    "parallel": "write the loop's body as a function f and call f.map(items)",
+    "auto_gpu_parallel": "ask for GPUs with gpus=, and use them inside the function",
+    **dict.fromkeys(("provider", "platform"), "clusterfn does not rent machines: name a host in clusterfn.yml"),
+    "timeout_min": 'write time="{}min"',
+    "mem_gb": 'write memory="{}GB"',
+    "queue": "name the queue in clusterfn.yml, below the host",
+    "tasks_per_node": "start the processes inside the function",
+    **dict.fromkeys(
+        ("slurm_array_parallelism", "max_containers"), "set it where you map: f.map(items, max_parallel={})"
+    ),
+    "min_containers": "keep a GPU warm with clusterfn.Session",
+    "volumes": "use a path of the host, or pass File(path) and set outputs=",
+    "schedule": "clusterfn runs no schedules: call the function from cron",
 }
 # What the function has, what was written -> what to write.
 _ELSEWHERE = {
@@ -129,8 +143,9 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
     elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in known)
     if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
         return ConfigError(problem, hint=instead.format(_quoted(value)))
-    if keyword in _OF_SLURM:
-        option = "…" if keyword == "slurm" else f"{{{keyword}: {value if isinstance(value, (str, int)) else '…'}}}"
+    if keyword in _OF_SLURM or keyword.startswith("slurm_"):
+        name = keyword.removeprefix("slurm_")
+        option = "…" if keyword == "slurm" else f"{{{name}: {value if isinstance(value, (str, int)) else '…'}}}"
         return ConfigError(problem, hint=f"set SLURM options in clusterfn.yml: `slurm: {option}`")
     if meant in known:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
@@ -161,6 +176,7 @@ _CARDS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
+_GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 _JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
@@ -183,6 +199,8 @@ def _whole_number(least: int) -> Check:
         if NUMBER.fullmatch(value.strip()):
             raise ConfigError(problem, hint=f"write {name}={max(math.ceil(float(value)), least)}, without quotes")
         gres = _CARDS.fullmatch(value.strip()) if name == "gpus" else None
+        if not gres and name == "gpus" and _GPU_NAME.fullmatch(value):
+            raise ConfigError(problem, hint=f'write gpus=1, gpu_type="{value}"')
         if not gres:
             raise ConfigError(problem, hint=f"write {name}=1: a number, without quotes")
         kind = f', gpu_type="{gres[1]}"' if gres[1] else ""
@@ -240,9 +258,12 @@ def _environment(value: Any, name: str) -> str:
         raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
     if text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest):
         return text
+    conda = (
+        f'write {name}="conda:{text}", or ' if re.fullmatch(r"[\w-]+", text) and kind not in ENVIRONMENT_KINDS else ""
+    )
     raise ConfigError(
         f"{name}={text!r} does not name an environment",
-        hint='name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
+        hint=f'{conda}name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
         'build it from ("environment.yml"), or packages=["python=3.11", "numpy"]',
     )
 

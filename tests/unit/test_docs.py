@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import configparser
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from clusterfn import errors
 from clusterfn.cli.check import scheduler
 from clusterfn.cli.parser import make_parser
 from clusterfn.config import config_file
-from clusterfn.config.options import CallOptions
+from clusterfn.config.options import CallOptions, parse_options
 from clusterfn.hosts.survey import SurveyedGpus
 
 ROOT = Path(__file__).parents[2]
@@ -301,3 +303,46 @@ def test_no_second_attempt_hides_a_test_that_fails():
 
     runs = [line for line in planned.splitlines() if " -m pytest " in line]
     assert len(runs) == 1 and not any(word in planned for word in ("||", "--lf", "--last-failed", "reruns"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+def test_the_files_of_the_page_about_testing_are_tests_that_pass(tmp_path):
+    page = (ROOT / "docs/how-to/testing.md").read_text(encoding="utf-8")
+    files = dict(re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", page, re.DOTALL))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert set(files) == {"conftest.py", "training.py", "test_training.py"}
+    assert ran.returncode == 0 and "3 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+BLOCK = re.compile(r"^ *```(python|yaml)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_that_no_test_runs_have_options_and_keys_that_exist(page):
+    text = RUNNABLE.sub("", page.read_text(encoding="utf-8"))
+    for kind, block in BLOCK.findall(text):
+        block = textwrap.dedent(block)
+        if kind == "yaml" and block.startswith(("hosts:", "default_host:")):
+            assert config_file.parse(block.encode(), Path("clusterfn.yml")).hosts
+        code = "" if kind == "yaml" else f"{block}\ndef f(): ..." if block.startswith("@") else block
+        for call in ast.walk(ast.parse(code)):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("cluster", "with_options"):
+                parse_options({each.arg: literal(each.value) for each in call.keywords})
+
+
+def literal(node: ast.expr) -> object:
+    """The value of a literal; None, which counts as not said, for anything else."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None

@@ -1,0 +1,42 @@
+"""docs/how-to/migrate.md is true: words of other tools are rejected with the new spelling that it shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import clusterfn
+from clusterfn import ConfigError, cluster
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/migrate.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `((?:cluster|clusterfn\.configure|train\.\w+)\(.*?\))` \| (.+?) \|$", PAGE, re.MULTILINE)
+
+
+@cluster(cores=1)
+def train(lr: float) -> float:
+    return lr
+
+
+@pytest.mark.parametrize(("written", "says"), ROWS)
+def test_a_word_of_another_tool_is_rejected_with_the_new_spelling(written: str, says: str) -> None:
+    with pytest.raises((ConfigError, AttributeError)) as rejected:
+        eval(written, {"cluster": cluster, "clusterfn": clusterfn, "train": train})
+
+    assert says in str(rejected.value)
+
+
+def test_the_tables_name_what_code_for_the_three_tools_has() -> None:
+    words = {re.split(r"[(=]", written.replace("cluster(", "", 1))[0] for written, _ in ROWS}
+
+    assert {
+        "partition",
+        "queue",
+        "environment",
+        "async_submit",
+        "timeout_min",
+        "mem_gb",
+        "gpu",
+        "train.remote",
+    } <= words
