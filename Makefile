@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down test test-with-lab tests-side-by-side lint test-long long-on-lab long-here \
-	bench bench-peers docs
+	dist bench bench-peers docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,12 @@ long-on-lab: venv
 
 long-here: venv
 	@$(LONG) -m "long and not lab"
+
+dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that sdist
+	$(BIN)/python -m pip install -q build
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python packaging/render_recipe.py dist/*.tar.gz
 
 bench: venv  ## measure again what the documentation claims
 	$(BIN)/python -m benchmarks

@@ -22,7 +22,7 @@ from clusterfn.config.options import CallOptions, parse_options
 from clusterfn.hosts.survey import SurveyedGpus
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")

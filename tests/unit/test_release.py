@@ -1,0 +1,127 @@
+"""What a release consists of agrees with itself: metadata, description, recipe, citation and workflows."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+import clusterfn
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+LINK = re.compile(r"\]\(([^)\s]+)\)|\bsrc=\"([^\"]*)\"")
+
+
+@pytest.fixture(scope="module")
+def metadata() -> configparser.ConfigParser:
+    read = configparser.ConfigParser()
+    read.read(ROOT / "setup.cfg", encoding="utf-8")
+    return read
+
+
+@pytest.fixture(scope="module")
+def setup_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("setup_script", ROOT / "setup.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+def links(text: str) -> list[str]:
+    return [a or b for a, b in LINK.findall(re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))]
+
+
+@pytest.mark.parametrize("source", ["", "https://example.org/clusterfn/blob/main/"])
+def test_no_link_of_the_description_on_an_index_leads_nowhere(setup_script, source):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert any("://" not in link for link in links(readme)), "then this test sees nothing"
+
+    shown = setup_script.description(readme, source)
+
+    assert [link for link in links(shown) if not link.startswith(("https://", "http://", "mailto:"))] == []
+    assert shown.count("```") == readme.count("```")
+    assert len(links(shown)) >= (len(links(readme)) // 2 if source else 0)
+
+
+def test_links_and_images_of_a_description_become_text_or_absolute(setup_script):
+    readme = (
+        '[`a [b]`](docs/a.md#b) [c](https://x.org) [d](#top) ![p](docs/p.svg) <img src="docs/q.svg">\n'
+        "```\n[e](f)\n```\n"
+    )
+
+    assert setup_script.description(readme, "").startswith("`a [b]` [c](https://x.org) d  \n```\n[e](f)\n```\n")
+    assert setup_script.description(readme, "https://s.org/") == (
+        "[`a [b]`](https://s.org/docs/a.md#b) [c](https://x.org) d ![p](https://s.org/docs/p.svg?raw=true) \n"
+        "```\n[e](f)\n```\n"
+    )
+
+
+def test_each_promised_python_has_a_classifier_and_a_job(metadata):
+    classifiers = lines(metadata["metadata"]["classifiers"])
+    minors = re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers))
+    (check,) = (yaml.safe_load(path.read_text()) for path in WORKFLOWS if path.name == "check.yml")
+
+    assert check["jobs"]["package"]["strategy"]["matrix"]["python"] == minors
+    assert metadata["options"]["python_requires"] == f">={minors[0]}"
+    assert not any(line.startswith("License ::") for line in classifiers)  # an index rejects it beside the expression
+
+
+def test_each_make_target_and_file_of_a_workflow_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    run = [
+        step["run"]
+        for path in WORKFLOWS
+        for job in yaml.safe_load(path.read_text())["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    made = re.findall(r"^make ([a-z-]+)", "\n".join(run), re.MULTILINE)
+
+    assert {"check", "test", "dist"} <= set(made) <= targets
+
+
+def test_all_files_of_a_release_have_its_version(metadata):
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    assert citation["version"] == clusterfn.__version__ == recipe()["package"]["version"]
+    assert citation["license"] == metadata["metadata"]["license_expression"] == recipe()["about"]["license"]
+    assert re.search(rf"^## {re.escape(clusterfn.__version__)}\b", changes, re.MULTILINE)
+
+
+def recipe() -> dict[str, Any]:
+    """The conda-forge recipe, with its variables put in."""
+    text = (ROOT / "packaging" / "conda-forge" / "recipe" / "meta.yaml").read_text(encoding="utf-8")
+    variables = dict(re.findall(r'\{% set (\w+) = "([^"]*)" %\}', text))
+    text = re.sub(r"\{%.*%\}", "", text)
+    return yaml.safe_load(re.sub(r"\{\{ (\w+)(?:\[0\])? \}\}", lambda found: variables.get(found[1], found[1]), text))
+
+
+def test_the_recipe_needs_what_the_package_needs(metadata):
+    needed = {line.replace(" ", "") for line in recipe()["requirements"]["run"]}
+
+    assert needed == {
+        *lines(metadata["options"]["install_requires"]), f"python{metadata['options']['python_requires']}"
+    }  # fmt: skip
+    assert [f"clusterfn = {recipe()['build']['entry_points'][0].split(' = ')[1]}"] == lines(
+        metadata["options.entry_points"]["console_scripts"]
+    )
+
+
+def test_what_the_source_distribution_names_is_there():
+    named = [word for line in (ROOT / "MANIFEST.in").read_text().splitlines() if line.split()[0] in ("include", "graft")
+             for word in line.split()[1:]]  # fmt: skip
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
