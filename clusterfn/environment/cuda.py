@@ -264,7 +264,7 @@ def choose_build(
             because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {cards.driver} (at least "
             because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(cards)}"
             warning = f"the table of {known.date} has no such build for CUDA {wish.cuda}: "
-            warning += "its first job on a GPU will tell"
+            warning += "its first job on a GPU finds out"
             return TorchChoice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
     elif not wanted and wish.newest_named > known.newest():
         own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
@@ -356,7 +356,7 @@ def _suggest_build(known: CudaTable, cards: GpuCapabilities) -> str:
             return f"PyTorch {_text(minor)} with CUDA {rows[-1].cuda} would run: torch=={_text(minor)}.*"
     running = [row for row in known.builds if all(known.runs(row, each) for each in cards.capabilities)]
     if not running:
-        return "no PyTorch in the table has code for all of these GPUs: choose one kind by clusterfn.yml, or gpus=0"
+        return "no PyTorch in the table has code for all of these GPUs: choose one type in clusterfn.yml, or set gpus=0"
     least = min((known.least_driver(row.cuda) for row in running), key=version)
     return f"the administrator can install driver {least} or newer; until then: gpus=0"
 

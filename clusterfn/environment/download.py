@@ -91,7 +91,7 @@ def _fetch(package: LockedPackage, target: Path, count: _Count) -> None:
     except BuildFailed as failed:
         raise EnvironmentBuildError(
             f"{failed}", stage="environment", evidence=failed.evidence,
-            hint="check the network here, and whether the lock is too old: its packages may have been withdrawn",
+            hint="check your network, and whether the lock is too old: its packages may have been withdrawn",
         ) from failed  # fmt: skip
 
 

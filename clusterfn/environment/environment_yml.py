@@ -28,7 +28,7 @@ LOCK_SUFFIXES = ("conda-lock.yml", "conda-lock.yaml")
 _KEYS = (
     "name", "channels", "dependencies", "platforms", "prefix", "category", "pip-repositories", "allow-pypi-requests",
 )  # fmt: skip
-_ADVICE = {"variables": "give them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
+_ADVICE = {"variables": "set them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
 _SELECTOR = re.compile(r"#\s*\[(\w[\w\s]*)\]\s*$")
 _BUILD = re.compile(r"(?P<kept>[^=<>!\s]+=[^=<>!*\s]+)=(?P<build>[^=<>!*\s]+)")
 # What an export has of a system that is not Linux, and no package of Linux is named like it.
@@ -36,7 +36,7 @@ _FOREIGN = re.compile(
     r"vc|vc14_runtime|vs20\d\d_runtime|ucrt|vcomp14|win\w*|pywin32|pywinpty|menuinst|console_shortcut|m2w64-.*|msys2-.*|"
     r"libcxx|appnope|pyobjc-.*|python\.app|cctools.*|ld64.*|libgfortran5?-(?:osx|win)|llvm-openmp-(?:osx|win)"
 )
-_PYTORCH_ENDED = "the channel pytorch has had nothing new since PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
+_PYTORCH_ENDED = "the channel pytorch has no release after PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
 _FROM_HISTORY = "`conda env export --from-history` writes only what you asked for"
 
 
@@ -76,7 +76,7 @@ def read_file(path: Path) -> Specification:
         return _requirements(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
-            f"{path} is no environment.yml",
+            f"{path} is not an environment.yml",
             hint="write its packages into an environment.yml or a requirements.txt, or name them with packages=[…]",
         )
     data = path.read_bytes()
@@ -91,12 +91,12 @@ def _requirements(path: Path) -> Specification:
     for number, line in _logical_lines(path.read_text(encoding="utf-8-sig")):
         if " --hash" in line:
             raise ConfigError(
-                f"{path.name}:{number}: hashes in {path.name} are not compared with anything",
-                hint="leave them out: the lock has the SHA-256 of each file, and each is compared with it",
+                f"{path.name}:{number}: hashes in {path.name} are not checked",
+                hint="leave them out: the lock has the SHA-256 of each file, and clusterfn checks each file",
             )
         pip.read(line, f"{path.name}:{number}")
     if not pip.wanted:
-        raise ConfigError(f"{path} names no package", hint="write one below another, such as numpy>=2")
+        raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
     channels = tuple(condarc.channels(condarc.settings())) or (USUAL_CHANNEL,)
     return pip.added_to(Specification(path.name, channels, file=path))
 
@@ -158,7 +158,7 @@ def _items(value: Value) -> Iterator[Value]:
     if value.kind == "null":
         return
     if value.kind != "list":
-        raise value.error(f"expected a list of packages, found {value.written}", 'begin each line with "- "')
+        raise value.error(f"expected a list of packages, found {value.written}", 'start each line with "- "')
     yield from value.values
 
 
@@ -171,9 +171,9 @@ def _lifted(spec: Specification, prefix: Value | None) -> Specification:
     kept = [each for each in spec.conda if not _FOREIGN.fullmatch(each.name)]
     conda = tuple(replace(each, text=_BUILD.sub(r"\g<kept>", each.text)) for each in kept)
     of = f" of {prefix.text} (line {prefix.line + 1})" if prefix is not None else ""
-    lifted = f": the builds of {len(built)} packages are lifted, their versions stay" if built else ""
+    lifted = f": the build strings of {len(built)} packages are dropped, their versions kept" if built else ""
     sentences = [*spec.sentences, f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"]
     gone = [each.name for each in spec.conda if each not in kept]
     if gone:
-        sentences.append(f"{spec.title}: left out, as there is no such package for Linux: {', '.join(gone)}")
+        sentences.append(f"{spec.title}: skipped, because these do not exist for Linux: {', '.join(gone)}")
     return replace(spec, conda=conda, exported=True, sentences=tuple(sentences))

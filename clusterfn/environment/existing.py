@@ -88,14 +88,14 @@ def parse_existing(text: str | None, scheduler: str) -> EnvironmentSpec:
             return EnvironmentSpec("current", "")
         raise ConfigError(
             'environment="current" is the interpreter of this program, which only a local host has',
-            hint='name one of the host, "python:/path" or "conda:name", or have one made: packages=["numpy"]',
+            hint='name one on the host, "python:/path" or "conda:name", or have one built: packages=["numpy"]',
         )
     kind, separator, value = text.partition(":")
     if separator and kind in ENVIRONMENT_KINDS and value:
         return EnvironmentSpec(kind, value)
     raise ConfigError(
         f"environment={text!r} does not name an environment that this version can use",
-        hint='name one that is on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"',
+        hint='name one on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"',
     )
 
 
@@ -149,7 +149,7 @@ class ExistingEnvironment:
             raise EnvironmentBuildError(
                 f"no environment was named, and {self._facts['path']} has no {', '.join(self._facts['missing'])}",
                 stage="environment",
-                hint='have one made, environment="environment.yml" or packages=["numpy"], or name one, "conda:…"',
+                hint='have one built, environment="environment.yml" or packages=["numpy"], or name one, "conda:…"',
             )
         major, minor = self._facts["version"]
         if (major, minor) < OLDEST:
@@ -157,7 +157,7 @@ class ExistingEnvironment:
                 f"the environment {self.key()!r} has Python {major}.{minor}, "
                 f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
                 evidence=[self._facts["path"]], stage="environment",
-                hint=f"name an environment with a newer Python, best {CALLER[0]}.{CALLER[1]} as here",
+                hint=f"name an environment with a newer Python, ideally {CALLER[0]}.{CALLER[1]} as on this machine",
             )  # fmt: skip
         return Interpreter(self._facts["path"], (major, minor))
 
@@ -168,11 +168,11 @@ class ExistingEnvironment:
                 f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH",
                 evidence=said, stage="environment",
                 hint="name one below the host in clusterfn.yml, `environment: python:/path/to/python` (or venv:…, "
-                'prefix:…, conda:…), or have one made: environment="environment.yml" or packages=["numpy"]',
+                'prefix:…, conda:…), or have one built: environment="environment.yml" or packages=["numpy"]',
             )  # fmt: skip
         return EnvironmentBuildError(
             f"environment '{self.spec.kind}:{self.spec.value}' has no interpreter that runs (exit {rc})",
-            evidence=said, stage="environment", hint="look for it on the host, and give the path of its python",
+            evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
         )  # fmt: skip
 
     def plan(self, interpreter: Interpreter, root: str) -> Mapping[str, Mapping[str, bytes]]:

@@ -36,7 +36,7 @@ def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
             pip.append(Requirement(name, f"{name}=={project.version.partition('+')[0]}"))
     minor = conda_requirement(f"python={python[0]}.{python[1]}")
     listed = ", ".join([f"Python {python[0]}.{python[1]}", *(each.text.replace("==", " ") for each in pip)])
-    said = f"no environment is named: it is made as here, from what is imported: {listed}"
+    said = f"no environment is set: clusterfn builds one from your imports: {listed}"
     return Specification(
         "what the function imports", (USUAL_CHANNEL,), (minor,), tuple(pip), sentences=(said, *sentences)
     )
@@ -72,7 +72,7 @@ def _origin(project: importlib.metadata.Distribution) -> str:
         return ""
     origin = json.loads(project.read_text("direct_url.json") or "{}")
     if (origin.get("dir_info") or {}).get("editable"):
-        return "is editable: it travels as source"
+        return "is editable: clusterfn sends it as source"
     if "vcs_info" in origin or "dir_info" in origin:
-        return f"was installed from {origin['url']}, which no lock can name: it is left out"
+        return f"was installed from {origin['url']}, which a lock cannot name: it is skipped"
     return ""

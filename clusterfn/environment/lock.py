@@ -29,7 +29,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")  # becomes the name of files on hosts
 _PYTHON = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(?:\..*)?")
 _SHOWN = 100  # characters of what a message repeats
-_AGAIN = "restore it from version control, or delete it to have it solved again"
+_AGAIN = "restore it from version control, or delete it so that clusterfn solves it again"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class EnvironmentLock:
             raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
         parts = _PYTHON.fullmatch(found.version)
         if parts is None:
-            raise LockError(f"{self.path}: {found.version[:_SHOWN]} is no version of Python", hint=_AGAIN)
+            raise LockError(f"{self.path}: {found.version[:_SHOWN]} is not a version of Python", hint=_AGAIN)
         return int(parts[1]), int(parts[2])
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
@@ -132,7 +132,8 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
         version = _text(tree["version"])
         if version != str(FORMAT):
             raise LockError(
-                f"{path} has version {version[:_SHOWN]} of conda-lock's format; {FORMAT} is known", hint=_AGAIN
+                f"{path} has version {version[:_SHOWN]} of conda-lock's format; clusterfn reads version {FORMAT}",
+                hint=_AGAIN,
             )
         packages = tuple(_package(row, path) for row in tree["package"] if row.get("category", "main") == "main")
         seen: dict[tuple[str, str, str], LockedPackage] = {}
@@ -147,12 +148,12 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
         ours = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
         return EnvironmentLock(path, packages, tuple(map(_text, metadata["platforms"])), ours)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise LockError(f"{path} is no lock of conda-lock: {repr(error)[:_SHOWN]}", hint=_AGAIN) from error
+        raise LockError(f"{path} is not a conda-lock file: {repr(error)[:_SHOWN]}", hint=_AGAIN) from error
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} where a text is wanted")
+        raise TypeError(f"expected a string, found a {type(value).__name__}")
     return value
 
 
@@ -168,10 +169,10 @@ def _tree(data: bytes, path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         marks = re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE)
-        why = "it has marks of an unfinished merge" if marks else "it is not YAML"
+        why = "it has markers of an unfinished merge" if marks else "it is not YAML"
         raise LockError(f"{place}: {why}", hint=_AGAIN) from error
     if not isinstance(tree, dict):
-        raise LockError(f"{path} is no lock of conda-lock", hint=_AGAIN)
+        raise LockError(f"{path} is not a conda-lock file", hint=_AGAIN)
     return tree
 
 
@@ -182,24 +183,24 @@ def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
     hashes = row.get("hash") or {}
     if not hashes.get("sha256"):
         raise LockError(
-            f"{path}: {name} {version} has no SHA-256, so its archive could not be checked",
-            hint="its channel or index has none: take it from another, or pin another version",
+            f"{path}: {name} {version} has no SHA-256, so clusterfn could not check its archive",
+            hint="its channel or index has none: use another one, or pin another version",
         )
     sha256 = _text(hashes["sha256"]).lower()
     if not _SHA256.fullmatch(sha256):
         raise LockError(f"{path}: {name} {version} has {sha256[:_SHOWN]!r} for a SHA-256", hint=_AGAIN)
     if manager not in ("conda", "pip") or not all(map(_NAME.fullmatch, (name, version, file))):
-        raise LockError(f"{path}: {name} {version} is no package of conda or pip: {manager}, {file}", hint=_AGAIN)
+        raise LockError(f"{path}: {name} {version} is not a package of conda or pip: {manager}, {file}", hint=_AGAIN)
     build = ""
     if manager == "conda":
         stem = next((file[: -len(suffix)] for suffix in _CONDA if file.endswith(suffix)), None)
         if stem is None or stem.count("-") < 2:
-            raise LockError(f"{path}: {name} {version} is no archive of conda: {file}", hint=_AGAIN)
+            raise LockError(f"{path}: {name} {version} is not a conda archive: {file}", hint=_AGAIN)
         build = stem.rpartition("-")[2]
     if manager == "pip" and not file.endswith(".whl"):
         raise LockError(
-            f"{path}: {name} {version} is there as source only ({file}), and hosts compile nothing",
-            hint=f'take a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
+            f"{path}: {name} {version} is only available as source ({file}), and hosts compile nothing",
+            hint=f'use a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
         )
     return LockedPackage(name, version, build, manager, file, url, sha256, platform)
 

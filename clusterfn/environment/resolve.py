@@ -116,8 +116,8 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     if not text or not names_a_file(text):
         raise ConfigError(
             f"environment={text!r} does not name an environment",
-            hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
-            'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
+            hint='name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
+            'build it from ("environment.yml"), or packages=["python=3.11", "numpy"]',
         )
     script = places.running_script()
     folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin
@@ -209,8 +209,8 @@ def _target(
     platform = facts["platform"]
     if platform not in _PLATFORMS:
         raise ConfigError(
-            f"environments are made for {', '.join(_PLATFORMS)}, and {host.name} is {platform}", host=host.name,
-            hint='name one that is there: environment="python:/path", "venv:…", "prefix:…" or "conda:…"',
+            f"clusterfn builds environments for {', '.join(_PLATFORMS)}, but {host.name} is {platform}", host=host.name,
+            hint='name one on the host: environment="python:/path", "venv:…", "prefix:…" or "conda:…"',
         )  # fmt: skip
     newest = cuda.newest_cuda(cards.driver) if cards is not None else None
     return SolveTarget(_PLATFORMS[platform], facts["glibc"], newest, f"{caller[0]}.{caller[1]}")

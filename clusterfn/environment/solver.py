@@ -94,7 +94,7 @@ def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: s
     if before and not reason:
         return before
     if spec.given_lock:
-        raise LockError(f"{path} does not fit the host: {reason}", hint="lock it again from its specification")
+        raise LockError(f"{path} does not match the host: {reason}", hint="lock it again from its specification")
     for sentence in spec.sentences:
         say(sentence)
     target = target if other_reason else _shared(spec, target, before)
@@ -192,7 +192,7 @@ def _solved(
     lock = locks.parse_lock(data, path)
     python = solved.get(target.platform, "")
     if not spec.wants_python and not f"{python}.".startswith(f"{target.python}."):
-        say(f"nothing solves for Python {target.python}: the environment has {python}, the nearest that does")
+        say(f"no solution for Python {target.python}: the environment has {python}, the nearest that works")
     locks.write_lock(path, data)
     return lock
 
@@ -288,15 +288,15 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
 
 def _hint(spec: Specification) -> str:
     if spec.exported:
-        return "write the file again from what you asked for: `conda env export --from-history > environment.yml`"
+        return "export only what you asked for: `conda env export --from-history > environment.yml`"
     torch = spec.wheel("torch")
     if torch and "+" in torch.exact and not spec.indexes:
         index = f"https://download.pytorch.org/whl/{torch.exact.partition('+')[2]}"
         return f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
     if spec.replaces_index:
-        return "--index-url replaces PyPI, as for pip; with --extra-index-url both are asked"
+        return "--index-url replaces PyPI, as for pip; --extra-index-url searches both"
     if any(each.name == "torch" for each in spec.conda):
         return 'conda calls it pytorch; or write torch below "- pip:"'
     if spec.file:
-        return "loosen or correct the packages that are named above"
-    return 'loosen or correct the packages that are named above; one that only PyPI has is written "pip:name"'
+        return "loosen or correct the packages named above"
+    return 'loosen or correct the packages named above; write "pip:name" for one that only PyPI has'

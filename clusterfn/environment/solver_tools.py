@@ -119,7 +119,7 @@ def _run(argv: list[str]) -> None:
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-5:]
-        raise LockError("conda-lock could not be installed, which solving needs", evidence=said, hint=INSTALL)
+        raise LockError("conda-lock, which solving needs, could not be installed", evidence=said, hint=INSTALL)
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def from_packages(packages: Sequence[str]) -> Specification:
             sentences.append(f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)")
         elif _EXTRAS.match(text):
             lines.read(text)
-            lines.sentences.append(f"{text} is taken from PyPI, as packages of conda have no extras")
+            lines.sentences.append(f"{text} comes from PyPI, because conda packages have no extras")
         else:
             conda.append(found)
     named = named_channels(conda)
@@ -254,16 +254,18 @@ class PipLines:
         option, _, rest = text.replace("=", " ", 1).partition(" ") if text.startswith("-") else ("", "", "")
         value = rest.strip()
         if option in _WITH_VALUE and not value:
-            raise ConfigError(f"{_at(place)}{option} has no value", hint=f'write "{option} VALUE" as one text')
+            raise ConfigError(f"{_at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
         if option in _EDITABLE:
-            self.sentences.append(f"{_at(place)}{text!r} is left out: a project of yours travels as source")
+            self.sentences.append(f"{_at(place)}{text!r} is skipped: clusterfn sends your own project as source")
         elif option in (*_INDEX_URL, *_MORE_INDEXES):
             self.indexes.append(value)
             self.replaces_index |= option in _INDEX_URL
         elif option in _FIND_LINKS:
             self.find_links.append(value if "://" in value else str(self.folder / Path(value).expanduser()))
         elif option in _OTHER_FILES:
-            raise ConfigError(f'{_at(place)}"{text}" names another file', hint=f"write the lines of {value} here")
+            raise ConfigError(
+                f'{_at(place)}"{text}" names another file', hint=f"copy the lines of {value} into this file"
+            )
         elif option or text.startswith((".", "/")):
             raise ConfigError(f'{_at(place)}"{text}" cannot be locked', hint="name a project and its version")
         else:
@@ -292,7 +294,7 @@ def conda_requirement(text: str, place: str = "", selector: str = "") -> Require
     match = _CONDA.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"{_at(place)}{text!r} names no package of conda",
+            f"{_at(place)}{text!r} is not a conda package",
             hint='write "numpy>=2", "python=3.11", "channel::package", or "pip:package"',
         )
     channel, name, rest = match["channel"], match["name"].lower(), match["rest"].strip()
@@ -309,13 +311,13 @@ def wheel_requirement(text: str, place: str = "", selector: str = "") -> Require
     text = text.strip()
     if _SOURCE.match(text):
         raise ConfigError(
-            f"{_at(place)}{text!r} is a repository: it can be locked to no wheel",
-            hint="install it here as editable (it then travels as source), or name a released version",
+            f"{_at(place)}{text!r} is a repository, which cannot be locked to a wheel",
+            hint="run pip install -e on it (clusterfn then sends it as source), or name a released version",
         )
     match = _WHEEL.fullmatch(text)
     if match is None or (match["rest"].startswith("@") and "#sha256=" not in text):
         raise ConfigError(
-            f"{_at(place)}{text!r} names no project of a package index",
+            f"{_at(place)}{text!r} is not a project of a package index",
             hint='write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl#sha256=…"',
         )
     return Requirement(re.sub(r"[-_.]+", "-", match["name"]).lower(), text, place, selector)

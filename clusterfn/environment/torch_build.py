@@ -22,7 +22,7 @@ from clusterfn.errors import EnvironmentBuildError
 _CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")  # cuda128_…, py3.11_cuda12.1_…
 _OF_INDEX = re.compile(r"/(cu\d{2,3}|cpu)/?$")  # https://download.pytorch.org/whl/cu118, or a mirror of it
 # For GPUs of which nothing is known: what the oldest driver of CUDA 12 runs, which most machines have.
-UNKNOWN_GPUS = GpuCapabilities("525.60.13", (), "is assumed while they are unknown: the first job on a GPU will tell")
+UNKNOWN_GPUS = GpuCapabilities("525.60.13", (), "is assumed while they are unknown: the first job on a GPU finds out")
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def refuse_unusable_torch(
         stage="environment",
         evidence=[f"driver {cards.driver}, compute capability {', '.join(cards.capabilities) or 'unknown'}, "
                   f"as {cards.source}"],
-        hint=f"CUDA {would.cuda} would run: let the specification ask for such a build (pytorch-gpu, or torch from "
-        f"PyPI), and lock it for this host: clusterfn env lock FILE {host.name}",
+        hint=f"CUDA {would.cuda} would run: ask for such a build in the specification (pytorch-gpu, or PyPI's torch), "
+        f"and lock it for this host: clusterfn env lock FILE {host.name}",
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def lock_with_torch(
     choice = cuda.choose_build(cards, request_torch(spec, wheel, host), table, host.name)
     for sentence in [choice.because, *choice.warnings]:
         say(sentence)
-    why = f"its PyTorch does not run there ({choice.because})" if there else ""
+    why = f"its PyTorch does not run on the host ({choice.because})" if there else ""
     return solver.lock_for(pin_torch(spec, wheel, choice, table), target, say, why), choice
 
 
@@ -127,8 +127,8 @@ def request_torch(spec: Specification, wheel: Requirement, host: Host) -> cuda.T
     tag, said_by = next(filter(lambda found: found[0], [(local, wheel.text), _tagged_index(spec)]), ("", ""))
     if tag == "cpu":
         raise EnvironmentBuildError(
-            f"{said_by} is a build of PyTorch without CUDA, and the call asks for GPUs", host=host.name,
-            stage="environment", hint="leave the cpu out, then clusterfn chooses a build for these GPUs; or call "
+            f"{said_by} is a build of PyTorch without CUDA, but the call asks for GPUs", host=host.name,
+            stage="environment", hint="remove the cpu part, and clusterfn chooses a build for these GPUs; or call "
             "with gpus=0",
         )  # fmt: skip
     belonging = {each.name: each.versions for each in spec.pip if each.name in TORCHES and each is not wheel}

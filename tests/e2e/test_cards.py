@@ -167,7 +167,7 @@ def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
 
     assert slurm.submissions() == 1
     said = capsys.readouterr().err
-    assert "driver 525.60.13" in said and "while they are unknown: the first job on a GPU will tell" in said
+    assert "driver 525.60.13" in said and "while they are unknown: the first job on a GPU finds out" in said
     told = json.loads((slurm.environments / "cards" / "gpu.json").read_text())
     assert (told["driver"], told["capabilities"], told["node"] in ("n1", "n2")) == (NEW, ["8.6"], True)
     known = known_gpus(slurm.session, str(slurm.environments))

@@ -108,7 +108,7 @@ def test_without_a_word_it_is_made_from_what_the_function_imports(
     assert version == yaml.__version__
     assert "/envs/" in prefix and tuple(minor) == sys.version_info[:2]
     said = capsys.readouterr().err
-    assert "no environment is named: it is made as here, from what is imported: Python" in said
+    assert "no environment is set: clusterfn builds one from your imports: Python" in said
     assert f"pyyaml {version}" in said
 
 

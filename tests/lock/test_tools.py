@@ -97,7 +97,7 @@ def test_where_nothing_can_be_installed_the_error_says_what_to_install(lab: Lab,
     done = asked(lab, tmp_path, XDG_CACHE_HOME=str(tmp_path / "full"))
 
     assert "said: installing conda-lock and py-rattler into" in done.stdout
-    assert "conda-lock could not be installed, which solving needs" in done.stdout
+    assert "conda-lock, which solving needs, could not be installed" in done.stdout
     assert "next:  pip install 'clusterfn[lock]'" in done.stdout
 
 

@@ -110,7 +110,7 @@ def test_a_project_without_a_wheel_is_refused_by_name(bench: Bench, pip_conf: Pa
     make_source(folder)
     pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {folder}\n")
 
-    with pytest.raises(LockError, match=r"toysource 1\.0 is there as source only \(toysource-1\.0\.tar\.gz\)"):
+    with pytest.raises(LockError, match=r"toysource 1\.0 is only available as source \(toysource-1\.0\.tar\.gz\)"):
         bench.lock("  - pip:\n    - toysource\n")
 
 

@@ -51,8 +51,7 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
     assert [each.text for each in spec.pip] == ["toy-learn==1.4.2", "toytorch==2.7.1"]
     assert [each.text for each in spec.conda] == ["python=3.11"]
     assert spec.sentences == (
-        "no environment is named: it is made as here, from what is imported: "
-        "Python 3.11, toy-learn 1.4.2, toytorch 2.7.1",
+        "no environment is set: clusterfn builds one from your imports: Python 3.11, toy-learn 1.4.2, toytorch 2.7.1",
     )
 
 
@@ -62,7 +61,7 @@ def test_an_editable_project_is_not_listed_and_that_is_said(installed):
     spec = imports.automatic(user_modules.imported("import toyproject"), (3, 11))
 
     assert spec.pip == ()
-    assert spec.sentences[1:] == ("toyproject is editable: it travels as source",)
+    assert spec.sentences[1:] == ("toyproject is editable: clusterfn sends it as source",)
 
 
 def test_a_project_from_a_repository_is_left_out_aloud_but_not_one_that_conda_installed(installed):
@@ -72,7 +71,7 @@ def test_a_project_from_a_repository_is_left_out_aloud_but_not_one_that_conda_in
     spec = imports.automatic(user_modules.imported("import toygit, toyconda"), (3, 11))
 
     assert [each.name for each in spec.pip] == ["toyconda"]
-    assert spec.sentences[1] == "toygit was installed from https://e.org/x, which no lock can name: it is left out"
+    assert spec.sentences[1] == "toygit was installed from https://e.org/x, which a lock cannot name: it is skipped"
 
 
 def test_imports_for_type_checkers_and_what_travels_anyway_do_not_count(installed):

@@ -74,14 +74,14 @@ BOMB = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]\n" 
     ("text", "message"),
     [
         (BOMB + "version: *a8", 'x.conda-lock.yml:2: "*a0": aliases are not supported'),
-        ("version: [a, b]", "is no lock of conda-lock: TypeError('a list where a text is wanted')"),
+        ("version: [a, b]", "is not a conda-lock file: TypeError('expected a string, found a list')"),
         ("version: !!float x", "tags are not supported"),
         ("version: !!python/object/apply:os.system [false]", "tags are not supported"),
         ("version: 2020-13-45", "has version 2020-13-45 of conda-lock's format"),
         ("version: " + "9" * 10**6, "has version " + "9" * 100 + " of conda-lock's format"),
         ("[" * 10**6, "nested too deeply"),
-        (HEAD % "x" + PYTHON.replace("3.11.7,", "[3],"), "a list where a text is wanted"),
-        (HEAD % "x" + PYTHON.replace('"https://conda', '"https://[conda'), "is no lock of conda-lock"),
+        (HEAD % "x" + PYTHON.replace("3.11.7,", "[3],"), "expected a string, found a list"),
+        (HEAD % "x" + PYTHON.replace('"https://conda', '"https://[conda'), "is not a conda-lock file"),
     ],
 )
 def test_a_lock_that_would_fill_the_memory_or_make_objects_is_refused_with_a_short_message(text, message):
@@ -96,24 +96,24 @@ def test_a_version_is_the_text_that_was_written():
 
 @pytest.mark.parametrize("version", ["3", "3.²", "3." + "1" * 5000, "x.y"])
 def test_what_is_no_version_of_python_is_refused(version):
-    with pytest.raises(LockError, match="is no version of Python"):
+    with pytest.raises(LockError, match="is not a version of Python"):
         lock(PYTHON.replace("3.11.7,", f"'{version}',")).python("linux-64")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<<<<<<< HEAD\nversion: 1\n=======\n>>>>>>> other\n", "marks of an unfinished merge"),
+        ("<<<<<<< HEAD\nversion: 1\n=======\n>>>>>>> other\n", "markers of an unfinished merge"),
         ("version: [", "it is not YAML"),
-        ("- 1", "is no lock of conda-lock"),
+        ("- 1", "is not a conda-lock file"),
         ("version: 3", "has version 3 of conda-lock's format"),
-        ("version: 1\nmetadata: {}\npackage: []", "is no lock of conda-lock: KeyError('platforms')"),
+        ("version: 1\nmetadata: {}\npackage: []", "is not a conda-lock file: KeyError('platforms')"),
         (HEAD % "x" + PYTHON.replace("sha256", "sha1"), "python 3.11.7 has no SHA-256"),
-        (HEAD % "x" + PYTHON.replace(".conda\"", ".zip\""), "is no archive of conda"),
-        (HEAD % "x" + WHEEL.replace(".whl", ".tar.gz"), "torch 2.13.0+cpu is there as source only"),
+        (HEAD % "x" + PYTHON.replace(".conda\"", ".zip\""), "is not a conda archive"),
+        (HEAD % "x" + WHEEL.replace(".whl", ".tar.gz"), "torch 2.13.0+cpu is only available as source"),
         (HEAD % "x" + PYTHON.replace("b" * 64, "1" * 63), "has '" + "1" * 63 + "' for a SHA-256"),
-        (HEAD % "x" + PYTHON.replace("manager: conda", "manager: npm"), "is no package of conda or pip"),
-        (HEAD % "x" + WHEEL.replace("name: torch", "name: ../x"), "../x 2.13.0+cpu is no package"),
+        (HEAD % "x" + PYTHON.replace("manager: conda", "manager: npm"), "is not a package of conda or pip"),
+        (HEAD % "x" + WHEEL.replace("name: torch", "name: ../x"), "../x 2.13.0+cpu is not a package"),
         (HEAD % "x" + PYTHON + PYTHON.replace("3.11.7", "3.12.1"), "has python twice for linux-64: 3.11.7 and 3.12.1"),
     ],
 )  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_damaged_lock_says_what_is_wrong_and_what_to_do(text: str, message: st
 
 
 def test_a_python_without_a_minor_says_so():
-    with pytest.raises(LockError, match="3 is no version of Python"):
+    with pytest.raises(LockError, match="3 is not a version of Python"):
         lock(PYTHON.replace("3.11.7", "3")).python("linux-64")
 
 
