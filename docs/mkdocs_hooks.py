@@ -30,7 +30,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             nav.append({section: []})
         else:
             next(iter(nav[-1].values())).append({title.replace("`", ""): site_path(DOCS / link)})
-    config.nav = [*nav, {"Decisions": DECISIONS}, {"Changes": "changelog.md"}, {"Contributing": "contributing.md"}]
+    outside = {"Changes": "changelog.md", "Contributing": "contributing.md", "Security": "security.md"}
+    config.nav = [*nav, {"Decisions": DECISIONS}, *({title: page} for title, page in outside.items())]
     return config
 
 
