@@ -12,14 +12,14 @@ The names below are the whole public interface; everything else may change.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # `typing` would be most of what `clusterfn --version` imports
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"  # setup.cfg reads it here, without importing the package
 
-from clusterfn.api.decorator import ClusterFunction, cluster
-
 if TYPE_CHECKING:
+    from clusterfn.api.decorator import ClusterFunction, cluster
     from clusterfn.api.executor import Executor
     from clusterfn.api.login import login, logout
     from clusterfn.api.session import Session
@@ -103,8 +103,10 @@ __all__ = [
     "sweep",
 ]
 
-# Loaded at first use, so that `import clusterfn` stays light.
+# Loaded at first use, so that `import clusterfn` and `clusterfn --version` stay light.
 _HOMES = {
+    "ClusterFunction": "api.decorator",
+    "cluster": "api.decorator",
     "attach": "calls.attach",
     "jobs": "calls.attach",
     "login": "api.login",
@@ -134,6 +136,8 @@ def __getattr__(name: str) -> Any:
         )
     if name not in __all__:
         raise AttributeError(f"module 'clusterfn' has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(f"clusterfn.{_HOMES.get(name, 'errors')}"), name)
 
 

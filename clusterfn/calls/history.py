@@ -71,6 +71,12 @@ def hosts(config: Path | None) -> list[str]:
     return sorted({entry.host for entry in found if entry is not None and entry.config == str(config or "")})
 
 
+def newest_ids(most: int) -> list[str]:
+    """Return the ids of the jobs that were last sent from this machine, newest first."""
+    found = [entry.id for entry in map(_read, _lines()[-most:]) if entry is not None]
+    return list(dict.fromkeys(reversed(found)))
+
+
 def _lines() -> list[str]:
     found: list[str] = []
     for path in (_before(ledger_path()), ledger_path()):

@@ -7,9 +7,12 @@ else to stderr. Exit codes: 0, 1 (job or host failed), 2 (usage, configuration),
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from clusterfn import __version__
+
+TYPE_CHECKING = False  # `typing` would be most of what `clusterfn --version` imports
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 

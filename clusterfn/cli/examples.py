@@ -17,6 +17,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "run train.py::train 1e-3 layers=4",
         "run tensor01 --gpus 1 train.py::train 1e-3",
         "run --json train.py::train 1e-3 | jq .loss",
+        "run tensor01 --gpus 1 --outputs '*.pt' train.py --lr 0.1",
+        "run --detach train.py --lr 0.1",
     ),
     "script": ("script train.py::train 1e-3", "script cluster --gpus 1 train.py::train 1e-3"),
     "jobs": ("jobs tensor01", "jobs --all-hosts --state failed --since 1d", "jobs -n 1 --json | jq '.[0].state'"),
@@ -26,6 +28,13 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "stack": ("stack 7f3a",),
     "cancel": ("cancel 7f3a 90aa", "cancel train", "cancel --all tensor01"),
     "rm": ("rm 7f3a", "rm train --dry-run", "rm --all --state failed tensor01"),
+    "pull": ("pull 7f3a", "pull 7f3a --only '*.pt' --to results", "pull --all --since 1d --to results tensor01"),
+    "hosts": ("hosts", "hosts --json | jq -r '.[].name'"),
+    "config": ("config", "config tensor01"),
+    "completion": (
+        "completion bash > ~/.local/share/bash-completion/completions/clusterfn",
+        "completion zsh > ~/.zfunc/_clusterfn",
+    ),
     "env": ("env build environment.yml tensor01", "env list tensor01", "env gc tensor01 --dry-run"),
     "env lock": (
         "env lock",

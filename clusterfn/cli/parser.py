@@ -25,7 +25,8 @@ exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (
 variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_QUIET=1, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
 """
 _ARGUMENTS = (
-    "its arguments: Python literals or plain words, name=value for keywords; -- before a word that begins with -"
+    "of a function: Python literals or plain words, name=value for keywords; -- before a word that begins with -. "
+    "Of a script: all words and options after it, as they are"
 )
 _FILE_AND_HOST = "a file such as environment.yml (the host's, else ./environment.yml), and the name of a host"
 _HOST = "its name in clusterfn.yml (the one that a call would use)"
@@ -52,6 +53,7 @@ def make_parser() -> Parser:
     _add_calls(commands)
     _add_jobs(commands)
     _add_env(commands, _help(parser))
+    _add_settings(commands)
     parser.commands = tuple(commands.choices)
     return parser
 
@@ -145,8 +147,12 @@ def _add_logins(commands: Any) -> None:
 
 
 def _add_calls(commands: Any) -> None:
-    command = _add(commands, "run", "run.run", "run a function of a file and print its value")
+    command = _add(commands, "run", "run.run", "run a function of a file and print its value, or run a script as it is")
     _add_call(command)
+    about = "send the call, print its id, and do not wait"
+    command.add_argument("--detach", action="store_true", help=about)
+    about = "fetch files that match, such as '*.pt', into this folder at the end; may be given again"
+    command.add_argument("--outputs", metavar="PATTERN", action="append", default=[], help=about)
     _add_json(command, "the value as JSON; what the function prints goes to stderr")
     command = _add(commands, "script", "run.script", "show what run would send and start; sends nothing")
     _add_call(command)
@@ -154,7 +160,7 @@ def _add_calls(commands: Any) -> None:
 
 
 def _add_call(command: argparse.ArgumentParser) -> None:
-    command.usage = "%(prog)s [options] [HOST] FILE.py::FUNCTION [ARG ...]"
+    command.usage = "%(prog)s [options] [HOST] FILE.py::FUNCTION|SCRIPT.py [ARG ...]"
     options = command.add_argument_group("options that override those of @cluster")
     options.add_argument("--cores", metavar="N", type=int)
     options.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
@@ -164,7 +170,7 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     options.add_argument("--resume", metavar="ID", help="start with a copy of the checkpoint of that job")
     options.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
     options.add_argument("--environment", metavar="WHICH", help="such as python:/opt/envs/ml/bin/python or conda:ml")
-    about = "the function: path of its file, two colons, its name; a HOST may come before it"
+    about = "a function: path of its file, two colons, its name; or a script; a HOST may come before it"
     command.add_argument("target", metavar="FILE.py::FUNCTION", help=about)
     command.add_argument("words", metavar="ARG", nargs="*", default=[], help=_ARGUMENTS)
 
@@ -196,10 +202,32 @@ def _add_jobs(commands: Any) -> None:
         aliases=["stop"], several=True,
     )  # fmt: skip
     _add_json(command, "one array: each job, what was done, and its state")
+    command = _add_job(
+        commands, "pull", "pull.pull", "fetch the files that jobs have left on their hosts", several=True
+    )
+    about = "files to fetch, such as '*.pt'; may be given again (the outputs= of the job, else all)"
+    command.add_argument("--only", metavar="PATTERN", action="append", default=[], help=about)
+    about = "where to put them (the working directory); several jobs get a folder each"
+    command.add_argument("--to", metavar="FOLDER", default=".", help=about)
+    _add_json(command, "one object; an array for several jobs")
     about = "remove ended jobs from their hosts, with all their files; cancel a running job first"
     command = _add_job(commands, "rm", "remove.remove", about, several=True)
     command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
     _add_json(command, "one object, sizes in bytes")
+
+
+def _add_settings(commands: Any) -> None:
+    command = _add(commands, "hosts", "hosts.hosts", "list the hosts of clusterfn.yml; connects to none")
+    _add_json(command, "one array")
+    about = "show each setting of a host, and the line of the file that it comes from"
+    command = _add(commands, "config", "config.config", about)
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
+    _add_json(command, "one array of objects")
+    about = "print what a shell needs to complete commands, hosts and job ids"
+    command = _add(commands, "completion", "completion.completion", about)
+    command.add_argument("shell", metavar="SHELL", nargs="?", choices=("bash", "zsh"), help="bash or zsh")
+    about = "print only the words that can be completed: hosts, or jobs"
+    command.add_argument("--words", metavar="KIND", choices=("hosts", "jobs"), help=about)
 
 
 def _add_env(commands: Any, usage: Command) -> None:

@@ -25,7 +25,7 @@ _CHOICE = re.compile(r"invalid choice: '([^']*)'")
 OF_A_CALL = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment")
 _RUNS_FILES = ("run", "script")
 _TAKE_IDS = ("logs", "result", "attach", "stack", "cancel", "stop", "rm", "pull", "shell")
-_WITHOUT_VALUE = ("--json", "-v", "--verbose", "-h", "--help", "--")
+_WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help", "--")
 
 
 class WrongUsage(Exception):
@@ -74,8 +74,8 @@ class Parser(CommandParser):
             WrongUsage: They are none.
         """
         self.typed = tuple(argv)
-        words, host = _without_host(self.typed)
-        return self.parse_args(words, argparse.Namespace(host=host))
+        words, host, script_words = _split_call(self.typed)
+        return self.parse_args(words, argparse.Namespace(host=host, script_words=script_words))
 
     def error(self, message: str) -> NoReturn:
         """Raise `WrongUsage`, with the command or option that was perhaps meant."""
@@ -118,15 +118,35 @@ class Parser(CommandParser):
         return beside if match[2] is None else match[2]
 
 
-def _without_host(words: Sequence[str]) -> tuple[list[str], str | None]:
-    """Take the HOST out of `run [options] [HOST] FILE.py::FUNCTION ARG…`: argparse cannot tell that it is left out."""
+def _split_call(words: Sequence[str]) -> tuple[list[str], str | None, list[str] | None]:
+    """Take the HOST and a script's own arguments out of `run [options] [HOST] FILE.py ARG…`.
+
+    argparse cannot tell that HOST is left out, and would take the script's options for ours.
+
+    Returns:
+        The other words, the host, and what comes after a script; None where words are left out, or name no script.
+    """
     place = next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
     if place == len(words) or words[place] not in _RUNS_FILES:
-        return list(words), None
-    place += 1
+        return list(words), None, None
+    at = _next_word(words, place + 1)
+    host = None
+    file = at
+    if at < len(words) and not _is_file(words[at]):
+        file = _next_word(words, at + 1)
+        host = words[at] if file < len(words) and _is_file(words[file]) else None
+    rest = [*words[:at], *words[at + 1 : file + 1]] if host is not None else list(words[: file + 1])
+    if file < len(words) and words[file].endswith(".py") and (host is not None or file == at):
+        return rest, host, list(words[file + 1 :])
+    return [*words[:at], *words[at + 1 :]] if host is not None else list(words), host, None
+
+
+def _next_word(words: Sequence[str], place: int) -> int:
+    """Return the place of the next word that is neither an option nor the value of one."""
     while place < len(words) and words[place].startswith("-"):
         place += 1 if words[place] in _WITHOUT_VALUE or "=" in words[place] else 2
-    following = [word for word in words[place + 1 :] if ".py" in word]
-    if place >= len(words) or ".py" in words[place] or "::" in words[place] or not following:
-        return list(words), None
-    return [*words[:place], *words[place + 1 :]], words[place]
+    return place
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith(".py") or "::" in word

@@ -382,6 +382,91 @@ def test_cancel_all_ends_what_runs_and_nothing_else(run, started):
     assert "nothing to cancel" in run("cancel", "--all").stderr
 
 
+SCRIPT = """
+import argparse, json, os, sys
+import helper
+
+given = argparse.ArgumentParser()
+given.add_argument("--lr", type=float)
+given.add_argument("--fail", type=int, default=0)
+given = given.parse_args()
+with open("data/x.txt") as data, open("model.pt", "w") as model:
+    model.write(helper.NAME + data.read())
+print(json.dumps([sys.argv, given.lr, __name__, os.path.exists(".env"), os.path.exists("big.bin")]), flush=True)
+sys.exit(given.fail)
+"""
+
+
+@pytest.fixture
+def project(folder) -> Path:
+    """A project in a git repository, with a file that git ignores, and one with a password."""
+    for name, text in {
+        "train.py": SCRIPT, "helper.py": "NAME = 'helped '\n", "data/x.txt": "by data", ".env": "KEY=1",
+        "big.bin": "0", ".gitignore": "big.bin\nroot\n",
+    }.items():  # fmt: skip
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    return folder
+
+
+def test_a_script_runs_as_it_is_in_its_project_and_brings_its_outputs(run, project):
+    ran = run("run", "--outputs", "*.pt", "train.py", "--lr", "0.1", "--fail", "0")
+
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == [["train.py", "--lr", "0.1", "--fail", "0"], 0.1, "__main__", False, False]
+    assert (project / "model.pt").read_text() == "helped by data"
+    assert "not sent, because they look like keys or passwords: .env" in ran.stderr
+    (work,) = (project / "root").glob("jobs/*/attempts/1/work")
+    assert [path.name for path in work.rglob("*") if path.is_file()] == ["model.pt"]
+
+
+def test_the_exit_status_of_a_script_becomes_ours(run, project):
+    ran = run("run", "train.py", "--fail", "7")
+    as_json = run("run", "--json", "train.py", "--fail", "7")
+
+    assert ran.returncode == as_json.returncode == 7
+    assert ran.stderr.endswith("clusterfn: train.py has exited with status 7\n") and "Traceback" not in ran.stderr
+    assert json.loads(as_json.stdout) == {"script": "train.py", "exit_status": 7}
+    assert [job["name"] for job in json.loads(run("jobs", "--state", "raised", "--json").stdout)] == ["train"] * 2
+
+
+def test_a_detached_script_is_pulled_later(run, project, tmp_path):
+    sent = run("run", "--detach", "--outputs", "model.*", "train.py", "--lr", "2")
+    job = sent.stdout.strip()
+
+    assert sent.returncode == 0 and re.fullmatch("[0-9a-f]{16}", job)
+    assert f"{job} train on here keeps running" in sent.stderr
+    assert run("result", job).stdout == "None\n"
+    pulled = run("pull", job, "--to", "fetched")
+    assert pulled.returncode == 0 and pulled.stdout.split() == ["fetched/model.pt"]
+    assert (project / "fetched" / "model.pt").read_text() == "helped by data"
+    told = json.loads(run("pull", job, "--only", "*.pt", "--to", "again", "--json").stdout)
+    assert (told["id"], told["files"]) == (job, ["again/model.pt"])
+    assert run("pull", job, "--only", "*.csv").returncode == 1
+
+
+def test_script_shows_what_a_script_would_send(run, project):
+    ran = run("script", "train.py", "--lr", "1")
+
+    assert ran.returncode == 0 and "supervise.py run" in ran.stdout
+    assert list((project / "root").glob("jobs/*")) == []
+
+
+def test_a_project_is_no_home_and_not_too_large(run, project, monkeypatch):
+    monkeypatch.setenv("HOME", str(project))
+    assert "the project of train.py would be all of" in run("run", "train.py").stderr
+    monkeypatch.setenv("HOME", "/")
+    with (project / "large.bin").open("wb") as file:
+        file.truncate(300 << 20)
+
+    ran = run("run", "train.py")
+
+    assert ran.returncode == 2 and "300.0 MB  large.bin" in ran.stderr
+    assert "list large files in .gitignore" in ran.stderr
+    assert "there is no file trian.py; did you mean train.py?" in run("run", "trian.py").stderr
+
+
 def test_rm_removes_what_has_ended_and_never_what_runs(run, started, folder):
     run("run", "work.py::add", "1")
     running, (ended,) = started("work.py::tick", "300"), json.loads(run("jobs", "--state", "ended", "--json").stdout)

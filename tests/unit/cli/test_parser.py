@@ -141,12 +141,28 @@ def test_a_host_as_an_option_is_told_how_it_is_written(words, written, capsys):
         (["run", "tensor01", "--json", "train.py::train", "x=a.py"], "tensor01", ("train.py::train", ["x=a.py"])),
         (["run", "train.py::train", "a.py"], None, ("train.py::train", ["a.py"])),
         (["script", "train"], None, ("train", [])),
+        (["run", "tensor01", "--gpus", "1", "train.py", "--host", "x"], "tensor01", ("train.py", [])),
     ],
 )
 def test_a_host_before_the_file_is_no_file(words, host, rest):
     given = parser.make_parser().read(words)
 
     assert (given.host, (given.target, given.words)) == (host, rest)
+
+
+@pytest.mark.parametrize(
+    ("words", "script_words"),
+    [
+        (["run", "train.py", "--lr", "0.1", "--json", "-h"], ["--lr", "0.1", "--json", "-h"]),
+        (["run", "--detach", "tensor01", "train.py"], []),
+        (["run", "train.py::train", "x.py"], None),
+        (["logs", "train"], None),
+    ],
+)
+def test_all_words_after_a_script_are_its_own(words, script_words):
+    given = parser.make_parser().read(words)
+
+    assert given.script_words == script_words and not getattr(given, "json", False)
 
 
 def test_options_may_come_between_ids_and_host():
@@ -179,7 +195,7 @@ def test_a_file_without_a_function_names_the_functions_of_that_file(tmp_path, ca
     path = tmp_path / "first.py"
     path.write_text("raise SystemExit('it was run')\ndef square(x): return x\nasync def cube(x): return x\n")
 
-    assert main(["run", str(path)]) == 2
+    assert main(["run", f"{path}::"]) == 2
     assert f"next:  write {path}::square or {path}::cube\n" in capsys.readouterr().err
 
 

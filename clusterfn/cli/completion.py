@@ -1,0 +1,69 @@
+"""`clusterfn completion bash`: what a shell needs to complete commands, options, hosts and job ids; made by shtab."""
+
+from __future__ import annotations
+
+import argparse
+
+from clusterfn.calls import history
+from clusterfn.cli.parser import make_parser
+from clusterfn.config import config_file
+from clusterfn.errors import ConfigError
+
+_MOST_IDS = 50
+# metavar of an argument -> what it may be
+_WORDS = {"HOST": "hosts", "ID": "jobs", "FILE HOST": "hosts"}
+_BASH = """\
+_clusterfn_%(what)s() {
+  compgen -W "$(clusterfn completion --words %(what)s 2>/dev/null)" -- "$1"
+}
+"""
+_ZSH = """\
+_clusterfn_%(what)s() {
+  compadd -- ${(f)"$(clusterfn completion --words %(what)s 2>/dev/null)"}
+}
+"""
+
+
+def completion(given: argparse.Namespace) -> int:
+    """Print the completion for a shell; with --words the words that it asks for."""
+    if given.words:
+        print("\n".join(_known_words(given.words)))
+        return 0
+    if given.shell is None:
+        raise ConfigError("completion needs the name of a shell", hint="clusterfn completion bash, or zsh")
+    print(script_for(given.shell))
+    return 0
+
+
+def script_for(shell: str) -> str:
+    """Return the completion of the whole command line for bash or zsh.
+
+    Raises:
+        ConfigError: shtab is not installed.
+    """
+    try:
+        import shtab  # an extra
+    except ModuleNotFoundError as error:
+        raise ConfigError("completion needs shtab", hint='pip install "clusterfn[completion]"') from error
+    parser = make_parser()
+    _mark(parser, {what: {"bash": f"_clusterfn_{what}", "zsh": f"_clusterfn_{what}"} for what in _WORDS.values()})
+    functions = {"bash": _BASH, "zsh": _ZSH}[shell]
+    preamble = "\n".join(functions % {"what": what} for what in sorted({*_WORDS.values()}))
+    return str(shtab.complete(parser, shell, root_prefix="clusterfn", preamble=preamble))
+
+
+def _mark(parser: argparse.ArgumentParser, completers: dict[str, dict[str, str]]) -> None:
+    """Say of each argument below this parser which function completes it, as shtab reads it."""
+    for action in parser._actions:
+        what = _WORDS.get(str(action.metavar))
+        if what is not None:
+            action.complete = completers[what]  # type: ignore[attr-defined]
+        if isinstance(action, argparse._SubParsersAction):
+            for command in {id(each): each for each in action.choices.values()}.values():
+                _mark(command, completers)
+
+
+def _known_words(what: str) -> list[str]:
+    """Return the hosts of clusterfn.yml; for jobs, before them, the ids that were sent from here last. Asks no host."""
+    hosts = list(config_file.load().hosts)
+    return hosts if what == "hosts" else [*history.newest_ids(_MOST_IDS), *hosts]

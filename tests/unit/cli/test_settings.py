@@ -1,0 +1,96 @@
+"""`clusterfn hosts` and `config`: what is set, and where it comes from."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from clusterfn.cli import main
+
+FILE = """\
+default_host: cluster
+hosts:
+  tensor01:
+    scheduler: bare
+    root: /scratch/ada
+  cluster:
+    address: ada@login.example.edu
+    scheduler: slurm
+    keep: 7d
+    defaults:
+      memory: 16GB
+    slurm:
+      partition: gpu
+"""
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "clusterfn.yml"
+    path.write_text(FILE)
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
+    return path
+
+
+def test_hosts_are_listed_in_the_order_of_the_file_with_the_default_marked(path, capsys):
+    assert main(["hosts"]) == 0
+    shown = capsys.readouterr()
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [
+        ["tensor01", "tensor01"], ["*", "cluster"], ["local", "this"]
+    ]  # fmt: skip
+    assert f"{path}:6" in shown.out and "uses cluster: default_host: in" in shown.err
+    main(["hosts", "--json"])
+    assert [(host["name"], host["default"]) for host in json.loads(capsys.readouterr().out)] == [
+        ("tensor01", False), ("cluster", True), ("local", False)
+    ]  # fmt: skip
+
+
+def test_hosts_without_a_default_say_so(path, capsys):
+    path.write_text(FILE.replace("default_host: cluster\n", ""))
+
+    assert main(["hosts"]) == 0
+    shown = capsys.readouterr()
+    assert "*" not in shown.out and "has several hosts and no default_host" in shown.err
+
+
+def settings(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, tuple[object, str]]:
+    assert main(["config", *words, "--json"]) == 0
+    return {each["setting"]: (each["value"], each["from"]) for each in json.loads(capsys.readouterr().out)}
+
+
+def test_each_setting_names_its_line_or_is_a_default(path, capsys):
+    found = settings(capsys)
+
+    assert found["file"] == (str(path), "$CLUSTERFN_CONFIG")
+    assert found["default_host"] == ("cluster", f"{path}:1")
+    assert found["host"][0] == "cluster"
+    assert found["keep"] == ("7d", f"{path}:9")
+    assert found["defaults.memory"] == ("16GB", f"{path}:11")
+    assert found["defaults.cores"] == (1, "default")
+    assert found["slurm.partition"] == ("gpu", f"{path}:13")
+    assert found["root"] == ("~/.clusterfn", "default")
+    assert found["address"] == ("ada@login.example.edu", f"{path}:7")
+
+
+def test_a_host_has_only_the_settings_that_it_obeys(path, capsys):
+    found = settings(capsys, "tensor01")
+
+    assert found["root"] == ("/scratch/ada", f"{path}:5")
+    assert not [name for name in found if name.startswith("slurm")]
+    assert main(["config", "tensor01"]) == 0
+    assert re.search(rf"^root +/scratch/ada +{path}:5$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_without_a_file_the_local_machine_has_its_defaults(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERFN_CONFIG", raising=False)
+    monkeypatch.setattr("clusterfn.config.places.found", lambda *_: None)
+
+    found = settings(capsys)
+
+    assert found["file"] == (None, "there is no clusterfn.yml")
+    assert found["scheduler"] == ("local", "default")
