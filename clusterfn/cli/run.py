@@ -10,27 +10,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction, cluster
-from clusterfn.calls import console
-from clusterfn.calls.job import SHORT
-from clusterfn.cli import screen, target
-from clusterfn.errors import ClusterfnError, HostError, SubmitError
-from clusterfn.hosts import exit_flush
+from clusterfn.cli import screen, script_job, target
+from clusterfn.cli.submission import call_options, start_detached
+from clusterfn.errors import ClusterfnError
 from clusterfn.scheduler.job_script import read_template
-
-_LOOK_S = 0.05
-_OPTIONS = ("host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "resume", "outputs")
 
 
 def run(given: argparse.Namespace) -> int:
     """Call the function on its host; its value goes to stdout, as repr or as JSON. A script runs as it is."""
     if given.script_words is not None:
-        from clusterfn.cli import script_job  # it uses this module
-
         return script_job.run_script(given)
     if given.detach:
         called, args, kwargs = _call(given)
@@ -42,25 +34,9 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def start_detached(
-    called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, as_json: bool
-) -> int:
-    """Send the call, and print its id once the host has it."""
-    job = called.submit(*args, **kwargs)
-    while exit_flush.unanswered and not job.done():  # until the host has it, files included
-        time.sleep(_LOOK_S)
-    if job.done() and isinstance(error := job.exception(), (HostError, SubmitError)):
-        raise error
-    console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
-    print(screen.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
-    return 0
-
-
 def script(given: argparse.Namespace) -> int:
     """Show what `run` would send and start."""
     if given.script_words is not None:
-        from clusterfn.cli import script_job  # it uses this module
-
         text = script_job.describe_script(given)
     else:
         called, args, kwargs = _call(given)
@@ -75,11 +51,6 @@ def _call(given: argparse.Namespace) -> tuple[ClusterFunction[Any, Any], tuple[A
     target.check_arguments(named, args, kwargs)
     decorated = named if isinstance(named, ClusterFunction) else cluster(named)
     return decorated.with_options(**call_options(given)), args, kwargs
-
-
-def call_options(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `@cluster` that the words override."""
-    return {name: value for name in _OPTIONS if (value := getattr(given, name, None)) not in (None, [])}
 
 
 def written(value: Any, as_json: bool) -> str:

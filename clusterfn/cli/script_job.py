@@ -22,7 +22,7 @@ from clusterfn.calls import console
 from clusterfn.calls.call import job_name
 from clusterfn.calls.files import Directory, holds_credentials
 from clusterfn.cli import screen
-from clusterfn.cli.run import call_options, start_detached
+from clusterfn.cli.submission import call_options, start_detached
 from clusterfn.config import config_file
 from clusterfn.errors import ConfigError, did_you_mean
 

@@ -53,9 +53,9 @@ def test_a_missing_function_is_all_that_run_asks_for(capsys):
 def group(monkeypatch) -> None:
     """A group of three, of which one has printed something, as whatever is asked for."""
     found = object.__new__(JobGroup)
-    found.id, found.name, found.host = "7f3a9b00aa112233", "f", "lab8"
     printed = {0: "", 1: "epoch 1\n", 2: ""}
     for name, value in {
+        "id": "7f3a9b00aa112233", "name": "f", "host": "lab8",
         "wait": lambda *_: True, "states": ["RETURNED", "RAISED", "PENDING"], "label": lambda _, index: f"x={index}",
         "logs": lambda _, index, stream: printed[index], "__len__": lambda _: 3, "state": "RUNNING",
     }.items():  # fmt: skip
@@ -608,7 +608,7 @@ def test_ids_are_shown_as_short_as_they_are_unambiguous(ids, digits):
 
 
 def words_of(line: str) -> list[str]:
-    return shlex.split(line.partition(" | ")[0])
+    return shlex.split(re.split(" [|>] ", line)[0])
 
 
 @pytest.mark.parametrize("line", [line for lines in examples.EXAMPLES.values() for line in lines])

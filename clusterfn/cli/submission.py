@@ -1,0 +1,36 @@
+"""What `run` does alike for a function and for a script: the options that override @cluster, and --detach."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from clusterfn.api.decorator import ClusterFunction
+from clusterfn.calls import console
+from clusterfn.calls.job import SHORT
+from clusterfn.cli import screen
+from clusterfn.errors import HostError, SubmitError
+from clusterfn.hosts import exit_flush
+
+_LOOK_S = 0.05
+_OPTIONS = ("host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "resume", "outputs")
+
+
+def call_options(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `@cluster` that the words override."""
+    return {name: value for name in _OPTIONS if (value := getattr(given, name, None)) not in (None, [])}
+
+
+def start_detached(
+    called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, as_json: bool
+) -> int:
+    """Send the call, and print its id once the host has it."""
+    job = called.submit(*args, **kwargs)
+    while exit_flush.unanswered and not job.done():  # until the host has it, files included
+        time.sleep(_LOOK_S)
+    if job.done() and isinstance(error := job.exception(), (HostError, SubmitError)):
+        raise error
+    console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
+    print(screen.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
+    return 0
