@@ -26,7 +26,7 @@ ROOMS = [
     ["scheduler", "environment"],
     ["hosts"],
     ["calls"],
-    ["api"],
+    ["api", "kernel"],
     ["__init__"],
     ["notebook"],
     ["cli"],
@@ -51,14 +51,17 @@ BLIND = {
     "hosts/rpc/link.py": "a thread's outermost frames; calls listeners of others",
     "hosts/rpc/request_queue.py": "closes a stream that is of no use any more",
     "calls/payload_items.py": "pickles the user's arguments",
+    "kernel/proxy.py": "a thread's outermost frame",
     "calls/job.py": "a thread's outermost frame; loads the user's value",
     "calls/session_job.py": "a thread's outermost frame",
     "api/sweep/run.py": "calls the user's way of scoring",
     "api/sweep/store.py": "pickles and loads the user's values",
 }
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
-# Where the value itself is the library's, or the table of errors is that of the library beside the bridge.
+# Where the value itself is the library's, or the program that is started, or the table of errors is that of the library
+# beside the bridge.
 LIBRARIES = {
+    "bridge/kernel/launch.py": ["ipykernel", "zmq", "zmq.eventloop.zmqstream"],
     "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/pickler.py": ["numpy"],

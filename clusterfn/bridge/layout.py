@@ -75,6 +75,9 @@ CALL = "call.json"  # of a call: its modules
 TAKEN = "taken"  # of a call: a folder, made by the process that runs or withdraws it
 CLOSE = "close"  # no more calls are to come
 
+# below jobs/<id> of a kernel
+KERNEL = "kernel.json"  # the socket, on the machine of the job, to which the kernel's proxy connects
+
 # below jobs/<id>/attempts/<n>
 OWNER = "owner"
 WAITING = "waiting"  # for GPUs, on the host itself

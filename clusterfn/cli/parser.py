@@ -54,6 +54,7 @@ def make_parser() -> Parser:
     _add_jobs(commands)
     _add_env(commands, _help(parser))
     _add_settings(commands)
+    _add_kernel(commands, _help(parser))
     parser.commands = tuple(commands.choices)
     return parser
 
@@ -277,6 +278,37 @@ def _add_env_removing(commands: Any) -> None:
     command.add_argument("--keep", metavar="N", type=int, default=5, help="keep the N used last (5)")
     command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
     _add_json(command, "one object, sizes in bytes")
+
+
+def _add_kernel(commands: Any, usage: Command) -> None:
+    kernel = _add(commands, "kernel", usage, "run Jupyter kernels on a host, for JupyterLab and VS Code")
+    words = kernel.add_subparsers(metavar="COMMAND", dest="what", parser_class=CommandParser, required=True)
+    about = "add a kernel on a host to those that Jupyter and VS Code offer"
+    command = _add(words, "add", "kernel.add", about)
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
+    command.add_argument("--name", metavar="NAME", help="what Jupyter and VS Code show (the host, and its GPUs)")
+    _add_kernel_options(command)
+    about = "list the kernels that clusterfn has added, and say which cannot start"
+    _add_json(_add(words, "list", "kernel.list_kernels", about), "one array")
+    command = _add(words, "remove", "kernel.remove", "remove a kernel from the list; kernels that run keep running")
+    command.add_argument("name", metavar="NAME", help="its name, or what Jupyter and VS Code show")
+    command = _add(words, "run", "kernel.run", "be a kernel: Jupyter starts this command, not you")
+    command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
+    _add_kernel_options(command)
+    command.add_argument("connection_file", metavar="CONNECTION_FILE", help="the file that Jupyter has written")
+
+
+def _add_kernel_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--cores", metavar="N", type=int)
+    command.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
+    command.add_argument("--gpus", metavar="N", type=int, help="GPUs that the kernel holds until it ends")
+    command.add_argument("--gpu-memory", metavar="AMOUNT", help="of each GPU, such as 24GB")
+    command.add_argument("--gpu-type", metavar="NAME", help="of each GPU, such as a6000")
+    command.add_argument("--time", metavar="DURATION", help="end the kernel after this, such as 8h")
+    about = "such as environment.yml or conda:ml; it must have ipykernel (the host's)"
+    command.add_argument("--environment", metavar="WHICH", help=about)
+    command.add_argument("--idle", metavar="DURATION", help="end the kernel when no cell has run for this long (2h)")
+    command.add_argument("--cwd", metavar="FOLDER", help="folder on the host in which cells run (~)")
 
 
 def _add_packages(command: argparse.ArgumentParser) -> None:

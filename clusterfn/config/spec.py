@@ -211,6 +211,21 @@ class SessionSpec:
 
 
 @dataclass(frozen=True)
+class KernelSpec:
+    """What makes a job hold a Jupyter kernel.
+
+    Attributes:
+        idle_s: It ends after so long in which no cell ran.
+        reconnect_s: It ends after so long without a connection to its client.
+        caller: (major, minor) of the Python that asks for it.
+    """
+
+    idle_s: float
+    reconnect_s: float
+    caller: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """One job, ready to be written: everything that spec.json and job.sh are made from.
 
@@ -243,6 +258,7 @@ class JobSpec:
     building: EnvironmentRef | None = None
     group: Group | None = None
     serving: SessionSpec | None = None
+    kernel: KernelSpec | None = None
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
     stall_s: float | None = None
@@ -271,6 +287,7 @@ class JobSpec:
             "building": asdict(self.building) if self.building else None,
             **({"group": asdict(self.group)} if self.group else {}),
             **({"session": asdict(self.serving)} if self.serving else {}),
+            **({"kernel": asdict(self.kernel)} if self.kernel else {}),
             "sys_path": list(self.sys_path),
             "env": dict(self.env),
             "secrets": sorted(self.secrets),

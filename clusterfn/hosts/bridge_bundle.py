@@ -16,8 +16,8 @@ from clusterfn.hosts import serialization
 _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or lies in the bridge already.
 _NOT_IN_JOBS = (
-    "bridge/agent/", "bridge/builder/", "bridge/session/", "bridge/queue/", "bridge/schedulers/", "bridge/stubs/",
-    "bridge/supervisor/", "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/",
+    "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/session/", "bridge/queue/", "bridge/schedulers/",
+    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/", "kernel/",
 )  # fmt: skip
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
@@ -52,7 +52,7 @@ def bridge() -> FileBundle:
     """Return the files of supervisor, worker and builder, cloudpickle and the library: docs/reference/protocol.md."""
     inside, ours = _LIBRARY / "bridge", "_clusterfn/bridge/"
     files = {"_clusterfn/__init__.py": b"", f"{ours}__init__.py": b"", **_python_files(inside / "stubs", "")}
-    for folder in ("supervisor", "builder", "queue", "schedulers", "session", "worker"):
+    for folder in ("supervisor", "builder", "kernel", "queue", "schedulers", "session", "worker"):
         files.update(_python_files(inside / folder, f"{ours}{folder}/"))
     files.update({f"{ours}{name}": (inside / name).read_bytes() for name in _SINGLE_FILES})
     files.update(_python_files(inside / "serialization", "_clusterfn_wire/"))

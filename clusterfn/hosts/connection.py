@@ -259,6 +259,18 @@ class HostConnection:
         self.link.send(request)
         return request.reply
 
+    def connect_socket(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> Reply[None]:
+        """Connect to a unix socket of this user on the host, and send the `first` bytes; `on_data` gets what it says.
+
+        The reply comes when the socket is closed, and raises Unreachable when the connection to the host is lost: it
+        is not connected again. `cancel` closes it.
+        """
+        return self._send(_r.SocketRequest(path, first, on_data))
+
+    def write(self, connected: Reply[None], data: bytes) -> None:
+        """Send bytes to a socket, after an answer to the first; they are lost if it is no longer connected."""
+        self.link.write(connected.id, data)
+
     def list(
         self, path: str, glob: str = "**", limit: int = 10_000, *, after: Sequence[Reply[Any]] = ()
     ) -> Reply[list[ListedFile]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import stat
 import statistics
 import sys
@@ -27,6 +28,40 @@ WAIT_S = 20.0
 
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+# sockets
+
+
+def test_bytes_travel_both_ways_through_a_socket_of_the_host(here: HostConnection) -> None:
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/s")
+        listener.listen()
+        listener.settimeout(WAIT_S)
+        came, sent = bytearray(), os.urandom(3_000_000)
+        connected = here.connect_socket(f"{folder}/s", b"hello ", came.extend)
+        end, _ = listener.accept()
+        with end:
+            end.settimeout(WAIT_S)
+            assert end.recv(100) == b"hello "
+            end.sendall(sent)
+            until(lambda: bytes(came) == sent)
+            here.write(connected, sent)
+            heard = bytearray()
+            while len(heard) < len(sent):
+                heard += end.recv(1 << 20)
+            assert bytes(heard) == sent
+        assert connected.result(WAIT_S) is None, "closed by the host"
+
+        other = here.connect_socket(f"{folder}/s", b"", came.extend)
+        end, _ = listener.accept()
+        other.cancel()
+        with end:
+            end.settimeout(WAIT_S)
+            assert end.recv(1) == b"", "closed by the client"
+
+    with pytest.raises(HostError, match="does not exist"):
+        here.connect_socket(f"{folder}/s", b"", came.extend).result(WAIT_S)
 
 
 # programs

@@ -15,6 +15,7 @@ from .files import CHUNK, mark_used
 from .frames import FULL, Inbox, Outbox
 from .handler import Failure, RequestHandler, expand
 from .processes import RepeatHandler, RunHandler, SpawnHandler
+from .sockets import ConnectHandler
 from .uploads import PutHandler, PutTreeHandler
 
 TYPE_CHECKING = False
@@ -59,6 +60,7 @@ HANDLERS = {
     "put": PutHandler, "put_tree": PutTreeHandler, "get": GetHandler, "list": ListHandler,
     "follow": FollowHandler, "wait": WaitHandler, "still": StillHandler,
     "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler,
+    "connect": ConnectHandler,
 }  # fmt: skip
 
 
@@ -98,8 +100,8 @@ class Agent:
         request = self.requests.get(header["id"])
         if header.get("do") == "chunk":
             if request is not None:
-                upload = request
-                upload.safely(lambda: upload.chunk(body, bool(header.get("last"))))
+                taker = request
+                taker.safely(lambda: taker.chunk(body, bool(header.get("last"))))
             return
         new = HANDLERS.get(str(header.get("do")), UnknownHandler)(self, header, body)
         self.requests[new.id] = new

@@ -10,6 +10,7 @@ close, remove or replace what it likes.
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import json
 import os
 import sys
@@ -55,6 +56,13 @@ def _run_job(job: str, rest: list[str], report: Report, value_fd: int) -> dict[s
         report.say(stage="function")
         result = serve.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report)
+    if spec.get("kernel"):
+        _require_ipykernel()
+        from ..kernel import hold  # as above
+
+        report.say(stage="function")
+        result = hold.serve(job, spec)
+        return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report)
     spec["discards"] = len(rest) == 1
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
 
@@ -66,6 +74,15 @@ def _native(value: Any) -> Any:
     if isinstance(value, list):
         return [_native(item) for item in value]
     return {_native(k): _native(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _require_ipykernel() -> None:
+    if importlib.util.find_spec("ipykernel") is None:
+        raise CallRejected(
+            "environment",
+            "the environment %s has no ipykernel, by which notebooks run cells" % sys.prefix,
+            "add ipykernel to the environment: a line in its file, or `%s -m pip install ipykernel`" % sys.executable,
+        )
 
 
 def _check_version(spec: dict[str, Any]) -> None:

@@ -117,6 +117,14 @@ class Link:
         if request is not None:
             request.fail(concurrent.futures.CancelledError())
 
+    def write(self, number: int, data: bytes) -> None:
+        """Send bytes to the open request of that number; drop them if it has ended, or is not connected."""
+        if os.getpid() != self._pid:
+            return
+        with self.line.changed:
+            if self.line.connected and number in self._requests:
+                self._sender.say({"id": number, "do": "chunk"}, data)
+
     def close(self) -> None:
         """End the stream and every open request."""
         if os.getpid() == self._pid:

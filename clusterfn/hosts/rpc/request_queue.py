@@ -124,9 +124,9 @@ class RequestSender:
             self._transfers.append((request, chunks))
         self._line.changed.notify_all()
 
-    def say(self, header: Header) -> None:
-        """Queue a frame of the link itself, such as a ping."""
-        self._control.append(pack(header))
+    def say(self, header: Header, body: bytes = b"") -> None:
+        """Queue a frame of the link itself, such as a ping, or one for an open request."""
+        self._control.append(pack(header, body))
         self._line.changed.notify_all()
 
     def forget(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar, Union
 
+from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import CHUNK, Header, pack
 from clusterfn.hosts.rpc.reply import Reply
 
@@ -262,6 +263,30 @@ class WaitRequest(OpenRequest[bytes]):
         if self._content is None:
             raise MalformedAnswer("its end, before its content")
         return self._content
+
+
+class SocketRequest(OpenRequest[None]):
+    """A connection to a socket of the host. It ends with the stream: what was on its way then cannot be known."""
+
+    def __init__(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> None:
+        super().__init__("connect", {"path": path}, first)
+        self._on_data = on_data
+        self._is_sent = False
+
+    def header(self, still_open: Callable[[int], bool]) -> Header:
+        self._is_sent = True
+        return super().header(still_open)
+
+    def take(self, header: Header, body: bytes) -> None:
+        self._on_data(body)
+
+    def value(self, header: Header, body: bytes) -> None:
+        """Return nothing: the socket was closed."""
+
+    def resend(self) -> bool:
+        if self._is_sent:
+            self.fail(Unreachable("the connection to the host was lost", retryable=True))
+        return not self._is_sent
 
 
 class StillRequest(SimpleRequest[None]):

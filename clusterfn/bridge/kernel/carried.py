@@ -1,0 +1,203 @@
+"""Local sockets whose bytes travel as frames: of Jupyter's clients on one side, of the kernel on the other."""
+
+import selectors
+
+from .stream import CLOSE, DATA, READ_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, Callable, Dict, Optional
+
+    from .output_limit import OutputLimit
+    from .stream import Frame, FrameStream
+
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class SocketWatcher:
+    """Calls a function when a socket can be read or written."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def watch(self, sock: "Any", events: int, callback: "Callable[[int], None]") -> None:
+        """Watch a socket for these events from now on; for none with 0."""
+        known = self._known(sock)
+        if known is None and events:
+            self._selector.register(sock, events, callback)
+        elif known is not None and not events:
+            self._selector.unregister(sock)
+        elif known is not None and known.events != events:
+            self._selector.modify(sock, events, callback)
+
+    def forget(self, sock: "Any") -> None:
+        """Watch a socket no longer, before it is closed."""
+        if self._known(sock) is not None:
+            self._selector.unregister(sock)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for events, and handle them."""
+        for key, events in self._selector.select(seconds):
+            if self._known(key.fileobj) is key:  # not closed by the one before
+                key.data(events)
+
+    def close(self) -> None:
+        self._selector.close()
+
+    def _known(self, sock: "Any") -> "Optional[selectors.SelectorKey]":
+        is_closed = not isinstance(sock, int) and sock.fileno() < 0
+        return None if is_closed else self._selector.get_map().get(sock)
+
+
+class CarriedConnections:
+    """The connections of one stream, each with a number.
+
+    Args:
+        watcher: The loop of this process.
+        stream: It carries them.
+        limit_bytes: While so much is not acknowledged, no socket is read but those whose output is dropped instead.
+
+    Attributes:
+        undelivered: Bytes that have arrived for sockets that take no more at the moment.
+    """
+
+    def __init__(self, watcher: SocketWatcher, stream: "FrameStream", limit_bytes: int) -> None:
+        self.undelivered = 0
+        self._watcher = watcher
+        self._stream = stream
+        self._limit_bytes = limit_bytes
+        self._open: "Dict[int, CarriedConnection]" = {}
+        self._is_full = False
+
+    def add(
+        self, number: int, sock: "Optional[socket.socket]", limit: "Optional[OutputLimit]" = None
+    ) -> "CarriedConnection":
+        """Carry the bytes of a socket from now on; keep what arrives for one that comes later.
+
+        Args:
+            limit: What drops a part of its output, instead of a pause.
+        """
+        self._open[number] = connection = CarriedConnection(number, limit)
+        if sock is not None:
+            self.attach(connection, sock)
+        return connection
+
+    def attach(self, connection: "CarriedConnection", sock: "socket.socket") -> None:
+        """Give a connection its socket."""
+        sock.setblocking(False)
+        connection.sock = sock
+        self._update(connection)
+
+    def take(self, frame: "Frame") -> None:
+        """Deliver a DATA or a CLOSE of the other side; ignore one for a connection that has ended."""
+        connection = self._open.get(frame.connection)
+        if connection is None:
+            return
+        if frame.kind == CLOSE:
+            connection.is_closing = True
+        else:
+            connection.outgoing += frame.body
+            self.undelivered += len(frame.body)
+        self._write(connection)
+
+    def pause_if_full(self) -> None:
+        """Stop or begin again to read, by how much is not acknowledged."""
+        is_full = self._stream.kept_bytes >= self._limit_bytes
+        if is_full != self._is_full:
+            self._is_full = is_full
+            for connection in list(self._open.values()):
+                self._update(connection)
+
+    def drain(self) -> None:
+        """Read all that the sockets hold, then close them: who wrote it has ended."""
+        for connection in list(self._open.values()):
+            while connection.number in self._open and connection.sock is not None and self._read(connection):
+                pass
+            if connection.number in self._open:
+                self._end(connection)
+
+    def close(self) -> None:
+        """Close all sockets without a word."""
+        for connection in list(self._open.values()):
+            self._drop(connection)
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def _update(self, connection: "CarriedConnection") -> None:
+        if connection.sock is not None:
+            pauses = self._is_full and connection.limit is None
+            reading = 0 if pauses or connection.is_closing else READ
+            events = reading | (WRITE if connection.outgoing or connection.is_closing else 0)
+            self._watcher.watch(connection.sock, events, lambda ready: self._handle(connection, ready))
+
+    def _handle(self, connection: "CarriedConnection", ready: int) -> None:
+        if ready & WRITE:
+            self._write(connection)
+        if ready & READ and connection.number in self._open:
+            self._read(connection)
+
+    def _read(self, connection: "CarriedConnection") -> bool:
+        assert connection.sock is not None
+        try:
+            data = connection.sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:  # reset by the program at its other end: the same as its end
+            data = b""
+        if not data:
+            self._end(connection)
+            return False
+        if connection.limit is not None:
+            data = connection.limit.passed(data, self._stream.kept_bytes >= self._limit_bytes)
+        if data:
+            self._stream.send(DATA, connection.number, data)
+        return True
+
+    def _write(self, connection: "CarriedConnection") -> None:
+        if connection.sock is None:
+            return
+        try:
+            while connection.outgoing:
+                sent = connection.sock.send(memoryview(connection.outgoing)[:READ_BYTES])
+                del connection.outgoing[:sent]
+                self.undelivered -= sent
+        except (BlockingIOError, InterruptedError):
+            self._update(connection)
+            return
+        except OSError:
+            self._end(connection)
+            return
+        if connection.is_closing:
+            self._drop(connection)
+        else:
+            self._update(connection)
+
+    def _end(self, connection: "CarriedConnection") -> None:
+        self._stream.send(CLOSE, connection.number)
+        self._drop(connection)
+
+    def _drop(self, connection: "CarriedConnection") -> None:
+        del self._open[connection.number]
+        self.undelivered -= len(connection.outgoing)
+        if connection.sock is not None:
+            self._watcher.forget(connection.sock)
+            connection.sock.close()
+
+
+class CarriedConnection:
+    """One connection.
+
+    Attributes:
+        sock: None as long as the kernel does not listen.
+        outgoing: What it has not taken yet.
+        is_closing: Whether it ends once it has taken that.
+    """
+
+    def __init__(self, number: int, limit: "Optional[OutputLimit]") -> None:
+        self.number = number
+        self.limit = limit
+        self.sock: "Optional[socket.socket]" = None
+        self.outgoing = bytearray()
+        self.is_closing = False

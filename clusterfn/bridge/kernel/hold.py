@@ -1,0 +1,356 @@
+"""Hold a kernel inside a job: start it, carry its connections, keep its output while nobody is connected, end it.
+
+A proxy names itself by its `incarnation`: the same one resumes, another one with the same key restarts the kernel in
+the same job, with the same GPUs. The job ends when the client has shut the kernel down, or when no proxy has come for
+too long.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+
+from ..layout import ATTEMPTS, KERNEL, STDERR, TAG
+from ..supervisor import publish
+from ..supervisor.text import duration, last_lines
+from ..supervisor.watch import Signals
+from ..supervisor.worker_process import become_subreaper
+from .activity import KernelActivity
+from .carried import READ, WRITE, CarriedConnections, SocketWatcher
+from .output_limit import OutputLimit
+from .private_folder import SOCKET, make_private_folder
+from .process import KernelProcess, how_it_ended
+from .stream import (
+    CONTROL,
+    DATA,
+    HELLO,
+    IOPUB,
+    OPEN,
+    READ_BYTES,
+    SAY,
+    SHELL,
+    FrameSplitter,
+    FrameStream,
+    StreamDamaged,
+    facts_of,
+    pack_hello,
+)
+from .zmtp import MessageReader, request_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Set, Tuple
+
+    from .carried import CarriedConnection
+    from .stream import Facts, Frame
+
+LIMIT_BYTES = 64 * 2**20  # of output that no proxy has acknowledged; beyond it output is dropped
+RESTART_S, RESTART_AFTER_DEATH_S = 60.0, 30.0  # how long the job waits for the next proxy
+_GOODBYE_S = 5.0
+_TICK_S, _LISTENING_LOOK_S = 1.0, 0.02
+_TAIL_BYTES = 4096
+
+
+def serve(job: str, spec: "Dict[str, Any]") -> "Facts":
+    """Serve a kernel until its job is to end; why that is, and how often the kernel was started.
+
+    Args:
+        job: The job's folder. The file `kernel.json` in it tells the client which socket to connect to.
+        spec: The job's.
+    """
+    become_subreaper()
+    folder = make_private_folder()
+    holder = KernelHolder(job, spec["kernel"], folder)
+    try:
+        publish.replace(os.path.join(job, KERNEL), json.dumps({"socket": holder.address}).encode(), sync=False)
+        return {"why": holder.serve(), "starts": holder.starts}
+    finally:
+        holder.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Link:
+    """One connection of a proxy: before its hello it belongs to no stream."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.splitter = FrameSplitter()
+        self.outgoing = memoryview(b"")
+        self.is_greeted = self.is_refused = False
+
+
+class KernelHolder:
+    """The kernel of one job, and its proxy.
+
+    Attributes:
+        address: The socket for proxies.
+        starts: How often the kernel was started.
+    """
+
+    def __init__(self, job: str, settings: "Dict[str, Any]", folder: str) -> None:
+        self.starts = 0
+        self.address = os.path.join(folder, SOCKET)
+        self._job = job
+        self._folder = folder
+        self._reconnect_s: float = settings["reconnect_s"]
+        self._idle_s: float = settings["idle_s"]
+        self._watcher = SocketWatcher()
+        self._signals = Signals([signal.SIGCHLD])
+        self._watcher.watch(self._signals.fd, READ, lambda _: self._signals.swallow())
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.address)
+        self._listener.listen(8)
+        self._listener.setblocking(False)
+        self._watcher.watch(self._listener, READ, lambda _: self._accept())
+        self._link: "Optional[Link]" = None
+        self._kernel: "Optional[KernelProcess]" = None
+        self._stream = FrameStream()
+        self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
+        self._activity: "Optional[KernelActivity]" = None
+        self._connecting: "List[Tuple[CarriedConnection, int]]" = []
+        self._readers: "Dict[int, Tuple[int, MessageReader]]" = {}
+        self._incarnation = self._key = self._scheme = ""
+        self._past: "Set[str]" = set()
+        self._goodbye_s = _GOODBYE_S
+        self._shutdown = ""  # why the kernel ends: "restart" or "end" for its client, or "idle"
+        self._why = ""
+        self._ends_at = 0.0
+        self._end_after(self._reconnect_s, "no client came")
+
+    def serve(self) -> str:
+        """Serve until the job is to end; return why."""
+        while not self._is_over():
+            waits = _LISTENING_LOOK_S if self._connecting else _TICK_S
+            self._watcher.wait(max(0.0, min(waits, self._ends_at - time.monotonic()) if self._why else waits))
+            self._connect_to_kernel()
+            if self._activity is not None and self._activity.idle_s() >= self._idle_s and self._kernel is not None:
+                self._shutdown = self._shutdown or "idle"
+                self._kernel.end()
+            if self._kernel is not None and self._kernel.has_ended():
+                self._on_kernel_end(self._kernel)
+            self._carried.pause_if_full()
+            if self._link is not None:
+                self._write(self._link)
+        return self._why
+
+    def close(self) -> None:
+        """End the kernel, and close all sockets."""
+        if self._kernel is not None:
+            self._kernel.end()
+        self._carried.close()
+        self._drop_link()
+        self._listener.close()
+        self._watcher.close()
+
+    def _is_over(self) -> bool:
+        said_goodbye = self._shutdown in ("end", "idle") and self._kernel is None and not self._stream.kept_bytes
+        return bool(self._why) and (said_goodbye or time.monotonic() >= self._ends_at)
+
+    def _end_after(self, seconds: float, why: str) -> None:
+        """End the job after so long, unless something happens before."""
+        self._ends_at, self._why = time.monotonic() + seconds, why
+
+    # proxies
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError):
+            return
+        sock.setblocking(False)
+        link = Link(sock)
+        self._watcher.watch(sock, READ, lambda ready: self._handle(link, ready))
+
+    def _handle(self, link: Link, ready: int) -> None:
+        if ready & WRITE:
+            self._write(link)
+        if ready & READ and link.sock.fileno() >= 0:
+            self._read(link)
+
+    def _read(self, link: Link) -> None:
+        try:
+            data = link.sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        try:
+            frames = link.splitter.feed(data)
+            if frames and not link.is_greeted:
+                self._greet(link, frames.pop(0))
+            if link is self._link:
+                for frame in self._stream.take(frames):
+                    self._obey(frame)
+        except (StreamDamaged, KeyError, ValueError, IndexError) as damaged:  # a proxy connects again, and resumes
+            sys.stderr.write("clusterfn: the connection to the proxy is closed: %r\n" % damaged)
+            data = b""
+        if not data:
+            self._lose(link)
+
+    def _greet(self, link: Link, frame: "Frame") -> None:
+        """Take the proxy that has connected: it resumes, or begins with another kernel."""
+        if frame.kind != HELLO:
+            raise StreamDamaged("it begins without a hello")
+        facts, link.is_greeted = facts_of(frame), True
+        incarnation, received, fresh = str(facts["incarnation"]), int(facts["received"]), False
+        refused = ""
+        if incarnation in self._past:
+            refused = "another program has connected to this kernel since"
+        elif self._key and facts["key"] != self._key:
+            refused = "this is the kernel of another notebook"
+        elif incarnation != self._incarnation and received:
+            refused = "the kernel that this proxy served has ended"
+        if refused:
+            link.outgoing, link.is_refused = memoryview(pack_hello({"refused": refused})), True
+            self._write(link)
+            return
+        if incarnation != self._incarnation:
+            self._begin(incarnation, str(facts["key"]), str(facts["signature_scheme"]))
+            fresh = True
+        self._drop_link()
+        self._stream.resume(received)
+        self._link = link
+        link.outgoing = memoryview(pack_hello({"received": self._stream.received, "fresh": fresh}))
+        if self._kernel is not None:
+            self._why = ""
+
+    def _begin(self, incarnation: str, key: str, scheme: str) -> None:
+        """Start a kernel for a new proxy, instead of the one that may be running."""
+        self._drop_link()
+        if self._kernel is not None:
+            self._kernel.end()
+        self._forget_activity()
+        self._carried.close()
+        self._past.add(self._incarnation)
+        self._incarnation, self._key, self._scheme = incarnation, key, scheme
+        self._shutdown, self._why, self._goodbye_s = "", "", _GOODBYE_S
+        self._stream = FrameStream()
+        self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
+        self._connecting, self._readers = [], {}
+        self._kernel = KernelProcess(self._folder, key, scheme)
+        self.starts += 1
+
+    def _write(self, link: Link) -> None:
+        """Send what there is to send, as far as the socket takes it."""
+        try:
+            while len(link.outgoing) or (link is self._link and self._stream.unsent()):
+                if not len(link.outgoing):
+                    link.outgoing = memoryview(self._stream.next_unsent())
+                link.outgoing = link.outgoing[link.sock.send(link.outgoing) :]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._lose(link)
+            return
+        if link.is_refused and not len(link.outgoing):
+            self._lose(link)
+            return
+        self._watcher.watch(
+            link.sock, READ | (WRITE if len(link.outgoing) else 0), lambda ready: self._handle(link, ready)
+        )
+
+    def _lose(self, link: Link) -> None:
+        if link is self._link:
+            self._drop_link()
+            if self._kernel is not None:
+                self._end_after(self._reconnect_s, "no client came back")
+        elif link.sock.fileno() >= 0:
+            self._watcher.forget(link.sock)
+            link.sock.close()
+
+    def _drop_link(self) -> None:
+        self._stream.disconnect()
+        if self._link is not None:
+            self._watcher.forget(self._link.sock)
+            self._link.sock.close()
+            self._link = None
+
+    # what the proxy sends
+
+    def _obey(self, frame: "Frame") -> None:
+        if frame.kind == OPEN:
+            self._open(frame.connection, frame.body[0])
+        elif frame.kind == SAY:
+            self._take_word(facts_of(frame))
+        else:
+            channel, reader = self._readers.get(frame.connection, (0, None))
+            if frame.kind == DATA and reader is not None:
+                for parts in reader.feed(frame.body):
+                    self._note_request(channel, *request_of(parts))
+            self._carried.take(frame)
+
+    def _open(self, number: int, channel: int) -> None:
+        if channel in (SHELL, CONTROL):
+            self._readers[number] = channel, MessageReader()
+        limit = OutputLimit(self._key, self._scheme) if channel == IOPUB else None
+        self._connecting.append((self._carried.add(number, None, limit), channel))
+        self._connect_to_kernel()
+
+    def _connect_to_kernel(self) -> None:
+        """Connect what waits for the kernel to listen."""
+        for connection, channel in list(self._connecting):
+            sock = self._kernel.connect(channel) if self._kernel is not None else None
+            if sock is not None:
+                self._connecting.remove((connection, channel))
+                self._carried.attach(connection, sock)
+
+        if self._activity is None and self._kernel is not None:
+            sock = self._kernel.connect(IOPUB)
+            if sock is not None:
+                self._activity = KernelActivity(self._watcher, sock)
+
+    def _forget_activity(self) -> None:
+        if self._activity is not None:
+            self._activity.close()
+            self._activity = None
+
+    def _note_request(self, channel: int, kind: str, content: "Facts") -> None:
+        """Heed two requests that concern the job, too; the kernel gets them all the same."""
+        if kind == "shutdown_request":
+            self._shutdown = "restart" if content.get("restart") else "end"
+        elif kind == "interrupt_request" and channel == SHELL and self._kernel is not None:
+            self._kernel.interrupt()  # some clients send it where a busy kernel does not read
+
+    def _take_word(self, facts: "Facts") -> None:
+        if facts.get("do") == "interrupt" and self._kernel is not None:
+            self._kernel.interrupt()
+        elif facts.get("do") == "orphan":
+            self._shutdown, self._goodbye_s = self._shutdown or "end", 0.0  # nobody listens any more
+            if self._kernel is not None:
+                self._kernel.end()
+
+    # the end of the kernel
+
+    def _on_kernel_end(self, kernel: KernelProcess) -> None:
+        """Send the rest of its output, say how it ended, and decide how long the job waits for another proxy."""
+        kernel.end()  # what it has started and left
+        self._kernel = None
+        self._connecting = []
+        self._forget_activity()
+        self._carried.drain()
+        if self._shutdown == "end":
+            self._stream.say(ended="end")
+            self._end_after(self._goodbye_s, "the kernel was shut down")
+        elif self._shutdown == "idle":
+            self._stream.say(ended="idle", idle_s=self._idle_s)
+            self._end_after(_GOODBYE_S, "the kernel was idle for %s" % duration(self._idle_s))
+        elif self._shutdown == "restart":
+            self._stream.say(ended="keep")
+            self._end_after(RESTART_S, "the kernel was not started again")
+        else:
+            how = how_it_ended(kernel.status or 0)
+            self._stream.say(ended="died", how=how, lines=self._last_words())
+            self._end_after(RESTART_AFTER_DEATH_S, "the kernel died (%s) and was not started again" % how)
+
+    def _last_words(self) -> "List[str]":
+        """Return the last lines of the attempt's stderr."""
+        attempt = os.environ.get(TAG, "").rpartition("/")[2]
+        try:
+            with open(os.path.join(self._job, ATTEMPTS, attempt, STDERR), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+                return last_lines(file.read())
+        except OSError:
+            return []

@@ -1,0 +1,160 @@
+"""Numbered frames between the proxy of a kernel and its holder: a connection that breaks loses none and repeats none.
+
+Each side numbers its frames from 1 and keeps them until the other has acknowledged them. A new connection begins with
+a HELLO of each side, which says up to which number it has received; the rest is sent again. HELLO and ACK have no
+number of their own.
+"""
+
+import collections
+import json
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Deque, Dict, List, Tuple
+
+    Facts = Dict[str, Any]
+
+HELLO, ACK, OPEN, DATA, CLOSE, SAY = range(1, 7)
+SHELL, IOPUB, STDIN, CONTROL, HEARTBEAT = CHANNELS = (1, 2, 3, 4, 5)
+CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")  # in the order of their numbers
+READ_BYTES = 256 * 1024
+_HEAD = struct.Struct("!BIQI")  # kind, connection, number, bytes of the body
+_LONGEST = 64 * 2**20
+
+Frame = collections.namedtuple("Frame", "kind connection number body")
+
+
+class StreamDamaged(Exception):
+    """What arrived cannot be a part of the stream."""
+
+
+def pack(frame: Frame) -> bytes:
+    """Return a frame as bytes."""
+    return b"".join((_HEAD.pack(frame.kind, frame.connection, frame.number, len(frame.body)), frame.body))
+
+
+def pack_hello(facts: "Facts") -> bytes:
+    """Return the first frame of a connection."""
+    return pack(Frame(HELLO, 0, 0, json.dumps(facts).encode()))
+
+
+def facts_of(frame: Frame) -> "Facts":
+    """Return what a HELLO or a SAY says."""
+    facts = json.loads(frame.body.decode())
+    if not isinstance(facts, dict):
+        raise StreamDamaged("a frame of kind %d says %.80r" % (frame.kind, facts))
+    return facts
+
+
+class FrameSplitter:
+    """Splits the bytes of one connection into frames."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> "List[Frame]":
+        """Return the frames that are complete now.
+
+        Raises:
+            StreamDamaged: These bytes are no frames.
+        """
+        self._data += data
+        found = []
+        while len(self._data) >= _HEAD.size:
+            kind, connection, number, size = _HEAD.unpack_from(self._data)
+            if not HELLO <= kind <= SAY or size > _LONGEST:
+                raise StreamDamaged("a frame of kind %d with %d bytes" % (kind, size))
+            end = _HEAD.size + size
+            if len(self._data) < end:
+                break
+            with memoryview(self._data) as view:
+                body = bytes(view[_HEAD.size : end])
+            del self._data[:end]
+            found.append(Frame(kind, connection, number, body))
+        return found
+
+
+class FrameStream:
+    """One end of the stream, whatever connection carries it at the moment.
+
+    Attributes:
+        received: The number of the last frame that has arrived.
+        kept_bytes: How much is kept because the other side has not acknowledged it.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.kept_bytes = 0
+        self._last = 0
+        self._kept: "Deque[Tuple[int, bytes]]" = collections.deque()
+        self._unsent: "Deque[bytes]" = collections.deque()
+        self._is_connected = False
+
+    def send(self, kind: int, connection: int = 0, body: bytes = b"") -> None:
+        """Number a frame, keep it, and queue it for the connection if there is one."""
+        self._last += 1
+        data = pack(Frame(kind, connection, self._last, body))
+        self._kept.append((self._last, data))
+        self.kept_bytes += len(data)
+        if self._is_connected:
+            self._unsent.append(data)
+
+    def say(self, **facts: "Any") -> None:
+        """Send facts that concern the kernel as a whole."""
+        self.send(SAY, body=json.dumps(facts).encode())
+
+    def take(self, frames: "List[Frame]") -> "List[Frame]":
+        """Return the frames among these that are new, and acknowledge them all at once.
+
+        Raises:
+            StreamDamaged: One is missing.
+        """
+        new = []
+        for frame in frames:
+            if frame.kind == ACK:
+                self._forget(frame.number)
+            elif frame.kind == HELLO:
+                raise StreamDamaged("a second hello")
+            elif frame.number == self.received + 1:
+                self.received += 1
+                new.append(frame)
+            elif frame.number > self.received:
+                raise StreamDamaged("frame %d came after frame %d" % (frame.number, self.received))
+        if any(frame.kind != ACK for frame in frames):
+            self._unsent.append(pack(Frame(ACK, 0, self.received, b"")))
+        return new
+
+    def disconnect(self) -> None:
+        """Forget what was queued: the connection is gone."""
+        self._is_connected = False
+        self._unsent.clear()
+
+    def resume(self, received: int) -> None:
+        """Queue for a new connection what the other side, which has `received` frames, lacks.
+
+        Raises:
+            StreamDamaged: The other side has received what was never sent, or lacks what it has acknowledged.
+        """
+        first = self._kept[0][0] if self._kept else self._last + 1
+        if not first - 1 <= received <= self._last:
+            raise StreamDamaged("the other side has %d frames, of %d to %d" % (received, first, self._last))
+        self._forget(received)
+        self._is_connected = True
+        self._unsent = collections.deque(data for _, data in self._kept)
+
+    def unsent(self) -> bool:
+        """Whether something is queued for the connection."""
+        return bool(self._unsent)
+
+    def next_unsent(self) -> bytes:
+        """Return the next bytes for the connection, several frames at once."""
+        pieces, size = [], 0
+        while self._unsent and size < READ_BYTES:
+            pieces.append(self._unsent.popleft())
+            size += len(pieces[-1])
+        return b"".join(pieces)
+
+    def _forget(self, number: int) -> None:
+        while self._kept and self._kept[0][0] <= number:
+            self.kept_bytes -= len(self._kept.popleft()[1])

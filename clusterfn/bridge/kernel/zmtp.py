@@ -1,0 +1,104 @@
+"""Read Jupyter's messages from the bytes of a ZeroMQ connection as they pass, without libzmq (ZMTP 3, no encryption).
+
+https://rfc.zeromq.org/spec/23 describes the bytes, and https://jupyter-client.readthedocs.io/en/stable/messaging.html
+the messages.
+"""
+
+import json
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+GREETING_BYTES = 64
+MORE, LONG, COMMAND = 1, 2, 4
+_READ_UP_TO = 1 << 20  # bytes of a part: requests that matter here are small, and binary buffers are not
+DELIMITER = b"<IDS|MSG>"
+_HEADER, _CONTENT = 2, 5  # after the delimiter
+
+
+# Signature, version 3.0, mechanism NULL, not a server, filler.
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
+
+
+def subscriber_ready() -> bytes:
+    """Return what follows the greeting of a SUB socket."""
+    name, value = b"Socket-Type", b"SUB"
+    ready = b"\x05READY" + bytes([len(name)]) + name + struct.pack("!I", len(value)) + value
+    return bytes([COMMAND, len(ready)]) + ready
+
+
+def subscription(topic: bytes) -> bytes:
+    """Return the message by which a SUB socket subscribes."""
+    return bytes([0, len(topic) + 1]) + b"\x01" + topic
+
+
+def message(parts: "List[bytes]") -> bytes:
+    """Return a message as it is sent."""
+    last = len(parts) - 1
+    return b"".join(
+        struct.pack("!BQ", LONG | (MORE if n < last else 0), len(part)) + part for n, part in enumerate(parts)
+    )
+
+
+class MessageReader:
+    """Splits what one side of a connection sends into messages, each a list of its parts; a large part is empty.
+
+    Args:
+        to_skip: Bytes before the first message.
+    """
+
+    def __init__(self, to_skip: int = GREETING_BYTES) -> None:
+        self._data = bytearray()
+        self._to_skip = to_skip
+        self._parts: "List[bytes]" = []
+
+    def feed(self, data: bytes) -> "List[List[bytes]]":
+        """Return the messages that are complete now."""
+        self._data += data
+        found: "List[List[bytes]]" = []
+        while True:
+            skipped = min(self._to_skip, len(self._data))
+            del self._data[:skipped]
+            self._to_skip -= skipped
+            part = None if self._to_skip else self._next_part()
+            if part is None:
+                return found
+            flags, body = part
+            if flags & COMMAND:
+                continue
+            self._parts.append(body)
+            if not flags & MORE:
+                found.append(self._parts)
+                self._parts = []
+
+    def _next_part(self) -> "Optional[Tuple[int, bytes]]":
+        if len(self._data) < 2:
+            return None
+        flags, start = self._data[0], 2
+        size = self._data[1]
+        if flags & LONG:
+            start = 9
+            if len(self._data) < start:
+                return None
+            size = int.from_bytes(self._data[1:start], "big")
+        if size > _READ_UP_TO:
+            del self._data[:start]
+            self._to_skip = size
+            return flags, b""
+        if len(self._data) < start + size:
+            return None
+        body = bytes(self._data[start : start + size])
+        del self._data[: start + size]
+        return flags, body
+
+
+def request_of(parts: "List[bytes]") -> "Tuple[str, Dict[str, Any]]":
+    """Return a message's type and content; ("", {}) for what is none that can be read."""
+    try:
+        start = parts.index(DELIMITER)
+        header, content = (json.loads(parts[start + which].decode()) for which in (_HEADER, _CONTENT))
+        return str(header["msg_type"]), content if isinstance(content, dict) else {}
+    except (ValueError, KeyError, IndexError, TypeError):
+        return "", {}

@@ -1,0 +1,307 @@
+"""Jupyter kernels in jobs, as Jupyter's own client starts, uses and ends them: by the argv of the kernelspec alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import KernelManager
+
+from clusterfn.bridge.supervisor.process_tree import children_of_thread, descendants, environment_of
+from tests.e2e.conftest import wait_until
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself"),
+    # Of Jupyter's own making: its sockets and loops are closed late.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+WAIT_S = 40
+
+
+@pytest.fixture
+def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Jupyter's folder of this user."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    return tmp_path / "jupyter"
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "clusterfn", "kernel", *words], capture_output=True, text=True, timeout=WAIT_S
+    )
+
+
+class Notebook:
+    """A kernel and its client."""
+
+    def __init__(self, root: Path, log: Path) -> None:
+        self.root = root
+        self.log = log
+        self.manager = KernelManager(kernel_name="gpu-box")
+        self.stderr = log.open("wb")  # of each proxy that the manager starts
+        self.manager.start_kernel(stderr=self.stderr)
+        self.client: BlockingKernelClient = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=WAIT_S)
+
+    def run(self, code: str, answer: str = "") -> tuple[str, str]:
+        """The status of a cell, and what it has printed and returned."""
+        texts: list[str] = []
+
+        def keep(message: Any) -> None:
+            content = message["content"]
+            texts.append(content.get("text") or content.get("data", {}).get("text/plain") or content.get("ename") or "")
+
+        done = self.client.execute_interactive(
+            code, timeout=WAIT_S, output_hook=keep, allow_stdin=bool(answer),
+            stdin_hook=lambda _: self.client.input(answer),
+        )  # fmt: skip
+        return done["content"]["status"], "".join(texts)
+
+    def job(self) -> str:
+        """The job of the kernel, which the kernel's own processes see."""
+        return self.run("import os; print(os.environ['CLUSTERFN_JOB'].partition('/')[0])")[1].strip()
+
+    def outcome(self, job: str) -> Any:
+        path = self.root / "jobs" / job / "attempts" / "1" / "outcome.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def proxy(self) -> int:
+        """Its process, which the client takes for the kernel."""
+        return int(self.manager.provisioner.pid)
+
+    def cut(self) -> None:
+        """Kill the agent, and the shell that has started it: the connection to the host is lost."""
+        for thread in os.listdir(f"/proc/{self.proxy}/task"):
+            for child in children_of_thread(self.proxy, int(thread)):
+                os.killpg(child, signal.SIGKILL)
+
+
+@pytest.fixture
+def notebook(here: Path, jupyter: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    added = command("add", "here", "--name", "GPU box", "--environment", "current", *getattr(request, "param", ()))
+    assert added.returncode == 0, added.stderr
+    opened = Notebook(here, tmp_path / "stderr")
+    yield opened
+    opened.client.stop_channels()
+    if opened.manager.has_kernel:
+        opened.manager.shutdown_kernel(now=True)
+    opened.stderr.close()
+    for folder in (here / "jobs").iterdir():  # what the test has left running
+        (folder / "cancel").touch()
+    wait_until(lambda: all(opened.outcome(folder.name) for folder in (here / "jobs").iterdir()))
+
+
+def tcp_sockets(pids: list[int]) -> set[str]:
+    """The inodes of TCP sockets that these processes hold."""
+    of_tcp = {
+        line.split()[9] for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]
+    }
+    held = {os.readlink(fd) for pid in pids for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()}
+    return of_tcp & {name.partition("[")[2].rstrip("]") for name in held}
+
+
+def after(seconds: float, action: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+
+
+def test_cells_run_in_a_job_print_return_ask_and_are_interrupted(notebook: Notebook):
+    assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
+    assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
+    assert notebook.run("import os; os.getcwd()") == ("ok", repr(os.path.expanduser("~")))
+    assert notebook.outcome(notebook.job()) is None
+
+    for interrupt in (notebook.manager.interrupt_kernel, lambda: os.kill(notebook.proxy, signal.SIGINT)):
+        marked = notebook.root / "sleeps"
+        after(0, lambda: wait_until(marked.exists) and interrupt())
+        status, text = notebook.run(f"import time; open({str(marked)!r}, 'w').close(); time.sleep(60)")
+        marked.unlink()
+        assert (status, text) == ("error", "KeyboardInterrupt")
+
+
+def test_what_listens_is_private(notebook: Notebook):
+    holder = int(notebook.run("os = __import__('os'); os.getppid()")[1])
+    address = json.loads((notebook.root / "jobs" / notebook.job() / "kernel.json").read_text())["socket"]
+    folder = Path(address).parent
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "connection.json").stat().st_mode) == 0o600
+    assert {path.name for path in folder.iterdir()} == {
+        "s", "pipe", "connection.json", *(f"k-{number}" for number in range(1, 6))
+    }  # fmt: skip
+    assert not tcp_sockets(descendants(holder)), "a port that others can connect to"
+    forking = "import os, sys\nif os.fork() == 0:\n    print('child', flush=True)\n    os._exit(0)\nos.wait()[1]"
+    assert sorted(notebook.run(forking)[1].split()) == ["0", "child"]
+    assert (environment_of(holder) or {})["CLUSTERFN_JOB"].startswith(notebook.job())
+
+    notebook.client.shutdown()
+    wait_until(lambda: not folder.exists())
+
+
+def test_a_restart_keeps_the_job_and_a_shutdown_ends_it(notebook: Notebook):
+    job, kernels = notebook.job(), set()
+    for now in (False, True):
+        kernels.add(notebook.run("x = 1; os = __import__('os'); os.getpid()")[1])
+        notebook.manager.restart_kernel(now=now)
+        notebook.client.wait_for_ready(timeout=WAIT_S)
+        assert notebook.run("x") == ("error", "NameError")
+        assert notebook.job() == job
+    kernels.add(notebook.run("os = __import__('os'); os.getpid()")[1])
+    assert len(kernels) == 3
+
+    notebook.manager.shutdown_kernel()
+
+    assert not any(Path(f"/proc/{pid}").exists() for pid in kernels)
+    ended = wait_until(lambda: notebook.outcome(job))
+    assert (ended["kind"], len(list((notebook.root / "jobs").iterdir()))) == ("returned", 1)
+
+
+def test_a_kernel_that_dies_says_why_and_starts_again_in_its_job(notebook: Notebook):
+    job, proxy = notebook.job(), notebook.proxy
+    notebook.client.execute("import os, sys; os.write(2, b'out of luck\\n'); os._exit(7)")
+
+    wait_until(lambda: not notebook.manager.is_alive())
+    assert notebook.manager.provisioner.process.poll() == 1
+    assert "the kernel died: exit status 7" in notebook.log.read_text()
+
+    notebook.manager.restart_kernel(now=True)  # as a client does by itself
+    notebook.client.wait_for_ready(timeout=WAIT_S)
+    assert notebook.job() == job
+    assert notebook.proxy != proxy
+
+
+def test_the_kernel_drops_no_output_and_opens_no_debugger(notebook: Notebook):
+    said = notebook.run(
+        "import ipykernel.debugger as d\nget_ipython().kernel.iopub_thread.socket.sndhwm, d._is_debugpy_available"
+    )
+
+    assert said == ("ok", "(0, False)")
+    assert "debugger" not in notebook.client.kernel_info(reply=True, timeout=WAIT_S)["content"].get(
+        "supported_features", []
+    )
+
+
+def test_a_lost_connection_loses_no_output(notebook: Notebook):
+    marks = [notebook.root / f"at-{number}" for number in range(3)]
+    for mark in marks:
+        after(0, lambda mark=mark: wait_until(mark.exists) and notebook.cut())
+    code = (
+        "import time\nfor number in range(300):\n    print(number, flush=True)\n    time.sleep(0.01)\n"
+        f"    if number % 100 == 50: open({str(notebook.root)!r} + '/at-%d' % (number // 100), 'w').close()"
+    )
+
+    status, text = notebook.run(code)
+
+    assert all(mark.exists() for mark in marks)
+    assert (status, text) == ("ok", "".join(f"{number}\n" for number in range(300)))
+    assert "the connection to the kernel is back" in notebook.log.read_text()
+
+
+def test_a_client_that_ends_without_a_word_ends_the_kernel(notebook: Notebook):
+    job = notebook.job()
+    os.kill(notebook.proxy, signal.SIGTERM)
+
+    ended = wait_until(lambda: notebook.outcome(job))
+    assert ended["kind"] == "returned"
+
+
+@pytest.mark.parametrize("notebook", [["--idle", "3s"]], indirect=True)
+def test_an_idle_kernel_ends_its_job_and_does_not_start_again_by_itself(notebook: Notebook):
+    wait_until(lambda: not notebook.manager.is_alive())
+    (job,) = [folder.name for folder in (notebook.root / "jobs").iterdir()]
+    assert wait_until(lambda: notebook.outcome(job))["kind"] == "returned"
+    assert "the kernel was idle for 3s, and has released its GPUs" in notebook.log.read_text()
+
+    notebook.manager.restart_kernel(now=True)  # as a client does by itself
+    wait_until(lambda: not notebook.manager.is_alive())
+    assert [folder.name for folder in (notebook.root / "jobs").iterdir()] == [job]
+
+
+def test_a_cancelled_job_ends_the_kernel_and_says_why(notebook: Notebook):
+    job = notebook.job()
+    (notebook.root / "jobs" / job / "cancel").touch()
+
+    wait_until(lambda: not notebook.manager.is_alive())
+    assert "stopped on request" in notebook.log.read_text() or "cancelled" in notebook.log.read_text()
+
+
+def test_an_environment_without_ipykernel_is_an_error_that_says_so(here: Path, jupyter: Path, tmp_path: Path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    file = tmp_path / "connection.json"
+    ports = {f"{name}_port": 0 for name in ("shell", "iopub", "stdin", "control", "hb")}
+    file.write_text(json.dumps({"transport": "tcp", "ip": "127.0.0.1", "key": "k", **ports}))
+
+    ran = [command("run", "here", "--environment", f"venv:{tmp_path}/bare", str(file)) for _ in range(2)]
+
+    assert [each.returncode for each in ran] == [1, 1]
+    assert "has no ipykernel" in ran[0].stderr
+    assert "add ipykernel to the environment" in ran[0].stderr
+    assert "has no ipykernel" in ran[1].stderr, "the second start within seconds"
+    assert len(list((here / "jobs").iterdir())) == 1, "the second start sent another job"
+
+
+def test_kernels_are_added_listed_and_removed(here: Path, jupyter: Path, tmp_path: Path):
+    words = ["here", "--name", "GPU box", "--gpus", "2", "--memory", "8GB", "--environment", "conda:ml"]
+    assert command("add", *words).returncode == 0
+
+    spec = KernelSpecManager().get_kernel_spec("gpu-box")
+    assert Path(spec.argv[0]).is_absolute()
+    assert spec.argv[-1] == "{connection_file}"
+    assert spec.argv[spec.argv.index("run") + 1 : -1] == [
+        "here", "--memory", "8GB", "--gpus", "2", "--environment", "conda:ml",
+    ]  # fmt: skip
+    assert (spec.display_name, spec.language, spec.interrupt_mode) == ("GPU box", "python", "message")
+    assert spec.env == {"CLUSTERFN_CONFIG": os.environ["CLUSTERFN_CONFIG"]}
+
+    assert [(each["name"], each["trouble"]) for each in json.loads(command("list", "--json").stdout)] == [
+        ("gpu-box", "")
+    ]
+    Path(os.environ["CLUSTERFN_CONFIG"]).write_text("hosts:\n  other:\n    scheduler: local\n")
+    assert "cannot start: " in command("list").stdout
+    assert "has no host here" in command("list").stdout
+
+    assert command("remove", "GPU box").returncode == 0
+    again = command("remove", "gpu-box")
+    assert (again.returncode, "clusterfn has added no kernel 'gpu-box'" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["slurm"], "kernels cannot run on slurm: its jobs run on nodes of SLURM"),
+        (["bare"], "no environment is named for the kernel"),
+        (["bare", "--environment", "no.yml"], "there is no file"),
+        (["bare", "--environment", "conda:ml", "--memory", "8"], "memory='8'"),
+        (["nowhere"], "there is no host 'nowhere'"),
+    ],
+)
+def test_what_cannot_start_is_not_added(words: list[str], said: str, jupyter: Path, tmp_path: Path, monkeypatch):
+    config = tmp_path / "clusterfn.yml"
+    config.write_text(
+        "hosts:\n  slurm: {address: a, scheduler: slurm, slurm: {partition: p}}\n"
+        "  bare: {address: b, scheduler: bare}\n"
+    )
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+
+    ran = command("add", *words)
+
+    assert (ran.returncode, said in ran.stderr) == (2, True), ran.stderr
+    assert not jupyter.exists()
