@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down test test-with-lab tests-side-by-side lint test-long long-on-lab long-here \
-	dist bench bench-peers docs
+	dist evidence bench bench-peers docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that 
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python packaging/render_recipe.py dist/*.tar.gz
+
+evidence: venv  ## docs/evidence.md from the last report of test-long
+	$(BIN)/python packaging/evidence.py "$$(ls -t benchmarks/results/test-long-*.txt | head -n 1)"
 
 bench: venv  ## measure again what the documentation claims
 	$(BIN)/python -m benchmarks
