@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("clusterfn")
 _QUIET = "CLUSTERFN_QUIET"
+_NUMBERS_EVERY_S = 600.0  # between two lines that differ in numbers alone, where lines stay
 
 
 class TerminalLine:
@@ -98,6 +99,7 @@ class StatusLine:
 
     def __init__(self) -> None:
         self.line = ""
+        self._reason, self._reason_at = "", float("-inf")
 
     def redraw(self, line: str, progress: tuple[int, int] | None = None) -> None:
         """Replace the line where `can_redraw`; "" takes it away, so that output starts at the left."""
@@ -109,6 +111,18 @@ class StatusLine:
         """Print the line where lines stay, unless it is the last one."""
         if line != self.line:
             self.line = line
+            say(f"{line}\n")
+
+    def say_reason(self, line: str, now: float) -> None:
+        """Print why something waits where lines stay: of changed numbers, such as an expected start, only now and then.
+
+        Args:
+            line: The text.
+            now: By a clock that never goes back.
+        """
+        other_words = without_digits(line) != without_digits(self._reason)
+        if other_words or (line != self._reason and now >= self._reason_at + _NUMBERS_EVERY_S):
+            self._reason, self._reason_at = line, now
             say(f"{line}\n")
 
     def close(self) -> None:
@@ -192,6 +206,11 @@ def redraw(line: str, progress: tuple[int, int] | None = None) -> None:
 def fitting(line: str) -> str:
     """Return a line cut to the terminal's width, with "…" at the end if it was longer."""
     return shortened(in_one_line(line), columns())
+
+
+def without_digits(text: str) -> str:
+    """Return what a text says when its numbers, such as a clock's, do not count."""
+    return "".join(sign for sign in text if not sign.isdigit())
 
 
 def as_clock(seconds: float) -> str:

@@ -148,7 +148,7 @@ class _JobDisplay(console.StatusLine):
                 self.due = time.monotonic() + TELL_EVERY_S
                 self.say_if_changed(f"clusterfn: {self._text(with_clock=False)}")
         elif self.job.state == PENDING and self.job.reason and not self.trouble:
-            self.say_if_changed(f"clusterfn: {self._text(with_clock=False)}")
+            self.say_reason(f"clusterfn: {self._text(with_clock=False)}", time.monotonic())
 
     def _connection(self, trouble: str) -> None:
         """Show the loss of the connection in the status line; without one, print its loss and its return once."""

@@ -109,8 +109,7 @@ class CallProgress(console.StatusLine):
         self._clock = clock
         self._pace = Pace(clock, clock() if began is None else began)
         self._ended = self._failed = 0
-        self._reason = ""
-        self._reason_at = self._drawn_at = float("-inf")
+        self._looked_at = self._drawn_at = float("-inf")
         self._told_at = clock()
 
     def skip(self, failed: bool = False) -> None:
@@ -146,13 +145,12 @@ class CallProgress(console.StatusLine):
             self.redraw(f"{group.id[:SHORT]} pending {elapsed}{f' ({reason})' if reason else ''}", progress)
         elif self.redrawn:
             self._redraw(note, group, reason)
-        elif reason != self._reason and self._clock() >= self._reason_at + _REASON_EVERY_S:
-            self._reason, self._reason_at = reason, self._clock()
-            if reason and group.state == PENDING:
-                console.tell(f"{group.id[:SHORT]} pending ({reason})")
+        elif reason and group.state == PENDING and self._clock() >= self._looked_at + _REASON_EVERY_S:
+            self._looked_at = self._clock()
+            self.say_reason(f"clusterfn: {group.id[:SHORT]} pending ({reason})", self._clock())
         elif not waits and self._clock() >= self._told_at + _STILL_EVERY_S:
             self._told_at = self._clock()
-            console.tell(f"{group.id[:SHORT]} {self._words('', group)}")
+            console.tell(f"{group.id[:SHORT]} {self._words('', group, reason)}")
 
     def _redraw(self, note: str, group: GroupState | None, trouble: str = "") -> None:
         self._drawn_at = self._clock()

@@ -89,11 +89,6 @@ class Block:
         self._stream.flush()
 
 
-def without_digits(text: str) -> str:
-    """Return what a text says when its numbers, such as a clock's, do not count."""
-    return "".join(sign for sign in text if not sign.isdigit())
-
-
 def age(seconds: float) -> str:
     """Format a duration in its largest unit.
 

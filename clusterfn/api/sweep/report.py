@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from clusterfn.calls.summary import NotebookDisplay, Summary
 
 R = TypeVar("R")
 RUN, CACHE, JOURNAL = "run", "cache", "journal"
+FAILED = "✗"  # begins each line about configurations that failed
 _LABEL = 60
+_CAUSES, _NAMES = 5, 8  # causes in a report, and configurations that each of them names
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,22 @@ def report(result: SweepResult[Any]) -> list[str]:
         said = str(each.config.get(result.group_by, "")) if result.group_by else label(each.config)
         lines.append(f"{rank}. {each.name} {number(each.score)} {said}".rstrip())
     lines += [f"… and {done - result.shown} more"] if done > result.shown else []
-    lines += [f"✗ {name} {cause(error)}" for name, error in result.failed.items()]
+    lines += _failures(result.failed)
     return lines + [f"identical scores throughout: {', '.join(names)}" for names in result.ghosts]
+
+
+def _failures(failed: Mapping[str, BaseException]) -> list[str]:
+    """Name each distinct cause once, the most frequent first, and at most five of them."""
+    names: dict[str, list[str]] = {}
+    for name, error in failed.items():
+        names.setdefault(cause(error), []).append(name)
+    lines = []
+    for why, which in sorted(names.items(), key=lambda each: -len(each[1]))[:_CAUSES]:
+        more = ", …" if len(which) > _NAMES else ""
+        several = f"{len(which)} x {why} ({', '.join(which[:_NAMES])}{more})"
+        lines.append(f"{FAILED} {several if len(which) > 1 else f'{which[0]} {why}'}")
+    left = len(names) - len(lines)
+    return lines + ([f"{FAILED} and {left} other cause{'s' if left > 1 else ''}"] if left else [])
 
 
 def label(values: Mapping[str, Any]) -> str:
@@ -180,7 +197,8 @@ def cause(error: BaseException) -> str:
 
 
 def show_line(text: str) -> None:
-    console.say(f"{text}\n")
+    """Print a line of a sweep; what failed is shown in quiet mode too."""
+    console.say(f"{text}\n", logging.WARNING if text.startswith(FAILED) else logging.INFO)
 
 
 def distribution(key: str, possible: Sequence[Any], chosen: Sequence[Configuration]) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import console
 from clusterfn.calls.job import PENDING, RUNNING
 from clusterfn.cli import screen
 from clusterfn.cli.check import connection, function, scheduler, storage
@@ -161,7 +162,7 @@ class _Progress:
         clock = f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
         word = screen.coloured("....", _COLOURS["...."], sys.stdout)
         why = f" ({in_one_line(reason)})" if reason else ""
-        self._line.show(f"{word}  {'function'.ljust(_WIDTH)}  {does} {clock}{why}", screen.without_digits(does + why))
+        self._line.show(f"{word}  {'function'.ljust(_WIDTH)}  {does} {clock}{why}", console.without_digits(does + why))
 
 
 def _run(step: Step, found: CheckState, first: bool, ended: Callable[[], None]) -> Finding:

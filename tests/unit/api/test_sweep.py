@@ -260,6 +260,20 @@ def test_the_report_counts_ranks_and_names_what_failed_and_what_is_suspicious():
     ]
 
 
+def test_the_report_names_at_most_five_causes_with_their_configurations():
+    causes = ["a"] * 12 + ["b", "c", "d", "d", "e", "f", "g"]
+    trials = [Trial(f"G{n:02d}", {}, error=ValueError(each)) for n, each in enumerate(causes)]
+
+    assert str(SweepResult(trials, False, "sweep.jsonl", 1)).splitlines()[1:] == [
+        "✗ 12 x ValueError: a (G00, G01, G02, G03, G04, G05, G06, G07, …)",
+        "✗ 2 x ValueError: d (G14, G15)",
+        "✗ G12 ValueError: b",
+        "✗ G13 ValueError: c",
+        "✗ G16 ValueError: e",
+        "✗ and 2 other causes",
+    ]
+
+
 def test_a_result_is_asked_by_name_and_rank():
     result = report()
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import struct
+import sys
 
 import pytest
 
@@ -94,3 +98,93 @@ def test_a_handler_of_the_logger_gets_the_sentences_instead_of_stderr(capsys):
         (logging.WARNING, "7f3a was stopped"),
         (logging.WARNING, "7f3a 100% done\n  stop it"),
     ]
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_of(monkeypatch, tqdm: bool = False) -> Terminal:
+    """Make stderr a terminal of 40 columns. Call it in the test: pytest sets stderr after its fixtures."""
+    stream = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stderr", stream)
+    if not tqdm:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    return stream
+
+
+def test_sentences_appear_above_the_line_that_is_redrawn(monkeypatch):
+    terminal = terminal_of(monkeypatch)
+    line = console.StatusLine()
+    line.redraw("7f3a pending 00:01")
+    console.tell("9f2d train on tensor01")
+    line.redraw("7f3a pending 00:02")
+    line.close()
+    console.tell("done")
+
+    assert terminal.getvalue() == (
+        "\r\x1b[K7f3a pending 00:01\r\x1b[Kclusterfn: 9f2d train on tensor01\n7f3a pending 00:01"
+        "\r\x1b[K7f3a pending 00:02\nclusterfn: done\n"
+    )
+
+
+def test_another_stderr_does_not_get_the_line_of_the_first(monkeypatch):
+    terminal_of(monkeypatch)
+    console.redraw("7f3a pending 00:01")
+    other = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", other)
+    console.tell("done")
+
+    assert other.getvalue() == "clusterfn: done\n"
+
+
+def test_a_bar_fits_the_terminal_and_is_removed_without_a_trace(monkeypatch):
+    pytest.importorskip("tqdm", reason="tqdm draws the bars")
+    terminal = terminal_of(monkeypatch, tqdm=True)
+    console.redraw("sending 1 of 4 MB", (1, 4))
+    console.redraw("sending 9 of 4 MB {bar} \x1b[2J", (9, 4))
+    console.redraw("")
+
+    first, last, *removed = [frame for frame in terminal.getvalue().split("\r") if frame]
+    assert first == " 25%|███▊           | sending 1 of 4 MB" and len(first) == 39
+    assert last == "100%|████████| sending 9 of 4 MB {bar} "
+    assert not "".join(removed).replace("\x1b[K", "").strip()
+
+
+def test_a_bar_is_spelled_in_the_letters_of_the_terminal(monkeypatch):
+    pytest.importorskip("tqdm", reason="tqdm draws the bars")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    console.redraw("2 of 4 ✓", (2, 4))
+    console.redraw("")
+
+    assert raw.getvalue().decode("ascii").split("\r")[1] == " 50%|#########5         | 2 of 4 \\u2713"
+
+
+def test_a_line_is_as_wide_as_the_terminal_of_stderr_also_where_stdout_is_a_file(monkeypatch):
+    pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 123, 0, 0))
+    with os.fdopen(theirs, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        assert console.columns() == 122
+    os.close(ours)
+
+
+def test_changed_numbers_of_a_reason_are_said_every_ten_minutes_and_other_words_at_once(capsys):
+    line = console.StatusLine()
+    for now, reason in ((0, "start 14:05"), (60, "start 14:06"), (120, "held"), (180, "held"), (240, "start 14:07"),
+                        (300, "start 14:08"), (900, "start 14:09")):  # fmt: skip
+        line.say_reason(reason, now)
+
+    assert capsys.readouterr().err.splitlines() == ["start 14:05", "held", "start 14:07", "start 14:09"]

@@ -500,7 +500,7 @@ def test_a_line_in_a_pipe_is_printed_when_it_says_something_else():
     line = screen.Line(pipe)
 
     for text in ("waits 00:03 (Priority)", "waits 00:04 (Priority)", "waits 00:05 (Resources)"):
-        line.show(text, screen.without_digits(text))
+        line.show(text, console.without_digits(text))
     line.clear()
 
     assert pipe.getvalue() == "waits 00:03 (Priority)\nwaits 00:05 (Resources)\n"
