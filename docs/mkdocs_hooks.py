@@ -1,7 +1,7 @@
 """What `make docs` adds to mkdocs: the navigation of index.md, and the files of the repository to which pages link.
 
-The links in the pages are those of the repository, where people read the same pages. On the site, a link to a file
-outside docs/ leads to a copy of that file.
+The site begins with README.md. The links in the pages are those of the repository, where people read the same pages.
+On the site, a link to a file outside docs/ leads to a copy of that file.
 """
 
 from __future__ import annotations
@@ -18,20 +18,29 @@ from mkdocs.structure.pages import Page
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 DECISIONS = "decisions/index.md"
+# Files whose place on the site is another one than in the repository
+PLACES = {
+    ROOT / "README.md": "index.md",
+    ROOT / "CHANGELOG.md": "changelog.md",
+    ROOT / "CONTRIBUTING.md": "contributing.md",
+    ROOT / "SECURITY.md": "security.md",
+    DOCS / "index.md": "documents.md",
+    DOCS / "decisions": DECISIONS,
+}
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
 ENTRY = re.compile(r"^## (.+)$|^- \[(.+?)\]\(([^)#]+)\)", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Take the navigation from the lists of index.md, with the titles that it gives to the pages."""
-    nav: list[Any] = [{"Documents": "index.md"}, {"Overview": "readme.md"}, {"Tutorial": "tutorial.md"}]
+    nav: list[Any] = [{"clusterfn": "index.md"}, {"All documents": "documents.md"}, {"Tutorial": "tutorial.md"}]
     for section, title, link in ENTRY.findall((DOCS / "index.md").read_text(encoding="utf-8")):
         if section:
             nav.append({section: []})
         else:
             next(iter(nav[-1].values())).append({title.replace("`", ""): site_path(DOCS / link)})
-    outside = {"Changes": "changelog.md", "Contributing": "contributing.md", "Security": "security.md"}
-    config.nav = [*nav, {"Decisions": DECISIONS}, *({title: page} for title, page in outside.items())]
+    last = [{"Decisions": DECISIONS}, {"Changes": "changelog.md"}, {"Contributing": "contributing.md"}]
+    config.nav = [*nav, *last, {"Security": "security.md"}]
     return config
 
 
@@ -42,7 +51,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         f"- [{page.read_text(encoding='utf-8').partition(chr(10))[0].lstrip('# ')}]({page.name})" for page in decisions
     ]
     files.append(File.generated(config, DECISIONS, content="\n".join(["# Decisions", "", *rows, ""])))
-    waiting = {ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"}
+    if own := files.get_file_from_path("index.md"):
+        files.remove(own)
+    waiting = {path for path in PLACES if path.is_file()}
     waiting |= {path for page in DOCS.rglob("*.md") for path in linked_outside(page)}
     while waiting:
         path = waiting.pop()
@@ -75,9 +86,8 @@ def linked_outside(page: Path) -> set[Path]:
 def site_path(path: Path) -> str:
     """The place of a file of the repository on the site."""
     path = path.resolve()
-    if path == DOCS / "decisions":
-        return DECISIONS
+    if path in PLACES:
+        return PLACES[path]
     if DOCS in path.parents:
         return path.relative_to(DOCS).as_posix()
-    name = path.relative_to(ROOT).as_posix()
-    return name.lower() if name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md") else f"files/{name}"
+    return f"files/{path.relative_to(ROOT).as_posix()}"

@@ -38,7 +38,7 @@ def test_every_page_is_on_the_site_and_search_finds_it(site: Path) -> None:
     found = {entry["location"] for entry in json.loads((site / "search/search_index.json").read_text())["docs"]}
     pages = {page.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for page in (ROOT / "docs").rglob("*.md")}
 
-    assert pages | {"readme.html", "changelog.html", "contributing.html", "decisions/index.html"} <= found
+    assert pages | {"documents.html", "changelog.html", "contributing.html", "decisions/index.html"} <= found
     assert (site / "files/examples/frameworks.py").is_file()
 
 
