@@ -29,6 +29,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "cancel": ("cancel 7f3a 90aa", "cancel train", "cancel --all tensor01"),
     "rm": ("rm 7f3a", "rm train --dry-run", "rm --all --state failed tensor01"),
     "pull": ("pull 7f3a", "pull 7f3a --only '*.pt' --to results", "pull --all --since 1d --to results tensor01"),
+    "shell": ("shell tensor01", "shell tensor01 --environment conda:ml", "shell 7f3a"),
     "hosts": ("hosts", "hosts --json | jq -r '.[].name'"),
     "config": ("config", "config tensor01"),
     "completion": (

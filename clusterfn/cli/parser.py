@@ -211,6 +211,11 @@ def _add_jobs(commands: Any) -> None:
     about = "where to put them (the working directory); several jobs get a folder each"
     command.add_argument("--to", metavar="FOLDER", default=".", help=about)
     _add_json(command, "one object; an array for several jobs")
+    about = "open a shell on a host in the environment of its jobs, or in the folder and environment of a job"
+    command = _add(commands, "shell", "shell.shell", about)
+    command.usage, command.mixes = "%(prog)s [options] [ID] [HOST]", True
+    command.add_argument("words", metavar="ID", nargs="*", default=[], help=f"a HOST alone, or {_JOB}")
+    command.add_argument("--environment", metavar="WHICH", help="another environment than the host's")
     about = "remove ended jobs from their hosts, with all their files; cancel a running job first"
     command = _add_job(commands, "rm", "remove.remove", about, several=True)
     command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")

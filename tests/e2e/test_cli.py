@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.queue import machine
+from tests.e2e.terminal import PROMPT, Terminal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
@@ -465,6 +466,32 @@ def test_a_project_is_no_home_and_not_too_large(run, project, monkeypatch):
     assert ran.returncode == 2 and "300.0 MB  large.bin" in ran.stderr
     assert "list large files in .gitignore" in ran.stderr
     assert "there is no file trian.py; did you mean train.py?" in run("run", "trian.py").stderr
+
+
+def test_a_shell_needs_a_terminal(run):
+    ran = run("shell", "here")
+
+    assert ran.returncode == 2 and "shell needs a terminal" in ran.stderr
+
+
+def test_a_shell_has_the_environment_of_a_host_and_the_folder_of_a_job(run, started, folder):
+    job = started("work.py::tick", "300")
+    terminal = Terminal(["/bin/sh"], folder, {**os.environ, "SHELL": "/bin/sh"})
+    try:
+        terminal.type(f"{sys.executable} -m clusterfn shell here")
+        terminal.wait_for(re.escape(f"({os.uname().nodename}) $ "))
+        terminal.type("echo first=$(command -v python); exit 4")
+        terminal.wait_for(rf"first={re.escape(str(Path(sys.executable).parent))}/python")
+        terminal.wait_for(PROMPT)
+        terminal.type(f"echo status=$?; {sys.executable} -m clusterfn shell {job}")
+        terminal.wait_for("status=4")
+        terminal.wait_for(rf"\({job[:4]}\) \$ ")
+        terminal.type("pwd; exit")
+        terminal.wait_for(f"/jobs/{job}/attempts/1/work")
+        terminal.wait_for(PROMPT)
+    finally:
+        os.kill(terminal.pid, signal.SIGKILL)
+        run("cancel", job)
 
 
 def test_rm_removes_what_has_ended_and_never_what_runs(run, started, folder):

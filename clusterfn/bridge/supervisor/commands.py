@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..queue import report, spooler
-from . import conclude, expire, group, listing, remove
+from . import conclude, expire, group, listing, remove, shell
 from .verdict import say
 
 
@@ -30,12 +30,14 @@ def run_command(argv: "list[str]") -> int:
         return remove.print_sizes(argv[1], argv[2:])
     if command == "remove" and count >= 3:
         return remove.remove_jobs(argv[1], argv[3:], argv[2] == "dry")
+    if command == "shell" and count == 3:
+        return shell.start_shell(argv[1], argv[2])
     if command == "queue" and count == 2:
         return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
     if command == "spool" and count >= 4:
         return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
         " | list ROOT | gpus ROOT LEASE | clean ROOT KEEP OLDER dry | queue ROOT"
-        " | sizes ROOT [JOB...] | remove ROOT dry [JOB...]"
+        " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS"
         " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2

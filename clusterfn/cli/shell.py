@@ -1,0 +1,105 @@
+"""`clusterfn shell`: a shell on a host in the environment of its jobs, or beside a job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import posixpath
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from clusterfn.bridge import layout
+from clusterfn.calls import environment_upload
+from clusterfn.calls.attach import attach as find
+from clusterfn.calls.attach import find_job
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.job import PENDING
+from clusterfn.cli import target
+from clusterfn.cli.env.build import BuildDisplay
+from clusterfn.cli.env.manage import say
+from clusterfn.cli.output import has_ended
+from clusterfn.cli.selection import select_one
+from clusterfn.config import config_file
+from clusterfn.errors import ConfigError
+from clusterfn.hosts.environment_choice import EnvironmentRequest
+from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.transports import openssh, shared_login
+from clusterfn.hosts.transports.ssh_config import resolve
+from clusterfn.scheduler.job_script import command_line
+
+_TIMEOUT_S = 60.0
+
+
+def shell(given: argparse.Namespace) -> int:
+    """Open the shell; its exit status becomes ours."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("shell needs a terminal", hint="clusterfn run and clusterfn pull work without one")
+    names_host = not given.words or (len(given.words) == 1 and given.words[0] in config_file.load().hosts)
+    if names_host:
+        _, host, _ = target.host(next(iter(given.words), None), "shell")
+        session = open_session(host)
+        words = ["", _environment_of(session, given.environment)]
+    elif given.environment:
+        raise ConfigError("a job has its own environment", hint="leave out --environment, or name a HOST alone")
+    else:
+        session, folder = _started_job(given)
+        words = [folder, ""]
+    for reply in session.lay_out_bridge():
+        reply.result(_TIMEOUT_S)
+    supervise = posixpath.join(session.bridge, layout.SUPERVISE)
+    argv = [session.connection.facts.python, "-I", "-S", supervise, "shell", *words]
+    return subprocess.call(terminal_command(session, argv))
+
+
+def _environment_of(session: HostState, which: str | None) -> str:
+    """Find, and build if need be, the environment of a host's jobs; return it as JSON."""
+    ready = session.environment(EnvironmentRequest(which), say)
+    if ready.made is not None:
+        shown = BuildDisplay()
+        try:
+            environment_upload.build(session, ready.made, say, shown.show)
+        finally:
+            shown.clear()
+    interpreter = ready.interpreter
+    facts = {"python": interpreter.path, "activation": interpreter.activation, "env": dict(session.host.env)}
+    return json.dumps(facts)
+
+
+def _started_job(given: argparse.Namespace) -> tuple[HostState, str]:
+    """Return the host and the folder of a job beside which a shell is possible.
+
+    Raises:
+        ConfigError: It is a group, has not started, or runs on a compute node.
+    """
+    job_id, host = select_one(given, "shell")
+    job = find(job_id, host)
+    if isinstance(job, JobGroup):
+        raise ConfigError(f"{job.id} is a group of {len(job)} items", hint=f"clusterfn shell {job.host}")
+    ended = has_ended(job)
+    if not ended and job.state == PENDING:
+        raise ConfigError(f"job {job.id} has not started: it is {job.status}", hint="wait until it runs")
+    session, folder = find_job(job_id, host)
+    if session.scheduler.has_nodes and not ended:
+        raise ConfigError(
+            f"job {job.id} runs on a compute node, and a shell is possible on {session.host.name} itself only",
+            hint=f"clusterfn stack {job.id[:4]} shows where the job is; clusterfn shell {session.host.name}",
+        )
+    return session, folder
+
+
+def terminal_command(session: HostState, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs these words on the host at this terminal: by the system's ssh, or as they are.
+
+    Raises:
+        ConfigError: There is no ssh.
+    """
+    if not session.host.address:
+        return list(argv)
+    if not shutil.which("ssh"):
+        raise ConfigError("shell needs an ssh, and there is none here", hint="install OpenSSH's client")
+    settings = resolve(session.host)
+    held = shared_login.find_held(settings) if shared_login.can_hold(session.host) else None
+    shared = ["-oControlMaster=no", f"-oControlPath={held.address}"] if held else []
+    return ["ssh", "-t", *shared, *openssh.way(settings), "--", settings.alias, command_line(argv)]
