@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down test test-with-lab tests-side-by-side lint test-long long-on-lab long-here \
-	dist evidence bench bench-peers docs
+	test-jupyterlab dist evidence bench bench-peers docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,10 @@ dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that 
 
 evidence: venv  ## docs/evidence.md from the last report of test-long
 	$(BIN)/python packaging/evidence.py "$$(ls -t benchmarks/results/test-long-*.txt | head -n 1)"
+
+test-jupyterlab: venv  ## notebooks in a headless Chromium, where one is installed; screenshots go to .jupyterlab
+	$(BIN)/python -m pip install -q -e '.[test,browser]'
+	SCREENSHOTS=$(CURDIR)/.jupyterlab $(BIN)/python -m pytest -q --long tests/e2e/test_jupyterlab.py
 
 bench: venv  ## measure again what the documentation claims
 	$(BIN)/python -m benchmarks

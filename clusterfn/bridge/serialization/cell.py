@@ -135,9 +135,8 @@ def _collect_displays(source: str) -> None:
     if "IPython" in source and importlib.util.find_spec("IPython") is not None:
         for module in ("IPython.core.display_functions", "IPython.display"):
             importlib.import_module(module).display = display  # type: ignore[attr-defined]
-    os.environ.setdefault("MPLBACKEND", _BACKEND)
-    if "matplotlib" in sys.modules and os.environ["MPLBACKEND"] == _BACKEND:  # in a session
-        sys.modules["matplotlib"].use(_BACKEND)
+    if "inline" in os.environ.get("MPLBACKEND", "inline"):  # that of a notebook whose own machine runs the job
+        os.environ["MPLBACKEND"] = _BACKEND
 
 
 def show_figures() -> None:
