@@ -1,9 +1,9 @@
-"""Compare saved PyTorch models: two one after another, because they would share a card, three and more side by side.
+"""Compare saved PyTorch models: two one after another, because they would share a GPU, three and more side by side.
 
     python examples/compare_models.py --host tensor01 --environment "python:~/envs/ml/bin/python" --gpus 1
 
-Without a host it runs on this machine. The environment needs PyTorch; here it is not needed. The models are trained
-there first, saved by torch.save, and lie here as files; each comparison sends those that are not there yet.
+Without a host it runs on this machine. The environment needs PyTorch; this machine does not. The host first trains the
+models and saves them with torch.save. They come back as files, and each comparison sends those that the host lacks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def train(steps: int) -> bytes:
 
 @cluster(cores=1, memory="2GB", name="models", allow_cpu=True)
 def evaluate(path: Path) -> dict[str, float]:
-    """The mean error of a saved model, on a card if the job has one."""
+    """The mean error of a saved model, on a GPU if the job has one."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,10 +1,10 @@
-"""Train one model in several processes, on several cards or nodes, and see that it is the same model everywhere.
+"""Train one model in several processes, on several GPUs or nodes, and check that it is the same model everywhere.
 
     python examples/ddp.py --host tensor01 --environment "python:~/envs/ml/bin/python" --gpus 2
     python examples/ddp.py --host cluster --environment "conda:ml" --nodes 2 --processes 4
 
-Each process has a card of its own, or a part of the processor where there is none (gloo in place of nccl). The
-environment needs PyTorch. Without a host everything runs on this machine.
+Each process has its own GPU, or a part of the CPU if there is none (gloo in place of nccl). The environment needs
+PyTorch. Without a host everything runs on this machine.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", help="a host of clusterfn.yml")
     parser.add_argument("--environment", help='such as "conda:ml" or "python:/path/to/python"')
-    parser.add_argument("--gpus", type=int, default=0, help="cards on each node")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs on each node")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of a SLURM host")
-    parser.add_argument("--processes", type=int, help="on each node; one for each card, or 2")
+    parser.add_argument("--processes", type=int, help="on each node; one for each GPU, or 2")
     asked = parser.parse_args()
     processes = asked.processes or asked.gpus or 2
     where = {name: getattr(asked, name) for name in ("host", "environment") if getattr(asked, name)}

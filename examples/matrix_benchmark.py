@@ -1,8 +1,8 @@
-"""How fast matrices are multiplied on a host: by its processor, and by its card if the job has one.
+"""Measure how fast a host multiplies matrices: on its CPU, and on its GPU if the job has one.
 
     python examples/matrix_benchmark.py --host tensor01 --environment "python:~/envs/ml/bin/python" --gpus 1 --cores 8
 
-The environment needs PyTorch. Without a card only the processor is measured, and the reason is printed.
+The environment needs PyTorch. Without a GPU it measures only the CPU, and prints the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REPEATS = 5
 def best_s(multiply: Callable[[], Any], finish: Callable[[], None]) -> float:
     """Seconds of the fastest of several runs, after one that does not count.
 
-    A card works on while Python goes on: without `finish` only the sending of the work would be measured.
+    A GPU keeps working while Python continues: without `finish` this would measure only the sending of the work.
     """
     multiply()
     finish()
@@ -66,7 +66,7 @@ def benchmark(sizes: list[int]) -> tuple[str, list[dict[str, Any]]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as text, with how many times faster the card is than the processor."""
+    """The rows as text, with how many times faster the GPU is than the CPU."""
     of_cpu = {row["size"]: row["seconds"] for row in rows if row["device"] == "cpu"}
     lines = [f"{'size':>6} {'device':>6} {'ms':>10} {'GFLOP/s':>10} {'faster':>8}"]
     for row in rows:

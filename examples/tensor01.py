@@ -28,7 +28,7 @@ def simple_test() -> dict[str, str]:
 
 @cluster(cores=1, memory="4GB")
 def gpu_detection() -> dict[str, Any]:
-    """Every card that the host has, as nvidia-smi lists them; none where there is no nvidia-smi."""
+    """Every GPU of the host, as nvidia-smi lists them; none without nvidia-smi."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True)
     except FileNotFoundError:
@@ -167,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", help="a host of clusterfn.yml")
     parser.add_argument("--environment", help='such as "conda:ml" or "python:/path/to/python"')
-    parser.add_argument("--gpus", type=int, default=0, help="cards for the functions that calculate")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs for the functions that calculate")
     parser.add_argument("--memory", help='for each function, instead of what it asks for, such as "2GB"')
     asked = parser.parse_args()
     where = {name: getattr(asked, name) for name in ("host", "environment", "memory") if getattr(asked, name)}
