@@ -48,8 +48,8 @@ parcel.bridge = lambda: faster
 
 sources = dict(boot.agent_sources())
 silence = "SILENCE_S = 20 * 60.0"
-assert silence in sources["loop.py"]
-sources["loop.py"] = sources["loop.py"].replace(silence, f"SILENCE_S = 20 * 60.0 / {{TIMES}}")
+assert silence in sources["server.py"]
+sources["server.py"] = sources["server.py"].replace(silence, f"SILENCE_S = 20 * 60.0 / {{TIMES}}")
 line = boot.line_of(sources)
 boot.agent_line = lambda: line
 
