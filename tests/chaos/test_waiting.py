@@ -105,7 +105,9 @@ def collected(sharing: Sharing, jobs: list[Sent], limit_s: float) -> list[list[s
         lane.order("attach", job.id, job.host)
     deadline = time.monotonic() + limit_s
     words = [lane.hear(job.id, "state", max(deadline - time.monotonic(), 1.0)) or {} for job in jobs]
-    return [word.get("value") or pytest.fail(str(word)) for word in words]
+    failed = [word for word in words if not word.get("value")]
+    assert not failed, f"{len(failed)} of {len(words)}, the first of them: {failed[0]}"
+    return [word["value"] for word in words]
 
 
 @pytest.fixture
