@@ -92,7 +92,7 @@ def check_host(found: CheckState) -> int:
     if failed:
         print(f"\n{found.name} is not ready: {', '.join(failed)}")
         return 1
-    print(f"\n{found.name} is ready{'; mind ' + ', '.join(doubtful) if doubtful else ''}.")
+    print(f"\n{found.name} is ready{', with warnings: ' + ', '.join(doubtful) if doubtful else ''}.")
     return 0
 
 

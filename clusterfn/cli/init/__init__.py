@@ -149,5 +149,5 @@ def check_like_command(host: Host, command: str) -> int:
     if code == 0:
         say(f"Now: {command}")
     else:
-        say(f"Mend what FAIL names, and see by: clusterfn check {host.name}. Then: {command}")
+        say(f"Fix the FAIL lines, then run clusterfn check {host.name} again. Then: {command}")
     return code

@@ -60,8 +60,8 @@ def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], obj
         say("No folder was found there that you may write to, with room in it.")
         return answers.text("Folder for jobs, results and your code", "--root", check=check)
     path = folder(proposed[0], user)
-    say(f"Jobs, results and your code are to lie in {path}: {proposed[1]}")
-    return answers.text("Folder for them", "--root", path, check)
+    say(f"Jobs, results and your code will go to {path}: {proposed[1]}")
+    return answers.text("Folder for jobs, results and your code", "--root", path, check)
 
 
 def folder(volume: Volume, user: str) -> str:

@@ -30,7 +30,7 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
     """
     refused = _refusal(host)
     if refused is None:
-        say("Login by your key: works")
+        say("Key login: ok")
         return hosts.connection_for(host)
     asker = prompts.person()
     if asker is None:

@@ -98,7 +98,7 @@ class SlurmSite(SchedulerSite):
         if given.account:
             options["account"] = given.account
         elif len(accounts) > 1:  # SLURM takes the only one by itself
-            options["account"] = ask("Which account pays", "--account", accounts, accounts[0])
+            options["account"] = ask("Account to charge", "--account", accounts, accounts[0])
         usable = [each for each in self.partitions if each.state == "up"]
         default = next((each.name for each in usable if each.default), None)
         names = [each.name for each in usable]
