@@ -20,7 +20,7 @@ def one_job(tmp_path, monkeypatch) -> None:
     config.write_text("hosts:\n  tensor01: {scheduler: bare}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     monkeypatch.setattr("clusterfn.calls.history.ledger_path", lambda: tmp_path / "jobs.jsonl")
-    for job_id in ("7f3a", "90aa", "7f3a"):
+    for job_id in ("7f3a", "90aa", "90aa"):
         history.remember(SimpleNamespace(id=job_id, host="tensor01", name="f"), config)
 
 
@@ -28,7 +28,7 @@ def test_hosts_and_job_ids_are_known_without_a_host_being_asked(one_job, capsys)
     assert main(["completion", "--words", "hosts"]) == 0
     assert capsys.readouterr().out.split() == ["local", "tensor01"]
     assert main(["completion", "--words", "jobs"]) == 0
-    assert capsys.readouterr().out.split() == ["7f3a", "90aa", "local", "tensor01"]
+    assert capsys.readouterr().out.split() == ["90aa", "7f3a", "local", "tensor01"]
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
