@@ -138,7 +138,7 @@ def _same_process(stat: str, process: str) -> bool:
 
 def _gone(evidence: Evidence) -> SchedulerVerdict:
     hint = "look for the kernel's out-of-memory killer or an administrator; then call the function again"
-    return SchedulerVerdict(layout.LOST, "the job's processes are gone and left no word", _tail(evidence), hint)
+    return SchedulerVerdict(layout.LOST, "the job's processes are gone and left no result", _tail(evidence), hint)
 
 
 def _tail(evidence: Evidence) -> tuple[str, ...]:

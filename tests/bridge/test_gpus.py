@@ -71,7 +71,7 @@ def test_a_held_card_is_its_jobs_and_a_strangers_is_nobodys(desk: Desk, box: Gpu
     assert 0 <= time.time() - held["holder"]["since"] < 60
     assert (free["holder"], free["without_lease"]) == (None, [])
     assert used["without_lease"][0].startswith(f"python3 (pid {os.getpid()}, ")
-    assert (hidden["without_lease"], hidden["use_percent"]) == (["900 MiB in use by nobody visible"], 7)
+    assert (hidden["without_lease"], hidden["use_percent"]) == (["900 MiB in use by an unknown process"], 7)
 
 
 def test_who_waits_is_told_in_order_and_why(desk: Desk):

@@ -246,7 +246,7 @@ def test_what_died_over_giving_items_up_is_gone_on_with_and_its_verdict_stands(b
 
     assert died != 0 and 100 < len(group.ends()) < 1900
     state, message = listed(bench, group.folder)
-    assert state == "PENDING" and "; it was stopped, and the rest is told once somebody attaches" in message
+    assert state == "PENDING" and "; it was stopped, and attaching to it concludes the rest" in message
 
     assert [group.call("bury", 5, stdin=json.dumps(other)) for _ in range(2)] == [0, 0]
     assert group.ends() == {x: ["cancelled"] for x in range(2000)}
@@ -395,10 +395,10 @@ def test_the_list_says_when_nobody_runs_the_rest_and_when_nothing_is_heard(bench
     os.utime(heartbeat, (time.time() - 1000,) * 2)
     state, message = listed(bench, group.folder)
     assert state == "UNKNOWN"
-    assert message.startswith("1 of 4 ended: 1 returned; nothing is heard of those that run them")
+    assert message.startswith("1 of 4 ended: 1 returned; no heartbeat from their processes")
 
     group.call("conclude", 1, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
-    told = "1 of 4 ended: 1 returned; nobody runs the rest until somebody attaches to it"
+    told = "1 of 4 ended: 1 returned; the rest runs once you attach to it"
     assert listed(bench, group.folder) == ("PENDING", told)
 
 

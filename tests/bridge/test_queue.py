@@ -68,7 +68,7 @@ def test_who_waits_says_for_whom(box: Box):
     box.queued(second)
 
     reason = until(lambda: box.reason(second))
-    nobody = "1 in use without a lease: 812 MiB in use by nobody visible"
+    nobody = "1 in use without a lease: 812 MiB in use by an unknown process"
     assert reason == f"1 of 2 GPUs held by root (1); {nobody}; waiting for 1"
     assert f"f.{second.id}|PENDING|{reason}\n" in box.here("queue", str(box.bench.root))
     let_go(first)

@@ -80,7 +80,7 @@ def test_an_error_that_passes_is_tried_again_on_another_card(bench: Bench, path:
     assert first["retried"] == {"kind": "raised", "cause": "cudaErrorECCUncorrectable", "cards": [cards[0]]}
     assert outcome["earlier"] == [
         f"attempt {number} failed on GPU {number - 1} (NVIDIA Toy, {cards[number - 1]}): RuntimeError: CUDA error: "
-        f"uncorrectable ECC error encountered; tried again ({number} of 2)"
+        f"uncorrectable ECC error encountered; retried ({number} of 2)"
         for number in (1, 2)
     ]
     assert first["message"] == outcome["earlier"][0]
@@ -158,7 +158,7 @@ def test_a_supervisor_that_died_is_followed_by_another(bench: Bench):
     assert (outcome["kind"], value_of(job)) == ("returned", 2)
     assert outcome["earlier"] == [
         "attempt 1 failed: the supervisor of the job was ended by SIGKILL; what the function had done by then is not "
-        "known; tried again (1 of 1)"
+        "known; retried (1 of 1)"
     ]
     assert not job.tagged()
 
@@ -267,7 +267,7 @@ def test_an_item_is_tried_again_by_itself(bench: Bench):
     assert group.ends() == {x: ["returned"] for x in range(3)}
     end = lines(group, 1)[-1]
     assert end["earlier"] == [line["told"] for line in lines(group, 1) if "retry" in line]
-    assert "CUDA error: unknown error; tried again (2 of 2)" in end["earlier"][1]
+    assert "CUDA error: unknown error; retried (2 of 2)" in end["earlier"][1]
     assert group.value(1, 1) == 1
 
 
@@ -302,7 +302,7 @@ def test_an_item_whose_element_was_lost_runs_again_elsewhere(bench: Bench):
 
     assert [len(group.began(x)) for x in range(2)] == [2, 1]
     assert group.ends() == {0: ["returned"], 1: ["returned"]}
-    assert lines(group, 0)[-1]["earlier"] == ["attempt 1 failed: its machine is gone; tried again (1 of 1)"]
+    assert lines(group, 0)[-1]["earlier"] == ["attempt 1 failed: its machine is gone; retried (1 of 1)"]
 
 
 def test_an_item_that_is_lost_too_often_is_given_up(bench: Bench):

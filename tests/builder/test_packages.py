@@ -290,7 +290,7 @@ def test_no_folder_is_made_outside_of_an_environment(tmp_path: Path):
     (tmp_path / "prefix" / "lib").symlink_to(tmp_path)
     layout = Layout(str(tmp_path / "prefix"), (3, 11), "../modules")
 
-    with pytest.raises(BuildFailed, match="outside of the environment"):
+    with pytest.raises(BuildFailed, match="outside the environment"):
         layout.add(TargetFile(f"{layout.site}/one.py", WRITE, ""))
     with pytest.raises(BuildFailed, match="by way of a link"):
         Linker(str(tmp_path / "prefix"), str(tmp_path / "prefix")).make(TargetFile("lib/deep/one.py", WRITE, ""))

@@ -167,7 +167,7 @@ def test_what_passes_on_one_node_is_tried_again_on_all(hosts, how, told):
     job = on_two(fails_once).with_options(retries=1).submit(how)
 
     assert job.result(120) == 2
-    assert job.notes == (f"attempt 1 failed: {told}; tried again (1 of 1)",)
+    assert job.notes == (f"attempt 1 failed: {told}; retried (1 of 1)",)
     wait_until(lambda: not processes_of(job.id), 30)
 
 

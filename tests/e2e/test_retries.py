@@ -94,7 +94,7 @@ def test_the_last_error_names_the_attempts_before_it(hosts):
     assert "attempt 1 failed on" in told and "this was the last of 2 attempts" in told
     again = clusterfn.attach(job.id)
     assert type(again.exception(60)) is RuntimeError
-    assert again.notes == job.notes and "tried again (1 of 1)" in job.notes[0]
+    assert again.notes == job.notes and "retried (1 of 1)" in job.notes[0]
 
 
 def test_items_of_a_map_are_tried_again_by_themselves(hosts, capsys):

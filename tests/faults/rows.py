@@ -333,11 +333,11 @@ ROWS: list[Row] = [
     ),
     Row(
         "supervisor and job.sh killed", "3c 25", calls.sleeps, expect=errors.WorkerLost, stage="scheduler",
-        text=("left no word",), act=do.kill("supervisor", "script"), takes_s=20,
+        text=("left no result",), act=do.kill("supervisor", "script"), takes_s=20,
     ),
     Row(
         "all killed together", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="scheduler",
-        text=("left no word",), act=do.kill_everything, check=used_so_far, takes_s=20,
+        text=("left no result",), act=do.kill_everything, check=used_so_far, takes_s=20,
     ),
     Row(
         "worker and job.sh killed", "3c 25", calls.sleeps, expect=errors.KilledBySignal, stage="function",

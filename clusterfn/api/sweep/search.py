@@ -114,7 +114,7 @@ class _Asked:
 
 def _check_arguments(function: object, max_configs: object, top: object, max_parallel: object, seed: object) -> None:
     if inside_job():
-        raise RuntimeError("clusterfn.sweep() inside a job: a job cannot submit further jobs")
+        raise RuntimeError("clusterfn.sweep() inside a job: a job cannot submit jobs")
     if not isinstance(function, ClusterFunction):
         raise ConfigError(
             f"a sweep needs a function decorated with @cluster, not {function!r:.60}",

@@ -56,7 +56,7 @@ def require_trusted(trusted: Trusted, path: str, what: str) -> None:
     if found is None:
         return
     folder, why = found
-    below = "" if folder == path else ", and the %s %s lies below it" % (what, path)
+    below = "" if folder == path else ", and the %s %s is inside it" % (what, path)
     own = os.lstat(folder).st_uid == os.geteuid()
     raise Failure("refused", "%s%s: another user could plant code there" % (why, below), folder, own=own)
 

@@ -96,7 +96,7 @@ class RequestHandler:
         """Act once the requests that it waits for have ended."""
 
     def chunk(self, body: bytes, last: bool) -> None:
-        raise Failure("bad", "this request takes no chunks")
+        raise Failure("bad", "this request does not take chunks")
 
     def is_urgent(self) -> bool:
         """Whether its frames are sent before those of transfers."""

@@ -153,7 +153,7 @@ class Layout:
             BuildFailed: It is outside the environment, or has the name of a file that only the builder may write.
         """
         if os.path.normpath(target.path).startswith(("../", "/")):
-            raise BuildFailed("%s would lie outside of the environment" % target.path, stage="link")
+            raise BuildFailed("%s would be outside the environment" % target.path, stage="link")
         if os.path.normpath(target.path).partition("/")[0] in (READY, ABOUT):
             raise BuildFailed("a package brings %s, which only the builder may write" % target.path, stage="link")
         self.targets[target.path] = target

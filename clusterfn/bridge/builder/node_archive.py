@@ -64,7 +64,7 @@ def _write(path: str, prefix: str, there: str, stop: "Callable[..., None]") -> N
                 _add(tar, name, prefix, there, layout)
     except PackageDamaged as damaged:
         raise BuildFailed(
-            "the package %s is not whole" % damaged.package, stage="link", hint="mend the environment"
+            "the package %s is incomplete" % damaged.package, stage="link", hint="repair the environment"
         ) from damaged
 
 

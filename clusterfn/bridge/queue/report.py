@@ -108,7 +108,7 @@ def _card(load: "GpuLoad", holder: "Optional[dict[str, Any]]", seen_on: "list[Gp
     card = dict(load._asdict(), holder=holder, without_lease=[])
     if holder is None:
         quiet = seen_on or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
-        unseen = [] if quiet else ["%d MiB in use by nobody visible" % load.used_mib]
+        unseen = [] if quiet else ["%d MiB in use by an unknown process" % load.used_mib]
         card["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
     return card
 

@@ -39,7 +39,7 @@ def _written(obj: Any, note: Note, serialize: Callable[[Any], Any], to_cpu: str)
         reason = refused
     try:
         copy = getattr(sys.modules["faiss"], to_cpu)(obj)
-        note("a faiss %s was on a card: it travelled as one in the processor's memory" % type(obj).__name__)
+        note("a faiss %s was on a GPU: it was sent as a copy in CPU memory" % type(obj).__name__)
         return serialize(copy)
     except (AttributeError, RuntimeError):  # faiss without GPUs, or an index that is on none
         return serialize(_as_flat(obj, reason, note))
@@ -57,7 +57,7 @@ def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
         raise pickle.PicklingError(
             "faiss can neither write a %s (%s) nor give its vectors back (%s)" % (name, _last(refused), _last(lost))
         ) from lost
-    note("faiss cannot write a %s: it travelled as a flat index of its %d vectors" % (name, made.ntotal))
+    note("faiss cannot write a %s: it was sent as a flat index of its %d vectors" % (name, made.ntotal))
     return made
 
 

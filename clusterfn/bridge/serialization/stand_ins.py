@@ -99,7 +99,7 @@ class Inside:
 
     def _refusal(self, name: str) -> RuntimeError:
         return RuntimeError(
-            f"{getattr(self.function, '__name__', 'function')}.{name}() inside a job: a job cannot send further jobs; "
+            f"{getattr(self.function, '__name__', 'function')}.{name}() inside a job: a job cannot submit jobs; "
             "call the function directly, it runs in this process"
         )
 

@@ -55,12 +55,12 @@ def _reduce_tensor(obj: Any, note: Note) -> Any:
     if layout in _SPARSE or local.is_quantized or local.is_nested or any(getattr(local, "names", ())):
         return local.__reduce_ex__(5)
     if layout != "torch.strided":
-        raise pickle.PicklingError("a tensor of layout %s cannot travel: use its .to_dense()" % layout)
+        raise pickle.PicklingError("a tensor of layout %s cannot be sent: use its .to_dense()" % layout)
     return _reduce_dense(local, vars(obj))
 
 
 def _say(obj: Any, note: Note) -> None:
-    note("a tensor was on %s: it travelled as one in the processor's memory" % obj.device)
+    note("a tensor was on %s: it was sent as a copy in CPU memory" % obj.device)
 
 
 def _reduce_dense(obj: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:

@@ -100,7 +100,7 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     found: "dict[str, str]" = {}
     for uuid, used in query_nvidia_smi("--query-gpu=uuid,memory.used", 2):
         if (number(used) or 0) > QUIET_MIB:
-            found[uuid] = "%s MiB in use by nobody visible" % used
+            found[uuid] = "%s MiB in use by an unknown process" % used
     found.update((uuid, describe_process(there[-1])) for uuid, there in gpu_processes().items())
     return {uuid: found[uuid] for uuid in wanted if uuid in found}
 

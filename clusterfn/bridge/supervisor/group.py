@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterator, Optional
 
 SETTLE_S = 2.0  # an element that was fenced looks for that every second
-_NEVER_SAID = "the process that watched over the item is gone, and left no word"
+_NEVER_SAID = "the process that watched the item is gone, and left no result"
 
 
 def kinds(home: str) -> "dict[int, str]":

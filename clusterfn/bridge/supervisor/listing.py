@@ -114,16 +114,16 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
     if running and all(_of_events(Attempt(each, each.attempts()[-1]))[0] == "UNKNOWN" for each in running):
-        return "UNKNOWN", counts + "; nothing is heard of those that run them since more than %d s" % STALE_AFTER_S
+        return "UNKNOWN", counts + "; no heartbeat from their processes for more than %d s" % STALE_AFTER_S
     if running:
         return "RUNNING", counts
     if job.cancelled():
-        return "PENDING", counts + "; it was stopped, and the rest is told once somebody attaches to it"
+        return "PENDING", counts + "; it was stopped, and attaching to it concludes the rest"
     if going:
         return "PENDING", "%s; %s" % (counts, waits[going[0].id])
     if len(begun) < group["elements"]:
         return "PENDING", counts
-    return "PENDING", counts + "; nobody runs the rest until somebody attaches to it"
+    return "PENDING", counts + "; the rest runs once you attach to it"
 
 
 def _has_ended(job: JobFolder) -> bool:

@@ -80,7 +80,7 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
         of: How often it may be.
     """
     shown = shortened((why.strip().split("\n") or [""])[0], _SHOWN)
-    return "attempt %d failed%s: %s; tried again (%d of %d)" % (
+    return "attempt %d failed%s: %s; retried (%d of %d)" % (
         number, " on " + where if where else "", shown, used, of,
     )  # fmt: skip
 

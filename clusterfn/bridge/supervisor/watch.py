@@ -110,7 +110,7 @@ class EndWatch:
         came = self.signals.came
         if signal.SIGUSR1 in came and not self._script_dead:
             self._script_dead = True
-            self._attempt.event("note", message="job.sh was killed; the job goes on")
+            self._attempt.event("note", message="job.sh was killed; the job keeps running")
         when = self._ended_at()
         if when is not None and time.monotonic() >= when + _SETTLE_S:
             raise self.terminated()
@@ -144,7 +144,7 @@ class EndWatch:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             return self._too_long()
         found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
-        return found or Verdict(None, "the supervisor was told to end, and not why")
+        return found or Verdict(None, "the supervisor was asked to end, without a reason")
 
 
 def cancelled() -> Verdict:

@@ -128,8 +128,8 @@ def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
     if isinstance(error, container.Damaged):
         return "call again; the payload was damaged on its way"
     if caller != sys.version_info[:2]:
-        return "use an environment with Python %d.%d, or write what both versions know" % caller
-    return "compare the versions of the packages here and in the environment"
+        return "use an environment with Python %d.%d, or use only syntax that both versions support" % caller
+    return "compare the versions of the packages on your machine and in the environment"
 
 
 def _call(call: tuple[Callable[..., Any], Any, Any]) -> tuple[str, Any]:

@@ -19,8 +19,8 @@ _ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
 
 # What a reason of `qstat -j` contains, and what it means. The first that is found counts.
 _WAITS = (
-    ("error state", "Grid Engine could not start it, and holds it back"),
-    ("hold state", "it is held back; `qrls` lets it go"),
+    ("error state", "Grid Engine could not start it, and holds it"),
+    ("hold state", "it is held; `qrls` releases it"),
     ("dependencies", "it waits for another job"),
     ("max_aj_instances", "as many elements run at once as were allowed"),
     ("execution time not reached", "it may not start before its start time"),
@@ -29,7 +29,7 @@ _WAITS = (
     ("temporarily not available", "a host that it could run on does not answer"),
     ("is disabled", "a queue that it could run in is disabled"),
     ("overloaded", "the hosts that it could run on are too busy"),
-    ("quota", "you use as much as a resource quota allows"),
+    ("quota", "you have reached a resource quota"),
 )
 # What qsub says when it refuses, and one thing to do.
 _REFUSALS = (
@@ -113,7 +113,7 @@ def in_words(state: JobState) -> str:
         if text in state.reason.lower():
             return f"{meaning} ({state.reason})"
     if "h" in state.state:
-        return "it is held back; `qrls` lets it go"
+        return "it is held; `qrls` releases it"
     return state.reason or "waiting for its turn"
 
 
@@ -123,7 +123,7 @@ def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
         return None
     return SchedulerVerdict(
         layout.UNSATISFIABLE,
-        f"Grid Engine on {host.name} could not start this job, and will not try again",
+        f"Grid Engine on {host.name} could not start this job, and will not retry",
         (f"qstat: {state.state}, job {state.scheduler_id}", *filter(None, [state.reason])),
         "`root:` must be on a file system that login host and execution hosts share; then call the function again",
         stage="queue",
@@ -149,7 +149,7 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
         queue = own[0][4]
         if "u" not in queue:
             return None
-        message = "the host that ran the job does not report to Grid Engine any more"
+        message = "the host that ran the job no longer reports to Grid Engine"
         seen = _seen(f"qstat: the queue instance is in state {queue}", evidence)
         return SchedulerVerdict(layout.NODE, message, seen, _AGAIN)
     facts = _last_block(evidence.answer)
@@ -207,7 +207,7 @@ def _ending(facts: Mapping[str, str], evidence: Evidence) -> SchedulerVerdict | 
         hint = "`root:` must be on a file system that login host and execution hosts share"
         return SchedulerVerdict(layout.LOST, f"the host {node} could not start the job", seen, hint, "start")
     how = f"by signal {status - 128}" if status > 128 else f"with status {status}"
-    return SchedulerVerdict(layout.LOST, f"the job's script ended {how} and left no word", seen, _LOOK)
+    return SchedulerVerdict(layout.LOST, f"the job's script ended {how} and left no result", seen, _LOOK)
 
 
 def _enforced(facts: Mapping[str, str], seen: tuple[str, ...]) -> SchedulerVerdict:

@@ -127,7 +127,7 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
         of = f"the {kind} GPUs of {host.name}" if kind else f"the GPUs of {host.name}"
         raise ConfigError(
             f"{size} cannot be asked of SLURM, and {host.source} does not say how large {of} are", host=host.name,
-            hint=f"write there `cards: {{{kind or 'a100'}: 80GB}}`, or ask by gpu_type= alone",
+            hint=f"add `cards: {{{kind or 'a100'}: 80GB}}`to it, or set only gpu_type=",
         )  # fmt: skip
     kinds = [kind] if kind else list(host.cards)
     enough = [each for each in kinds if large_enough(host.cards[each], asked.gpu_memory_bytes)]

@@ -89,7 +89,7 @@ class SlurmSite(SchedulerSite):
             name, gres = f"{each.name}{'*' if each.default else ''}", f", {each.gres}" if "gpu" in each.gres else ""
             lines.append(f"  {name}  {each.state}, limit {each.time_limit}, {each.nodes} nodes{gres}")
         accounts = sorted({each.name for each in self.accounts})
-        return [*lines, f"accounts of yours: {', '.join(accounts)}"] if accounts else lines
+        return [*lines, f"your accounts: {', '.join(accounts)}"] if accounts else lines
 
     def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
         """Return the account and the partitions."""

@@ -33,20 +33,20 @@ _WAITS = {
     "Cleaning": "SLURM is still cleaning up after its previous start",
     "Dependency": "it waits for another job",
     "JobArrayTaskLimit": "as many elements run at once as were allowed",
-    "JobHeldAdmin": "an administrator holds it back",
-    "JobHeldUser": "it is held back; `scontrol release` lets it go",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "it is held; `scontrol release` releases it",
     "Licenses": "it waits for a licence",
     "NodeDown": "a node that it needs is down",
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition is not active",
     "Priority": "waiting for its turn",
     "Prolog": "its node is being prepared",
-    "QOSGrpCpuLimit": "your group uses as many cores as it may",
-    "QOSMaxJobsPerUserLimit": "you run as many jobs as you may at once",
+    "QOSGrpCpuLimit": "your group has reached its limit of cores",
+    "QOSMaxJobsPerUserLimit": "you have reached your limit of running jobs",
     "ReqNodeNotAvail": "the nodes that it needs are down, drained or reserved",
     "Reservation": "it waits for its reservation",
     "Resources": "waiting until enough cores, memory or GPUs are free",
-    "SchedDefer": "SLURM is putting off new starts",
+    "SchedDefer": "SLURM is delaying new starts",
 }
 
 _ADMIN = "ask the site's administrators, or change `slurm:` of this host"
@@ -61,7 +61,7 @@ _HOPELESS = {
     "DependencyNeverSatisfied": ("it depends on a job that did not end as wanted", "remove `dependency` from `slurm:`"),
     "InvalidAccount": ("the account does not exist or is not yours", "set `slurm: account:`"),
     "InvalidQOS": ("the QOS does not exist or is not yours", "set `slurm: qos:`"),
-    "JobHoldMaxRequeue": ("it was started again too often and is held back", _RELEASE),
+    "JobHoldMaxRequeue": ("it was restarted too often and is held", _RELEASE),
     # SLURM's first answer to a time limit, too, before it gives the right one
     "PartitionConfig": ("the partition cannot give one node what it asks for", _LESS),
     "PartitionNodeLimit": ("it asks for more nodes than the partition gives", _FEWER),
@@ -71,10 +71,10 @@ _HOPELESS = {
     ),
     "QOSNotAllowed": ("the QOS may not be used in this partition", "set `slurm: qos:` or `slurm: partition:`"),
     "QOSTimeLimit": ("it asks for more time than the QOS gives", "ask for less `time=`"),
-    "launch_failed_requeued_held": ("its node could not start it, and SLURM holds it back", _RELEASE),
+    "launch_failed_requeued_held": ("its node could not start it, and SLURM holds it", _RELEASE),
     "user_env_retrieval_failed_requeued_held": (
-        "its node could not make your login environment, and SLURM holds it back",
-        "shorten or mend your shell's start-up files, or set `slurm: {export: ALL}`",
+        "its node could not create your login environment, and SLURM holds it",
+        "shorten or fix your shell's start-up files, or set `slurm: {export: ALL}`",
     ),
 }
 _OF_SEVERAL = {"PartitionConfig": ("the partition does not have {nodes} nodes that are large enough", _FEWER)}
@@ -128,7 +128,7 @@ def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
     """Return the verdict on a job that waits for something that will never come."""
     sentence, hint = _never(state)
     if not sentence and _PER_JOB.fullmatch(state.reason):
-        sentence, hint = "it asks for more than one job may have", _LESS
+        sentence, hint = "it asks for more than one job can have", _LESS
     if not sentence:
         return None
     return SchedulerVerdict(
@@ -146,8 +146,8 @@ _REFUSALS = (
     ("invalid partition", "set `slurm: partition:` to one that `sinfo` lists there"),
     ("no partition specified", "this site has no default partition: set `slurm: partition:` to one that `sinfo` lists"),
     ("invalid account", "set `slurm: account:` to one that `sacctmgr show user $USER withassoc` lists"),
-    ("qosmaxsubmit", "you have as many jobs there as you may; try again when some have ended"),
-    ("assocmaxsubmit", "you have as many jobs there as you may; try again when some have ended"),
+    ("qosmaxsubmit", "you have reached your limit of jobs; try again when some have ended"),
+    ("assocmaxsubmit", "you have reached your limit of jobs; try again when some have ended"),
     ("invalid qos", "set `slurm: qos:` to one that you may use"),
     ("violates accounting/qos policy", "ask for less, or set `slurm: qos:` or `slurm: account:`"),
     ("memory specification", "ask for less memory than one node has (`sinfo -o '%N %m'`)"),
@@ -159,7 +159,7 @@ _REFUSALS = (
     ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),
     ("invalid job array", "ask for fewer elements"),
     ("unrecognized option", "remove that option from `slurm:`"),
-    ("no space left", "free space in `root:` there"),
+    ("no space left", "free some space in `root:` on the host"),
     ("unable to contact slurm controller", "SLURM's controller does not answer; try again later"),
     ("socket timed out", "SLURM's controller does not answer; try again later"),
 )
@@ -188,7 +188,7 @@ _ENDINGS = {
     "LAUNCH_FAILED": (layout.LOST, "the node {node} could not start the job", _RELEASE),
     "NODE_FAIL": (layout.NODE, "the node {node} went down", _AGAIN),
     "OUT_OF_MEMORY": (layout.MEMORY, "SLURM ended the job for using more memory than it asked for", _MEMORY_HINT),
-    "PREEMPTED": (layout.LOST, "SLURM took the node {node} back and does not start the job again", _AGAIN),
+    "PREEMPTED": (layout.LOST, "SLURM took the node {node} back and does not restart the job", _AGAIN),
     "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
     "REVOKED": (layout.CANCELLED, "the job was revoked by another cluster of the federation", _AGAIN),
     "TIMEOUT": (layout.TIME, "SLURM ended the job at its limit of {limit}", 'ask for more: time="..."'),
@@ -229,17 +229,17 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
     if _MEMORY_TEXT.search(log) and facts["JobState"] == "FAILED":
         return layout.MEMORY, _ENDINGS["OUT_OF_MEMORY"][1], _MEMORY_HINT, "scheduler"
     if facts.get("Reason") == "JobLaunchFailure" and signal != "9":
-        hint = "`root:` must lie on a file system that login node and compute nodes share"
+        hint = "`root:` must be on a file system that login node and compute nodes share"
         return layout.LOST, f"the node {facts.get('NodeList', '')} could not start the job", hint, "start"
     how = f"by signal {signal}" if signal not in ("", "0") else f"with status {code or '(unknown)'}"
-    return layout.LOST, f"the job's script ended {how} and left no word", _LOOK, "scheduler"
+    return layout.LOST, f"the job's script ended {how} and left no result", _LOOK, "scheduler"
 
 
 _LOOK = "read scheduler.log of the job; then call the function again"
 
 
 def _forgotten(evidence: Evidence) -> SchedulerVerdict:
-    message = "SLURM no longer knows the job, and it left no word"
+    message = "SLURM no longer knows the job, and it left no result"
     return SchedulerVerdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
 
 

@@ -83,7 +83,7 @@ def test_the_type_of_the_hosts_gres_is_the_one_that_must_be_large_enough():
         ),
         (
             replace(SLURM, cards={}), {"gpu_memory": "40GB"}, ConfigError,
-            'gpu_memory="40GB" cannot be asked of SLURM', "or ask by gpu_type= alone",
+            'gpu_memory="40GB" cannot be asked of SLURM', "or set only gpu_type=",
         ),
         (SLURM, {"gpu_type": "RTX A6000"}, ConfigError, "is not a type of SLURM", "sinfo -o %G"),
     ],

@@ -355,7 +355,7 @@ def test_a_project_of_the_users_that_was_installed_without_e_is_not_looked_for_o
 
 
 def test_the_last_error_of_several_attempts_names_those_before_it():
-    earlier = ["attempt 1 failed: its node is gone; tried again (1 of 1)"]
+    earlier = ["attempt 1 failed: its node is gone; retried (1 of 1)"]
     published, value = written(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
     published = {**published, "kind": layout.LOST, "message": "the supervisor died", "earlier": earlier}
 

@@ -27,7 +27,7 @@ def test_each_card_says_who_has_it():
     text = shown(
         card(holder=own),
         card(index=1, holder=holder()),
-        card(index=2, without_lease=["python (pid 123, bob)", "800 MiB in use by nobody visible"]),
+        card(index=2, without_lease=["python (pid 123, bob)", "800 MiB in use by an unknown process"]),
         card(index=3, used_mib=4, use_percent=None),
     )
 
@@ -37,7 +37,7 @@ def test_each_card_says_who_has_it():
     assert [row.split("  ")[-1].strip() for row in rows] == [
         "you: train (7f3a), 2 h",
         "bob",
-        "in use without a lease: python (pid 123, bob), 800 MiB in use by nobody visible",
+        "in use without a lease: python (pid 123, bob), 800 MiB in use by an unknown process",
         "free",
     ]
     assert "20.1 of 48.0 GB" in rows[0] and "97 %" in rows[0] and " ? " in rows[3]

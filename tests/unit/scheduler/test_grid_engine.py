@@ -198,7 +198,7 @@ def test_states_and_reasons_are_found_by_name():
     assert reasons["big"].startswith(
         "waiting until enough slots, memory or GPUs are free ((-l gpu=4,h_rt=60) cannot run"
     )
-    assert reasons["held"].startswith("it is held back")
+    assert reasons["held"].startswith("it is held")
     assert states["big.0123456789abcde2"].scheduler_id == "25"
 
 

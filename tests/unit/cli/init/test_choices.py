@@ -167,7 +167,7 @@ def test_what_was_found_is_told(capsys):
     told = capsys.readouterr().out
     assert "2 x A100, 80.0 GB; driver 575.57.08" in told
     assert "$HOME (/home/ada, nfs4): 900.0 GB free, room for 10,000,000 files" in told
-    assert "main*  up, limit 1:00:00, 2 nodes, gpu:4" in told and "accounts of yours: mine" in told
+    assert "main*  up, limit 1:00:00, 2 nodes, gpu:4" in told and "your accounts: mine" in told
 
 
 def test_grid_engine_is_written_with_the_names_of_the_site_and_the_queues_that_were_given():
