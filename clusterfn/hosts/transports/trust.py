@@ -204,7 +204,7 @@ def _forget(host: Host, met: HostKeys) -> None:
                 f"{entry.place} has another key for {met.settings.place}, and clusterfn cannot change that file",
                 host=host.name,
                 evidence=[f"remembered: {entry.kind} {host_keys.fingerprint(entry.blob)}"],
-                hint="remove the line yourself, or ask whoever maintains that file",
+                hint="remove the line yourself, or ask its maintainer",
             )
         lines[int(number) - 1] = left
     for path, lines in rest.items():
