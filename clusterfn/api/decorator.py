@@ -307,22 +307,22 @@ def cluster(function: None = None, **options: Unpack[CallOptions]) -> Decorator:
 @show_options(CallOptions)  # above, so that `parse_options` rejects a keyword that is unknown
 @public_api
 def cluster(function: Any = None, **options: Any) -> Any:
-    """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
+    """Run a function on a host of clusterfn.yml; without a host, on this machine in a process of its own.
 
     An `async def` function runs to its end on the host. Its call returns the value, not a coroutine; to await a call,
     write `await f.submit(...)`. A generator function is rejected.
 
     Args:
-        function: The function, where it is decorated without options.
+        function: The function, if you decorate it without options.
         options: As in `CallOptions`.
 
     Returns:
         A `ClusterFunction`.
 
     Raises:
-        ConfigError: An unknown word, a wrong type or unit.
+        ConfigError: An option is unknown, or has the wrong type or unit.
 
-    The call itself may raise `LockError` and `EnvironmentBuildError` where an environment is to be made.
+    The call itself may raise `LockError` and `EnvironmentBuildError` if clusterfn builds an environment.
 
     Example:
         >>> @cluster(cores=4, memory="16GB", gpus=1, host="tensor01")

@@ -30,14 +30,14 @@ class Executor(concurrent.futures.Executor):
     """Run functions on a host: each `submit` as a job, each `map` as one group.
 
     Each call has a process of its own, so there is no `initializer`: do its work in the function.
-    A function that is decorated by `cluster` keeps its own options; those given here override them.
+    A function decorated with `cluster` keeps its own options; those of the Executor override them.
 
     Args:
-        host: The host's name in clusterfn.yml; None for the function's, and else as for `cluster`.
+        host: The host's name in clusterfn.yml; None uses the function's host, or the one that `cluster` would choose.
         options: As for `cluster`.
 
     Raises:
-        ConfigError: An unknown word, a wrong type or unit.
+        ConfigError: An option is unknown, or has the wrong type or unit.
 
     Example:
         >>> with Executor("tensor01", cores=1) as executor:
@@ -65,7 +65,7 @@ class Executor(concurrent.futures.Executor):
 
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
-            ConfigError: `fn` is no function.
+            ConfigError: `fn` is not a function.
         """
         self._check()
         plain, options = self._with_options(fn)
@@ -96,7 +96,7 @@ class Executor(concurrent.futures.Executor):
 
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
-            ConfigError: `fn` is no function.
+            ConfigError: `fn` is not a function.
             TimeoutError: Of the iterator: a value was not there in time.
             Exception: Of the iterator: what the call raised whose turn it is.
         """

@@ -42,18 +42,18 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 class Session(concurrent.futures.Executor, NotebookDisplay):
     """Hold GPUs, cores and an interpreter for many calls that run one after another.
 
-    Each call has a process of its own, forked from an interpreter that has loaded what earlier calls used: it starts in
-    milliseconds, and nothing that it does to its process is seen by the next. The session lets go when it is closed,
-    or after `idle` without a call; the next call then starts it again, and says so.
+    Each call has a process of its own, forked from an interpreter that has loaded what earlier calls used. It starts in
+    milliseconds, and cannot affect the next call. The session releases its resources when you close it, or after
+    `idle` without a call; the next call then starts it again, with a message.
 
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
-        idle: After so long without a call it ends, as `time` is written.
-        options: As for `cluster`, for the session as a whole. `time` is how long it may last, with all of its calls.
-            A call has no limit of its own: a decorated function that asks for longer is rejected.
+        idle: End the session after this time without a call. Same format as `time`.
+        options: As for `cluster`, for the session as a whole. `time` limits the session with all of its calls.
+            Calls have no limit of their own: the session rejects a decorated function that asks for more.
 
     Raises:
-        ConfigError: An unknown word, a wrong type or unit.
+        ConfigError: An option is unknown, or has the wrong type or unit.
 
     Example:
         >>> with clusterfn.Session("tensor01", gpus=1) as session:

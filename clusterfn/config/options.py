@@ -25,20 +25,20 @@ class JobOptions(TypedDict, total=False):
     """The options that an `Executor` and a `Session` take for all of their calls.
 
     Attributes:
-        cores: Processor cores of the job (1).
-        memory: Memory of the job with a unit, "16GB" is 16 * 2**30 bytes. Without it the host's default.
-        gpus: Whole GPUs (0: CUDA is hidden). Never runs with fewer.
-        gpu_memory: The size of each GPU, at least: "24GB" is what is sold as 24 GB. Needs gpus.
-        gpu_type: Words of each GPU's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
-        allow_cpu: Let the function run on the CPU where its PyTorch cannot use the GPUs; else that is an
+        cores: Number of CPU cores (1).
+        memory: Memory with a unit: "16GB" is 16 * 2**30 bytes. Default: the host's.
+        gpus: Number of whole GPUs (0: CUDA is hidden). The job never runs with fewer.
+        gpu_memory: Minimum size of each GPU: "24GB" means a GPU sold as 24 GB. Needs gpus.
+        gpu_type: Part of each GPU's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
+        allow_cpu: Run on the CPU if the job's PyTorch cannot use the GPUs, instead of raising an
             EnvironmentBuildError (False).
-        time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.
-        environment: One that is on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
-            (local); or a file from which it is made there, "environment.yml", and a lock beside it.
+        time: Time limit with a unit: "90min", "2h", "02:00:00" or a timedelta.
+        environment: An environment on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
+            (local); or a file to build one from, "environment.yml". clusterfn writes its lock next to that file.
         packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
         modules: Environment modules to load, such as "cuda/11.8".
-        env: Variables of the job; a number is passed as its digits.
-        secrets: Names of variables of this process whose values the job gets, and no other job.
+        env: Environment variables of the job. Numbers become strings.
+        secrets: Names of local environment variables whose values only this job gets.
     """
 
     cores: int | None
@@ -59,19 +59,19 @@ class CallOptions(JobOptions, total=False):
     """The options that a decorated function can have.
 
     Attributes:
-        nodes: Nodes of a SLURM host that call the function, each with so many cores, so much memory and so many GPUs;
-            `torch.distributed.init_process_group()` finds the others. What the first one returns is the value (1).
-        host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
-        outputs: Patterns of files in the job's folder to fetch when it has returned, such as "*.pt".
+        nodes: Number of SLURM nodes (1). Each node calls the function with these cores, this memory and these GPUs, and
+            `torch.distributed.init_process_group()` finds the others. The first node's return value is the result.
+        host: A host's name in clusterfn.yml. Default: $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
+        outputs: Patterns of files in the job's folder to download after it has returned, such as "*.pt".
             Those of item 3 of a map go to the folder NAME-7f3a/3.
-        cwd: Folder in which the function runs; else a folder of the job's own, empty.
-        name: Name of the job; else the function's.
+        cwd: Working directory of the function. Default: an empty folder of the job's own.
+        name: Name of the job. Default: the function's name.
         on_interrupt: "detach" (the job keeps running after Ctrl-C) or "stop".
-        stall_timeout: After so long without output and without use of a processor the job ends as `Stalled`, with the
-            stack of every thread; as `time` is written. Without it a job may wait as long as it likes.
-        retries: How often it is tried again (0): after an error that passes, such as a GPU's ECC error, on another
-            GPU, and after the loss of the machine or of what watches over it. Never after an error of its own.
-        resume: The id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
+        stall_timeout: End the job as `Stalled`, with the stack of every thread, after this time without output and
+            CPU use. Same format as `time`. Default: no limit.
+        retries: Number of retries after a transient failure (0), such as a GPU's ECC error, which moves the job to
+            another GPU, or a lost machine. clusterfn never retries other exceptions.
+        resume: Id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
     """
 
     nodes: int | None

@@ -18,7 +18,7 @@ Edit = tuple[str, str, str]  # a file, a text that it has once ("" for the end),
 OPTION: list[Edit] = [
     (
         "clusterfn/config/options.py",
-        "        secrets: Names of variables of this process whose values the job gets, and no other job.\n",
+        "        secrets: Names of local environment variables whose values only this job gets.\n",
         '        timezone: The time zone of the job, such as "Asia/Tokyo".\n',
     ),
     ("clusterfn/config/options.py", "    secrets: Sequence[str] | None\n", "    timezone: str | None\n"),
