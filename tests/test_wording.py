@@ -35,8 +35,8 @@ RIGHT = {
     "`cards: {": "the key of clusterfn.yml",
     "clusterfn cards ": "a mark between two processes, which no one sees",
 }
-# Its texts are being rewritten.
-NOT_YET = ("clusterfn/cli/",)
+# Their texts are still to be rewritten; take a name out once they are.
+NOT_YET = ("clusterfn/cli/", "clusterfn/kernel/", "clusterfn/notebook/")
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
