@@ -24,6 +24,13 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 _MISSING = "JupyterLab or its browser is not installed: make test-jupyterlab"
 _TIMEOUT_MS = 120_000
 _RUN = "notebook:run-all-cells"
+_RUN_WHEN_READY = f"""async () => {{
+    const notebook = window.jupyterapp.shell.currentWidget;
+    await notebook.context.ready;
+    await notebook.sessionContext.ready;
+    await notebook.sessionContext.session.kernel.info;
+    window.jupyterapp.commands.execute("{_RUN}");
+}}"""
 _SIZE = {"width": 1000, "height": 900}
 
 SETUP = """
@@ -164,7 +171,7 @@ def open_notebook(server, browser, folder, tmp_path):
         page.goto(f"{server}/doc/tree/{name}.ipynb?reset")
         page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
         page.wait_for_function(f"window.jupyterapp.commands.isEnabled('{_RUN}')")
-        page.evaluate(f"() => {{ window.jupyterapp.commands.execute('{_RUN}') }}")
+        page.evaluate(_RUN_WHEN_READY)
         return Notebook(page, name)
 
     yield opened
