@@ -74,7 +74,7 @@ def test_yes_at_a_terminal_writes_the_key(hosts: Lines, terminal: Any, lab: Any,
 
     said = capsys.readouterr()
     assert SHOWN.findall(said.out) == [fingerprint(lab, 22006)]
-    assert "[y/N]" in said.err
+    assert "[y/N, or paste one]" in said.err
     assert known.read_text().startswith("[127.0.0.1]:22006 ssh-ed25519 ")
     assert ssh_agrees(known, "py36-bash")
     main(["check", "--no-job", "py36-bash"])
@@ -225,4 +225,4 @@ def test_this_machine_has_no_key(hosts: Lines, capsys: Any) -> None:
     hosts()
 
     assert main(["trust", "local"]) == 2
-    assert "which needs no ssh" in capsys.readouterr().err
+    assert "is not reached by ssh" in capsys.readouterr().err

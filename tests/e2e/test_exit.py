@@ -103,4 +103,4 @@ def test_a_script_that_ends_right_after_submit_sends_its_payload_once_over_one_c
         finally:
             shutil.rmtree(lab.home("bash") / root, ignore_errors=True)
 
-    assert (connections, megabytes - 30) in [(1, 0), (1, 1)]
+    assert connections == 1 and 30 <= megabytes < 40  # with all else that a new host gets; twice would be 60

@@ -33,7 +33,7 @@ ADDRESS = "ada@tensor01.example.edu"
 MOST_COMMANDS = 6
 PASSWORD = r"Password: $"
 RETURNS = {r"\]: $": "", r"\[Y/n\] $": ""}
-TRUSTS = {r"\[y/N\] $": "y"}
+TRUSTS = {r"\[y/N, or paste one\] $": "y"}
 
 
 def readme_commands(address: str) -> list[str]:
@@ -191,7 +191,7 @@ def test_a_wrong_address_is_told(laptop: Laptop, terminal: Terminal, newcomer: A
 
 
 def test_no_at_the_fingerprint_writes_nothing(laptop: Laptop, terminal: Terminal, newcomer: Any, address: str) -> None:
-    shown = terminal.command(f"clusterfn init {address}", {**RETURNS, r"\[y/N\] $": "n"})
+    shown = terminal.command(f"clusterfn init {address}", {**RETURNS, r"\[y/N, or paste one\] $": "n"})
 
     assert "SHA256:" in shown and "Nothing was written." in shown
     assert "code 1" in terminal.command("echo code $?", {})
@@ -205,7 +205,7 @@ def test_ctrl_c_tells_what_was_done_and_the_command_goes_on(
     terminal.type(f"clusterfn init {address}")
     terminal.wait_for(r"\]: $")
     terminal.type("box")
-    terminal.wait_for(r"\[y/N\] $")
+    terminal.wait_for(r"\[y/N, or paste one\] $")
     terminal.type("y")
     terminal.wait_for(r"\[Y/n\] $")
     terminal.type("")

@@ -44,7 +44,7 @@ def packed_for(monkeypatch):
     """The Pythons for which the call is packed, as they are added."""
     targets, pack = [], payload.pack
 
-    def note(function, args, kwargs, target):
+    def note(function, args, kwargs, target, imports):
         targets.append(target)
         return replace(pack(function, args, kwargs), edited=("module",) if len(targets) == 1 else ())
 
