@@ -47,7 +47,7 @@ _FLUSH_S = 0.5
 _WITHDRAW_S = 2.0  # clients kill after 2.5 s
 
 
-class Inbox:
+class LoopEvents:
     """What other threads and signal handlers tell the loop."""
 
     def __init__(self, watcher: SocketWatcher) -> None:
@@ -114,7 +114,7 @@ class KernelProxy:
         self._open_link = open_link
         self._say = say
         self._watcher = SocketWatcher()
-        self.inbox = Inbox(self._watcher)
+        self.events = LoopEvents(self._watcher)
         self._incarnation = secrets.token_hex(16)
         self._stream = FrameStream()
         self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
@@ -132,11 +132,11 @@ class KernelProxy:
     def run(self) -> int:
         """Serve the client until the kernel has ended, or this process is to end; return the exit code."""
         for number, kind in ((signal.SIGINT, "interrupt"), (signal.SIGTERM, "terminate")):
-            signal.signal(number, lambda *_, kind=kind: self.inbox.post_at_once(kind))
+            signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
         threading.Thread(target=self._find_job, name="clusterfn-kernel-job", daemon=True).start()
         while self._code is None or (time.monotonic() < self._leaves_at and self._has_last_bytes()):
             self._watcher.wait(_TICK_S if self._code is None else 0.05)
-            while self._carried.undelivered < _UNDELIVERED_BYTES and (event := self.inbox.take()) is not None:
+            while self._carried.undelivered < _UNDELIVERED_BYTES and (event := self.events.take()) is not None:
                 self._handle(*event)
             self._carried.pause_if_full()
             self._send()
@@ -152,11 +152,11 @@ class KernelProxy:
 
     def _find_job(self) -> None:
         try:
-            self.inbox.post("found", self._search.run())
+            self.events.post("found", self._search.run())
         except ClusterfnError as error:
-            self.inbox.post("failed", str(error))
+            self.events.post("failed", str(error))
         except BaseException:  # the thread's outermost frame: the client would wait for ever
-            self.inbox.post("failed", "")
+            self.events.post("failed", "")
             raise
 
     def _accept(self, channel: int, listener: socket.socket) -> None:
@@ -172,7 +172,7 @@ class KernelProxy:
     def _handle(self, kind: str, what: Any) -> None:
         if kind == "found":
             self._job = what
-            self._link = self._open_link(what, self.inbox.post)
+            self._link = self._open_link(what, self.events.post)
             self._connect(self._link)
         elif kind == "failed":
             self._leave(1, what)

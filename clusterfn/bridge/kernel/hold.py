@@ -72,7 +72,7 @@ def serve(job: str, spec: "Dict[str, Any]") -> "Facts":
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Link:
+class ProxyConnection:
     """One connection of a proxy: before its hello it belongs to no stream."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -105,7 +105,7 @@ class KernelHolder:
         self._listener.listen(8)
         self._listener.setblocking(False)
         self._watcher.watch(self._listener, READ, lambda _: self._accept())
-        self._link: "Optional[Link]" = None
+        self._link: "Optional[ProxyConnection]" = None
         self._kernel: "Optional[KernelProcess]" = None
         self._stream = FrameStream()
         self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
@@ -161,16 +161,16 @@ class KernelHolder:
         except (BlockingIOError, InterruptedError):
             return
         sock.setblocking(False)
-        link = Link(sock)
+        link = ProxyConnection(sock)
         self._watcher.watch(sock, READ, lambda ready: self._handle(link, ready))
 
-    def _handle(self, link: Link, ready: int) -> None:
+    def _handle(self, link: ProxyConnection, ready: int) -> None:
         if ready & WRITE:
             self._write(link)
         if ready & READ and link.sock.fileno() >= 0:
             self._read(link)
 
-    def _read(self, link: Link) -> None:
+    def _read(self, link: ProxyConnection) -> None:
         try:
             data = link.sock.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -190,7 +190,7 @@ class KernelHolder:
         if not data:
             self._lose(link)
 
-    def _greet(self, link: Link, frame: "Frame") -> None:
+    def _greet(self, link: ProxyConnection, frame: "Frame") -> None:
         """Take the proxy that has connected: it resumes, or begins with another kernel."""
         if frame.kind != HELLO:
             raise StreamDamaged("it begins without a hello")
@@ -233,7 +233,7 @@ class KernelHolder:
         self._kernel = KernelProcess(self._folder, key, scheme)
         self.starts += 1
 
-    def _write(self, link: Link) -> None:
+    def _write(self, link: ProxyConnection) -> None:
         """Send what there is to send, as far as the socket takes it."""
         try:
             while len(link.outgoing) or (link is self._link and self._stream.unsent()):
@@ -252,7 +252,7 @@ class KernelHolder:
             link.sock, READ | (WRITE if len(link.outgoing) else 0), lambda ready: self._handle(link, ready)
         )
 
-    def _lose(self, link: Link) -> None:
+    def _lose(self, link: ProxyConnection) -> None:
         if link is self._link:
             self._drop_link()
             if self._kernel is not None:
