@@ -94,20 +94,26 @@ def statements(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.stmt, bo
 
 def imported(name: str, late: bool = False) -> set[str]:
     """The modules that a file imports, by their full names; within clusterfn the module, not the name in it."""
-    found = set()
-    for statement, is_late in statements(tree(name)):
-        if is_late != late:
-            continue
-        if isinstance(statement, ast.Import):
-            found |= {alias.name for alias in statement.names}
-        else:
-            package = module(name).split(".") if name.endswith("__init__.py") else module(name).split(".")[:-1]
-            base = package[: len(package) - statement.level + 1] if statement.level else []
-            origin = ".".join([*base, *([statement.module] if statement.module else [])])
-            found |= {
-                f"{origin}.{alias.name}" if is_module(f"{origin}.{alias.name}") else origin for alias in statement.names
-            }
-    return found
+    return {
+        each for statement, is_late in statements(tree(name)) if is_late == late for each in targets(name, statement)
+    }
+
+
+def followed(name: str) -> set[str]:
+    """All that a reader follows: the late imports too, and those for types alone."""
+    found = (node for node in ast.walk(tree(name)) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    return {each for statement in found for each in targets(name, statement)}
+
+
+def targets(name: str, statement: ast.stmt) -> set[str]:
+    """The modules that an import of this file names."""
+    if isinstance(statement, ast.Import):
+        return {alias.name for alias in statement.names}
+    assert isinstance(statement, ast.ImportFrom)
+    package = module(name).split(".") if name.endswith("__init__.py") else module(name).split(".")[:-1]
+    base = package[: len(package) - statement.level + 1] if statement.level else []
+    origin = ".".join([*base, *([statement.module] if statement.module else [])])
+    return {f"{origin}.{alias.name}" if is_module(f"{origin}.{alias.name}") else origin for alias in statement.names}
 
 
 def is_module(name: str) -> bool:
@@ -150,9 +156,7 @@ def test_every_package_is_installed():
 def test_there_is_no_cycle():
     """Imports that are late or for types alone count too: a reader follows them all the same."""
     graph = {
-        module(name): {target for target in imported(name) | imported(name, late=True) if is_module(target)}
-        - {module(name)}
-        for name in FILES
+        module(name): {target for target in followed(name) if is_module(target)} - {module(name)} for name in FILES
     }
     while graph:
         leaves = {name for name, targets in graph.items() if not targets & graph.keys()}

@@ -18,8 +18,9 @@ from clusterfn.calls import console, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.job import Job
+from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.session_job import SessionCallJob, SessionJob
-from clusterfn.calls.summary import NotebookDisplay, Summary
+from clusterfn.calls.summary import Summary
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.spec import JobSpec, SessionSpec
 from clusterfn.config.units import parse_time, shown_memory, shown_time

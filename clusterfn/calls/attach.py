@@ -18,7 +18,8 @@ from clusterfn.bridge import layout
 from clusterfn.calls import console, history, remote_state
 from clusterfn.calls.job import SHORT, Job
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.summary import NotebookDisplay, Summary
+from clusterfn.calls.notebook_display import NotebookDisplay
+from clusterfn.calls.summary import Summary
 from clusterfn.config import config_file
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ClusterfnError, ConfigError

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from clusterfn.calls import map_display, remote_state
 from clusterfn.calls.group_state import GroupBackend, GroupState
 from clusterfn.calls.job import RUNNING, UNKNOWN
-from clusterfn.calls.summary import NotebookDisplay, Summary, describe_request
+from clusterfn.calls.notebook_display import NotebookDisplay
+from clusterfn.calls.summary import Summary, describe_request
 from clusterfn.config.units import shown_memory
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, files, outcome, remote_state
-from clusterfn.calls.summary import NotebookDisplay, Summary, describe_request, describe_usage
+from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.errors import Cancelled, ClusterfnError, ResultError
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
+    from clusterfn.calls.summary import Summary
     from clusterfn.config.spec import Resources
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.transfer import Transfer
@@ -280,6 +281,8 @@ class Job(concurrent.futures.Future[R], NotebookDisplay):
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
 
     def _summary(self) -> Summary:
+        from clusterfn.calls.summary import Summary, describe_request, describe_usage  # late: only IPython asks
+
         waited_s = time.monotonic() - self.submitted_at if self.sent_here else None
         return Summary(
             f"{self.name} on {self.host}", self.id, self.state, self.reason,

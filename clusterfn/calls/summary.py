@@ -5,7 +5,7 @@ Making a summary asks no host.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,28 +42,6 @@ class Summary:
     rows: Sequence[Sequence[str]] = field(default_factory=list)
     output: bytes = b""
     is_final: bool = True
-
-
-class NotebookDisplay:
-    """What IPython asks of an object that a cell shows. A class has `_summary`, and the rest follows from it."""
-
-    def _summary(self) -> Summary:
-        raise NotImplementedError
-
-    def _watch_output(self) -> None:
-        """Begin to receive what it prints, for its summary; without an override it prints nothing."""
-
-    def _repr_mimebundle_(
-        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
-    ) -> dict[str, str]:
-        from clusterfn.notebook import summary_view  # inside IPython alone
-
-        return summary_view.bundle(self._summary())
-
-    def _ipython_display_(self) -> None:
-        from clusterfn.notebook import live_summary
-
-        live_summary.show(self._summary, self._watch_output)
 
 
 def describe_request(asked: Resources | None) -> list[str]:

@@ -16,7 +16,8 @@ from clusterfn.api.sweep.space import Configuration
 from clusterfn.calls import console, map_display, outcome, payload_items
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
-from clusterfn.calls.summary import NotebookDisplay, Summary
+from clusterfn.calls.notebook_display import NotebookDisplay
+from clusterfn.calls.summary import Summary
 
 R = TypeVar("R")
 RUN, CACHE, JOURNAL = "run", "cache", "journal"

@@ -1,0 +1,31 @@
+"""What IPython asks of a job, a group, a session or a sweep that a cell shows. What it shows is loaded only then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clusterfn.calls.summary import Summary
+
+
+class NotebookDisplay:
+    """What IPython asks of an object that a cell shows. A class has `_summary`, and the rest follows from it."""
+
+    def _summary(self) -> Summary:
+        raise NotImplementedError
+
+    def _watch_output(self) -> None:
+        """Begin to receive what it prints, for its summary; without an override it prints nothing."""
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, str]:
+        from clusterfn.notebook import summary_view  # late, as below: only IPython asks
+
+        return summary_view.bundle(self._summary())
+
+    def _ipython_display_(self) -> None:
+        from clusterfn.notebook import live_summary
+
+        live_summary.show(self._summary, self._watch_output)
