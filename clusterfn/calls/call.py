@@ -48,7 +48,7 @@ def run_call(
     """Run the call on its host, show what it prints, and return its value or raise its exception.
 
     Args:
-        imports: Modules that the function imports besides those that its code names.
+        imports: Further modules that the function imports, which its code does not name.
     """
     prepared = prepare(function, args, kwargs, options, imports)
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SAME_LOOK_S = 1.0  # two answers whose looks are nearer than this are one look, shared through the host's file
 _UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
-_RUNNING_S = 300.0  # for a job whose heartbeat tells of its death sooner
+_RUNNING_S = 300.0  # the heartbeat of a running job reports its death sooner
 _SHARE = "scheduler"
 
 
@@ -171,7 +171,7 @@ class SchedulerWatch:
         states = self._scheduler.parse_states(look.out)
         known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
         for name, job in known.items():
-            # One look is not enough: a job that is killed before its first heartbeat has nothing else that tells.
+            # Two looks in a row, because only a look shows that a job was killed before its first heartbeat.
             job.running = job.running + 1 if name in states and states[name].phase == RUNNING else 0
         return [(job.listener, states.get(name)) for name, job in known.items() if self._is_news(job, name in states)]
 

@@ -226,7 +226,7 @@ class Runner:
         try:
             return replace(trial, score=self._scoring.of(trial.value), scores=sequence(trial.value))
         except Exception as error:  # noqa: BLE001 - score= of the user's may raise anything
-            own = callable(self._scoring.by)  # else the frames are clusterfn's, which help nobody
+            own = callable(self._scoring.by)  # else the frames are clusterfn's, which do not help the user
             return replace(trial, error=error if own else error.with_traceback(None))
 
     def _write_down(self, trial: Trial[Any]) -> None:

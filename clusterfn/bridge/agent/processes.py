@@ -270,7 +270,7 @@ class RepeatHandler(RequestHandler):
             rc, out, err = None, b"", b"it printed more than the 4 MB that clusterfn reads\n"
         if self.lock >= 0:
             head = json.dumps({"t": time.time(), "rc": rc, "out": len(out), "err": len(err)}).encode()
-            with contextlib.suppress(OSError):  # a full disk: what is cut there is not `whole`, so nobody reads it
+            with contextlib.suppress(OSError):  # a full disk: `read_cached` rejects a truncated answer
                 os.ftruncate(self.lock, 0)
                 os.lseek(self.lock, 0, os.SEEK_SET)
                 write_all(self.lock, memoryview(head + b"\n" + out + err))

@@ -6,8 +6,7 @@ Counted is what a user does: cells, widgets, completion. What clients ask at int
 import json
 import time
 
-from .carried import READ
-from .stream import READ_BYTES
+from .carried import READ, receive
 from .zmtp import GREETING, GREETING_BYTES, MessageReader, subscriber_ready, subscription
 
 TYPE_CHECKING = False
@@ -48,12 +47,9 @@ class KernelActivity:
         self._sock.close()
 
     def _read(self) -> None:
-        try:
-            data = self._sock.recv(READ_BYTES)
-        except (BlockingIOError, InterruptedError):
+        data = receive(self._sock)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:  # the kernel has ended, which its holder sees
             self._watcher.forget(self._sock)
         elif self._greeted < GREETING_BYTES:

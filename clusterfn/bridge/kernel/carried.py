@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
+def receive(sock: "Any") -> "Optional[bytes]":
+    """Return what a non-blocking socket has: None for nothing yet, b"" at its end, a reset included."""
+    try:
+        data = sock.recv(READ_BYTES)  # type: bytes
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return b""
+    return data
+
+
 class SocketWatcher:
     """Calls a function when a socket can be read or written."""
 
@@ -140,12 +151,9 @@ class CarriedConnections:
 
     def _read(self, connection: "CarriedConnection") -> bool:
         assert connection.sock is not None
-        try:
-            data = connection.sock.recv(READ_BYTES)
-        except (BlockingIOError, InterruptedError):
+        data = receive(connection.sock)
+        if data is None:
             return False
-        except OSError:  # reset by the program at its other end: the same as its end
-            data = b""
         if not data:
             self._end(connection)
             return False

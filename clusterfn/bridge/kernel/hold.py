@@ -1,4 +1,4 @@
-"""Hold a kernel inside a job: start it, carry its connections, keep its output while nobody is connected, end it.
+"""Hold a kernel inside a job: start it, carry its connections, keep its output while no client is connected, end it.
 
 A proxy names itself by its `incarnation`: the same one resumes, another one with the same key restarts the kernel in
 the same job, with the same GPUs. The job ends when the client has shut the kernel down, or when no proxy has come for
@@ -19,7 +19,7 @@ from ..supervisor.text import duration, last_lines
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
 from .activity import KernelActivity
-from .carried import READ, WRITE, CarriedConnections, SocketWatcher
+from .carried import READ, WRITE, CarriedConnections, SocketWatcher, receive
 from .output_limit import OutputLimit
 from .private_folder import SOCKET, make_private_folder
 from .process import KernelProcess, how_it_ended
@@ -29,7 +29,6 @@ from .stream import (
     HELLO,
     IOPUB,
     OPEN,
-    READ_BYTES,
     SAY,
     SHELL,
     FrameSplitter,
@@ -171,12 +170,9 @@ class KernelHolder:
             self._read(link)
 
     def _read(self, link: ProxyConnection) -> None:
-        try:
-            data = link.sock.recv(READ_BYTES)
-        except (BlockingIOError, InterruptedError):
+        data = receive(link.sock)
+        if data is None:
             return
-        except OSError:
-            data = b""
         try:
             frames = link.splitter.feed(data)
             if frames and not link.is_greeted:
@@ -318,7 +314,7 @@ class KernelHolder:
         if facts.get("do") == "interrupt" and self._kernel is not None:
             self._kernel.interrupt()
         elif facts.get("do") == "orphan":
-            self._shutdown, self._goodbye_s = self._shutdown or "end", 0.0  # nobody listens any more
+            self._shutdown, self._goodbye_s = self._shutdown or "end", 0.0  # no client listens any more
             if self._kernel is not None:
                 self._kernel.end()
 

@@ -1,4 +1,4 @@
-"""Drop output of a kernel that nobody receives, in whole messages, and say so in its place.
+"""Drop kernel output that no client receives, in whole messages, and put a note in its place.
 
 A kernel may print for hours while its client is away. Output and displays beyond the limit are dropped; what clients
 rely on is not: status, results and errors. Without `idle` a cell would run for ever in the client.

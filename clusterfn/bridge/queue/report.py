@@ -88,7 +88,7 @@ _KEPT = "waiting for %s; what becomes free of them is kept for it"
 
 
 def print_gpus(root: str, lease: str) -> int:
-    """Print `cards`, `waiting`, and in `trouble` what nvidia-smi said instead of GPUs."""
+    """Print `cards`, `waiting`, and in `trouble` the error of nvidia-smi."""
     trouble, held = "", set()  # type: str, set[str]
     try:
         held = leases_of_kind(lease).names()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory
 GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib"))
-# A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction, and a little besides.
+# A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction and its own use.
 _OF_ITS_NAME = 0.93
 
 

@@ -349,7 +349,7 @@ def monitored_gpus(cards: "Optional[list[str]]", wanted: int, given: str) -> "li
     """What to ask nvidia-smi about.
 
     Args:
-        cards: UUIDs of leased GPUs; None where a scheduler hands them out.
+        cards: UUIDs of leased GPUs; None where a scheduler assigns them.
         wanted: How many the job asked for.
         given: Which GPUs a scheduler gave to the job, as a list with commas; "" where none says it.
     """

@@ -1,4 +1,4 @@
-"""What `retries=` has run again: which causes pass, how often, what is said of it, and which GPUs failed.
+"""Decide what `retries=` retries: which causes are transient, how often, with which message, avoiding which GPUs.
 
 An attempt that was followed by another says so in its outcome (`retried`), so the count outlives every supervisor.
 Reads outcomes, writes nothing.
