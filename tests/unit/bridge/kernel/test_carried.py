@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher
+from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher, receive
 from clusterfn.bridge.kernel.stream import CLOSE, DATA, Frame, FrameSplitter, FrameStream
 
 
@@ -88,3 +88,14 @@ def test_a_socket_that_another_handler_has_closed_is_left_alone(watcher):
 
     assert seen == [1]
     watcher.forget(one)
+
+
+def test_a_socket_with_nothing_yet_is_not_at_its_end():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        assert receive(ours) is None
+        theirs.sendall(b"hello")
+        assert receive(ours) == b"hello"
+        theirs.close()
+        assert receive(ours) == b""
