@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory
 # Where it is set, each of the thousands of processes that tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down test test-with-lab tests-side-by-side lint test-long long-on-lab long-here \
+.PHONY: help venv demo check lab lab-down test test-with-lab tests-side-by-side lint test-long long-together long-alone report \
 	test-jupyterlab dist evidence bench bench-peers docs
 
 help:  ## this list
@@ -71,21 +71,23 @@ test-with-lab: venv
 
 # Most tests on the lab wait: five processes keep two cores busy. tests/conftest.py says which tests share one.
 tests-side-by-side: venv
-	@$(BIN)/python -m pytest -q -n 5 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n 5 --dist loadgroup --no-loadscope-reorder --durations=25 --durations-min=4
 
 test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
 	@mkdir -p benchmarks/results
 	@{ echo "test-long of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j2 --output-sync=target long-on-lab long-here 2>&1 | sed "s|$(CURDIR)|.|g"; } \
+	CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j1 long-together long-alone 2>&1 | sed "s|$(CURDIR)|.|g"; } \
 	| tee benchmarks/results/test-long-$(COMMIT).txt
 
-# Some of those on the lab end SLURM's daemons: nothing else may use SLURM then.
-LONG = $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$@ --long --durations=0 --durations-min=1
-long-on-lab: venv
-	@$(LONG) -m "long and lab"
+LONG = $(BIN)/python -m pytest -q --long -m long --durations=0 --durations-min=1
+# Those that end SLURM's daemons, fill disks or watch the times of many jobs: nothing else may use the lab then.
+ALONE = tests/chaos tests/faults tests/lab tests/e2e/test_retries.py
+long-together: venv
+	@$(BIN)/python -m pip install -q -e '.[test,docs,browser]'
+	@$(LONG) -n 3 --dist loadgroup --no-loadscope-reorder $(ALONE:%=--ignore=%)
 
-long-here: venv
-	@$(LONG) -m "long and not lab"
+long-alone: venv
+	@$(LONG) $(ALONE)
 
 dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that sdist
 	$(BIN)/python -m pip install -q build
@@ -93,8 +95,13 @@ dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that 
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python packaging/render_recipe.py dist/*.tar.gz
 
-evidence: venv  ## docs/evidence.md from the last report of test-long
-	$(BIN)/python packaging/evidence.py "$$(ls -t benchmarks/results/test-long-*.txt | head -n 1)"
+report: venv  ## `make test`, whose report goes to benchmarks/results
+	@mkdir -p benchmarks/results
+	@{ echo "test of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
+	$(MAKE) test 2>&1 | sed "s|$(CURDIR)|.|g"; } | tee benchmarks/results/test-$(COMMIT).txt
+
+evidence: venv  ## docs/evidence.md from the last report of test-long, or of `make report`
+	$(BIN)/python packaging/evidence.py "$$(ls -t benchmarks/results/test-*.txt | head -n 1)"
 
 test-jupyterlab: venv  ## notebooks in a headless Chromium, where one is installed; screenshots go to .jupyterlab
 	$(BIN)/python -m pip install -q -e '.[test,browser]'

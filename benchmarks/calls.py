@@ -104,7 +104,7 @@ def slurm(place: Place, lab: Lab) -> list[Row]:
 
 
 def _after_a_rest(sample: Sample) -> Sample:
-    """SLURM puts off what comes right after another job's end, whoever asks."""
+    """SLURM puts off what comes right after another job's end."""
 
     def rested() -> float:
         time.sleep(0.7)

@@ -1,4 +1,4 @@
-"""What the helpers of clusterfn.gpu add to calls that succeed, and what a question about the cards costs."""
+"""What the helpers of clusterfn.gpu add to calls that succeed, and what a question about the GPUs costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody can be faster than: interpreters that start, connections that are made, schedulers that are asked."""
+"""The limits that no program can beat: to start an interpreter, to connect, to ask a scheduler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.lab.handle import Lab
 def interpreters(place: Place) -> dict[str, Sample]:
     """Starts of the host's old and the environment's new Python, bare and with what the bridge imports.
 
-    The imports are what the modules themselves import, from the byte code that lies on the host.
+    The imports are what the modules themselves import, from the byte code that is on the host.
     """
     first = f"import sys; sys.path.insert(0, {str(place.bridge)!r}); "
     programs = {

@@ -46,7 +46,7 @@ class Place:
 
     @property
     def bridge(self) -> Path:
-        """What lies on the host, its byte code included, once a call has been made."""
+        """What is on the host, its byte code included, once a call has been made."""
         return max((self.root / "bridge").iterdir(), key=lambda path: path.stat().st_mtime)
 
     def run(self, argv: Sequence[str | Path], **more: Any) -> subprocess.CompletedProcess[str]:

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"  # setup.cfg reads it here, without importing the package
 
 if TYPE_CHECKING:
+    from clusterfn.api.configure import configure
     from clusterfn.api.decorator import ClusterFunction, cluster
     from clusterfn.api.executor import Executor
+    from clusterfn.api.launchers import register_joblib
     from clusterfn.api.login import login, logout
     from clusterfn.api.session import Session
-    from clusterfn.api.sweep import SweepResult, sweep
+    from clusterfn.api.sweep.report import SweepResult
+    from clusterfn.api.sweep.search import sweep
     from clusterfn.calls.attach import attach, jobs
     from clusterfn.calls.files import Directory, File
     from clusterfn.calls.group import JobGroup
@@ -97,9 +100,11 @@ __all__ = [
     "__version__",
     "attach",
     "cluster",
+    "configure",
     "jobs",
     "login",
     "logout",
+    "register_joblib",
     "sweep",
 ]
 
@@ -108,32 +113,30 @@ _HOMES = {
     "ClusterFunction": "api.decorator",
     "cluster": "api.decorator",
     "attach": "calls.attach",
+    "configure": "api.configure",
     "jobs": "calls.attach",
     "login": "api.login",
     "logout": "api.login",
     "Executor": "api.executor",
+    "register_joblib": "api.launchers",
     "File": "calls.files",
     "Directory": "calls.files",
     "Job": "calls.job",
     "JobGroup": "calls.group",
     "Session": "api.session",
-    "SweepResult": "api.sweep",
-    "sweep": "api.sweep",
+    "SweepResult": "api.sweep.report",
+    "sweep": "api.sweep.search",
 }
 
 
 def load_ipython_extension(shell: Any) -> None:
     """Add `%%cluster` to IPython: `%load_ext clusterfn`."""
-    from clusterfn.notebook import cell_magic
+    from clusterfn.jupyter import cell_magic
 
     cell_magic.load(shell)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "configure":  # as in Clustrix
-        raise AttributeError(
-            "clusterfn has no configure(): describe hosts in clusterfn.yml: run clusterfn init ADDRESS"
-        )
     if name not in __all__:
         raise AttributeError(f"module 'clusterfn' has no attribute {name!r}")
     import importlib

@@ -223,5 +223,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         >>> did_you_mean("gpu", ["gpus", "cores"])
         '; did you mean gpus?'
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest_word(word, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def nearest_word(word: str, known: Iterable[str], alike: float = 0.5) -> str | None:
+    """Return the known word that resembles this one most; None if none is as much alike (1.0: the same)."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
+    return near[0] if near else None

@@ -21,7 +21,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 _OURS = (os.path.dirname(__file__) + os.sep, "<frozen ")
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-_WE_CALL = ("cloudpickle", "cryptography", "paramiko", "yaml")
+_WE_CALL = ("cloudpickle", "cryptography", "ipykernel", "IPython", "jupyter_client", "paramiko", "tqdm", "yaml", "zmq")
 
 
 def public_api(function: Callable[P, R]) -> Callable[P, R]:

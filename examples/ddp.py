@@ -56,15 +56,15 @@ def rank_of_many(local: int, processes: int, node: int, nodes: int, place: tuple
     import torch.distributed as distributed
 
     rank, world = node * processes + local, nodes * processes
-    on_cards = torch.cuda.device_count() >= processes
-    device = torch.device("cuda", local) if on_cards else torch.device("cpu")
-    if on_cards:
+    on_gpus = torch.cuda.device_count() >= processes
+    device = torch.device("cuda", local) if on_gpus else torch.device("cpu")
+    if on_gpus:
         torch.cuda.set_device(device)
     store = distributed.TCPStore(*place, is_master=False)
-    distributed.init_process_group("nccl" if on_cards else "gloo", store=store, rank=rank, world_size=world)
+    distributed.init_process_group("nccl" if on_gpus else "gloo", store=store, rank=rank, world_size=world)
 
     model, inputs, targets = model_and_data()
-    parallel = torch.nn.parallel.DistributedDataParallel(model.to(device), device_ids=[local] if on_cards else None)
+    parallel = torch.nn.parallel.DistributedDataParallel(model.to(device), device_ids=[local] if on_gpus else None)
     own = slice(rank * BATCH // world, (rank + 1) * BATCH // world)
     losses = fit(parallel, inputs[own].to(device), targets[own].to(device))
 

@@ -33,8 +33,8 @@ def gpu_detection() -> dict[str, Any]:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True)
     except FileNotFoundError:
         return {"gpu_count": 0, "gpus": []}
-    cards = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
-    return {"gpu_count": len(cards), "gpus": cards}
+    found = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    return {"gpu_count": len(found), "gpus": found}
 
 
 @cluster(cores=1, memory="4GB")

@@ -193,7 +193,7 @@ def timed_lines():
 
 
 def remote_traceback(error: BaseException | None) -> str:
-    """What stands at the end of the chain of an exception that came from a job."""
+    """The last exception of a chain that came from a job."""
     while error is not None and error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().strip('"').strip("\n")
@@ -230,7 +230,7 @@ def main() -> int:
     print(
         "\nWhat next\n"
         '  1. clusterfn init ADDRESS    asks a few questions, and sets your server up (README.md, "Your own server").\n'
-        "  2. clusterfn check HOST      tries every step on it, and says how to mend what fails.\n"
+        "  2. clusterfn check HOST      tests every step on it, and shows how to fix what fails.\n"
         '  3. @cluster(host="HOST")     on your own function: that is all.'
     )
     return 0

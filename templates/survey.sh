@@ -77,7 +77,7 @@ accounts() {
     sacctmgr -nP show assoc "user=$user" format=account,partition,qos
 }
 
-cards() {
+gpus() {
     is_there nvidia-smi || return 127
     nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader,nounits && return
     printf '%s.again\n' "$mark"
@@ -191,7 +191,7 @@ ask login login
 ask partitions partitions
 ask grid_engine grid_engine
 ask accounts accounts
-ask cards cards
+ask gpus gpus
 ask logind logind
 ask library library
 ask quotas quotas

@@ -30,9 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 APART = {
     "environments": "lock builder e2e/test_compare_models.py e2e/test_environment.py e2e/test_environments.py "
     "e2e/test_environments_elsewhere.py e2e/test_installer.py e2e/test_libraries.py e2e/test_real_torch.py",
-    "connections": "chaos contract lab/test_ownbox.py e2e/test_cable.py e2e/test_callers.py e2e/test_delay.py "
-    "e2e/test_first_hour.py e2e/test_grid_engine.py e2e/test_hostile.py e2e/test_minors.py e2e/test_notebook.py "
-    "e2e/test_queue.py e2e/test_size.py e2e/test_ssh_matrix.py",
+    "connections": "chaos contract lab/test_ownbox.py e2e/test_cable.py e2e/test_callers.py "
+    "e2e/test_delay.py e2e/test_first_hour.py e2e/test_grid_engine.py e2e/test_hostile.py e2e/test_minors.py "
+    "e2e/test_notebook.py e2e/test_queue.py e2e/test_size.py e2e/test_ssh_matrix.py",
 }
 TABLES = pytest.StashKey[list[tuple[str, str]]]()
 
@@ -126,9 +126,10 @@ REQUIRED = os.environ.get("CLUSTERFN_REQUIRE_LAB") == "1"
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Where the lab is demanded nothing is skipped but what needs a card: a skip there is a failure."""
+    """Where the lab is demanded, nothing is skipped but what needs a GPU or a browser: a skip there is a failure."""
     report = yield
-    if REQUIRED and report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("gpu"):
+    excused = any(map(item.get_closest_marker, ("gpu", "browser"))) or hasattr(report, "wasxfail")
+    if REQUIRED and report.skipped and not excused:
         report.outcome = "failed"
         report.longrepr = f"skipped, although everything must run here: {report.longrepr}"
     return report

@@ -26,9 +26,9 @@ ROOMS = [
     ["scheduler", "environment"],
     ["hosts"],
     ["calls"],
-    ["api", "kernel"],
+    ["api"],
     ["__init__"],
-    ["notebook"],
+    ["jupyter"],
     ["cli"],
     ["__main__"],
 ]
@@ -51,9 +51,10 @@ BLIND = {
     "hosts/rpc/link.py": "a thread's outermost frames; calls listeners of others",
     "hosts/rpc/request_queue.py": "closes a stream that is of no use any more",
     "calls/payload_items.py": "pickles the user's arguments",
-    "kernel/proxy.py": "a thread's outermost frame",
+    "jupyter/kernel_proxy.py": "a thread's outermost frame",
     "calls/job.py": "a thread's outermost frame; loads the user's value",
     "calls/session_job.py": "a thread's outermost frame",
+    "api/joblib_backend.py": "gives joblib the exception as that of the batch",
     "api/sweep/run.py": "calls the user's way of scoring",
     "api/sweep/store.py": "pickles and loads the user's values",
 }
@@ -150,7 +151,7 @@ def test_every_package_is_installed():
     settings.read(LIBRARY.parent / "setup.cfg", encoding="utf-8")
     folders = {".".join(["clusterfn", *Path(name).parts[:-1]]) for name in FILES}
 
-    assert folders | {"clusterfn.templates"} == set(settings["options"]["packages"].split())
+    assert folders | {"clusterfn.templates", "hydra_plugins"} == set(settings["options"]["packages"].split())
 
 
 def test_there_is_no_cycle():

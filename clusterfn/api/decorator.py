@@ -11,10 +11,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
 from clusterfn.bridge import layout
-from clusterfn.config.options import HOST_NAME, CallOptions, Options, changed, parse_options
+from clusterfn.config.options import HOST_NAME, HOST_VARIABLE, CallOptions, Options, changed, parse_options
 from clusterfn.errors import ConfigError
 from clusterfn.public_api import public_api, show_options
 
@@ -334,6 +335,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
         example = f'host="{function}"' if named else 'cores=2, host="tensor01"'
         raise ConfigError(f"@cluster({function!r}): options are keywords", hint=f"write @cluster({example})")
     parsed = parse_options(options)
+    if redirected := os.environ.get(HOST_VARIABLE):  # what the code names, but not what `.on()` chooses while it runs
+        parsed = replace(parsed, host=redirected)
 
     def decorate(wanted: Any) -> Any:
         if isinstance(wanted, ClusterFunction):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 R = TypeVar("R")
-_AT_ONCE = 50
 
 
 class Executor(concurrent.futures.Executor):
@@ -97,12 +96,12 @@ class Executor(concurrent.futures.Executor):
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
             ConfigError: `fn` is not a function.
-            TimeoutError: Of the iterator: a value was not there in time.
+            TimeoutError: Of the iterator: a value did not arrive in time.
             Exception: Of the iterator: what the call raised whose turn it is.
         """
         self._check()
         until = None if timeout is None else time.monotonic() + timeout
-        how = mapping.parse_map_options(_AT_ONCE, chunksize if chunksize != 1 else "auto")
+        how = mapping.parse_map_options(mapping.AT_ONCE, chunksize if chunksize != 1 else "auto")
         plain, options = self._with_options(fn)
         group = mapping.run(plain, iterables, options, how)
         with self._lock:

@@ -35,8 +35,9 @@ R = TypeVar("R")
 # Of these the session must have as much; its time ends all of its calls together.
 _AMOUNTS = ("cores", "memory_bytes", "gpus", "time_s")
 _OF_EACH_CALL = ("host", "name", "on_interrupt")  # all others are the session's
-_SHOWN: dict[str, Callable[[Any], str]] = {
-    "memory_bytes": shown_memory, "gpu_memory_bytes": shown_memory, "time_s": shown_time, "stall_s": shown_time
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    "memory_bytes": shown_memory, "gpu_memory_bytes": shown_memory, "time_s": shown_time, "stall_s": shown_time,
+    "scheduler_options": lambda given: dict(*given.values()),
 }  # fmt: skip
 
 

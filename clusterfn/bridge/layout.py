@@ -1,6 +1,6 @@
 """Every name that clusterfn gives to a file on a host, and the kinds of outcomes, in one place.
 
-Read by both sides: the library (Python 3.9 and up) and the bridge on the host (3.6 and up), so it imports nothing
+Both sides read it: the library (Python 3.9 and newer) and the bridge on the host (3.6 and newer). So it imports nothing
 but the standard library and keeps to old syntax. It only names things: it never touches a file.
 """
 
@@ -63,6 +63,7 @@ ATTEMPTS = "attempts"
 ITEMS = "items.pkl"  # the arguments of each item, one after another
 ITEMS_INDEX = "items.json"  # where each of them ends
 LABELS = "labels.json"  # what a person calls each of them
+ARGUMENTS = "arguments.json"  # the plain arguments of each of them, by parameter
 RETRIED = "retried.json"  # of a retry: the group that it continues, and the indices of the items there
 CLAIMS = "claims"  # <chunk>, <chunk>.2, ...: the element that has it, or took it over; its first item, and how many
 DONE = "done"  # <chunk>: each of its items has a line

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls.item_results import ItemResults, ItemStream
-from clusterfn.calls.job import PENDING
 from clusterfn.calls.job_tracker import JobListener, Tracker
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import console, history, remote_state
-from clusterfn.calls.job import SHORT, Job
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary
@@ -156,7 +157,7 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
         page = [json.loads(line) for line in answer.out.splitlines()]
         following = page.pop()["after"] if page and "after" in page[-1] else ""
         told += page
-        if following <= after:  # the last page names no job to go on behind
+        if following <= after:  # the last page names no job after which to continue
             return told
         after = following
 

@@ -7,11 +7,12 @@ Nothing is sent before all of it is known to be right. The other modules do each
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +25,13 @@ from clusterfn.calls import submit as submission
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
+from clusterfn.config.hosts import for_call
+from clusterfn.config.options import is_set_by_clusterfn, without_needs
 from clusterfn.config.spec import Host, JobSpec, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
@@ -39,6 +43,8 @@ R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None"], payloads.Payload]
 _told: set[str | Path] = set()  # sentences and files that users of this process have read of
 _NAMED = 5  # large files
+# Names of variables whose values are secrets.
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
 
 
 def run_call(
@@ -137,10 +143,16 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
     with job_display.nothing_runs():
         known = config_file.load()
         host, because = known.resolve(options.host)
+        if config_file.runs_locally():
+            options = without_needs(options)
         session = open_session(host)
-        resources = resources_of(options, host, session.scheduler_rules)
+        rules = session.scheduler_rules
+        if options.scheduler_options:
+            host = for_call(host, options)
+            rules = scheduler_for(host)
+        resources = resources_of(options, host, rules)
         name = job_name(options.name or str(getattr(function, "__name__", "function")))
-        secret = secret_values(options)
+        secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
         if warning := session.warning():
@@ -156,14 +168,15 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             interpreter=ready.interpreter,
             sys_path=(layout.sources_dir(session.root, payload.sources.digest),) if payload.sources else (),
             modules=options.modules,
-            env={**host.env, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
-            secrets=secret,
+            env={**host.env, **usual, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
+            secrets={**secret, **secret_values(options)},
             outputs=options.outputs,
             cwd=options.cwd,
             stall_s=options.stall_s,
             retries=options.retries,
             umask=session.connection.facts.umask,
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
+            scheduler_options=options.scheduler_options.get(host.scheduler, {}),
             building=ready.made.building if ready.made else None,
         )
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
@@ -174,8 +187,8 @@ def _pack_for_environment(
 ) -> tuple[payloads.Payload, ResolvedEnvironment]:
     """Pack the call for the Python of its environment, and find that environment.
 
-    The Python is known first where the environment lies on the host, or was resolved before. Else the call is packed
-    for this one: what it imports decides which environment is used, and what cannot travel is found before an
+    The Python is known first where the environment exists on the host, or was resolved before. Else the call is packed
+    for this one. What it imports decides which environment is used, and what cannot be sent is found before an
     environment is solved. If that has another Python, the call is packed again, as code goes there as text.
     """
 
@@ -205,8 +218,8 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     """Return what the decorator asked for, completed by the host's defaults.
 
     Raises:
-        ConfigError: A type or size of GPUs without GPUs, or such as the host's scheduler cannot be asked for; nodes of
-            a host that has none.
+        ConfigError: A type or size of GPUs without GPUs, or one that the host's scheduler does not know; or nodes of a
+            host without any.
         Unsatisfiable: clusterfn.yml says that no GPU of the host is as large.
     """
     defaults = host.defaults
@@ -294,6 +307,24 @@ def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any
             environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
         before = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
     return [*before, *(environment.before if environment else ())], environment
+
+
+def _variables_of(host: Host, options: Options) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables of this process that `secrets:` of the host names, and `env=` does not set: secrets, others.
+
+    A pattern such as WANDB_* also finds WANDB_MODE=online, and masking that word would damage every traceback.
+    """
+    found = {name: os.environ[name] for name in host_secrets(host, os.environ) if name not in options.env}
+    secret = {name: value for name, value in found.items() if name in host.secrets or _SECRET.search(name)}
+    return secret, {name: value for name, value in found.items() if name not in secret}
+
+
+def host_secrets(host: Host, names: Iterable[str]) -> list[str]:
+    """Return those of the names that `secrets:` of the host means."""
+    return [
+        name for name in names
+        if any(fnmatch.fnmatchcase(name, each) for each in host.secrets) and not is_set_by_clusterfn(name)
+    ]  # fmt: skip
 
 
 def secret_values(options: Options) -> dict[str, str]:

@@ -21,8 +21,8 @@ _TIMEOUT_S = 60.0
 STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
 LOOK_S = 0.5
 _IDS = frozenset("0123456789abcdef")
-# What is in the checkpoints of jobs whose ids begin so, whether they were asked to stop, and how their attempts
-# ended, one JSON object for each.
+# One JSON object for each job whose id begins so: what is in its checkpoint, whether it was asked to stop, and how its
+# attempts ended.
 _LOOK = f"""
 for job in "$1"*; do
   [ -f "$job/{layout.SPEC}" ] || continue

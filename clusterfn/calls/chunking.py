@@ -1,8 +1,8 @@
 """Partitions the items of a map: how many elements (processes or array tasks), how large a chunk, how long. Pure.
 
-Elements pull, so a chunk only has to be small enough that none is left with much when the others have finished, and
-large enough that files do not grow with items: at most a quarter of an element's even share, and no more than half an
-hour of work by what the items took so far, which only the element knows.
+Elements pull. So a chunk must only be small enough that none is left with much when the others have finished, and large
+enough that files do not grow with items. It is at most a quarter of an element's even share. It is also no more than
+half an hour of work, judged by what the items took so far, which only the element knows.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class MachineCapacity:
 
     by_cores: int
     by_memory: int | None = None
-    by_cards: int | None = None
+    by_gpus: int | None = None
     local: bool = False
 
     def room(self) -> int:
         """Return how many items may run side by side; at least one, which waits for what it needs."""
-        most = [self.by_cores, *(each for each in (self.by_memory, self.by_cards) if each is not None)]
+        most = [self.by_cores, *(each for each in (self.by_memory, self.by_gpus) if each is not None)]
         return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
 
 
@@ -73,7 +73,7 @@ def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
     if how.sequential_up_to is not None:
         in_turns = how.asks_for_turns(count)
     else:
-        in_turns = machine.by_cards is not None and machine.by_cards < count <= SEQUENTIAL_UP_TO
+        in_turns = machine.by_gpus is not None and machine.by_gpus < count <= SEQUENTIAL_UP_TO
     at_once = 1 if in_turns else max(1, min(count, how.max_parallel, machine.room()))
     aim_s = AIM_S if how.chunk is None else None
     chunk = how.chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
@@ -85,8 +85,8 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
     """Share out items on a scheduler with nodes: as elements of job arrays.
 
     Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
-    for the time of one chunk, as far as the partition gives it, so there is one for each chunk; those that are not
-    needed are taken out of the queue. A chunk size that was asked for is one element's share.
+    for the time of one chunk, as far as the partition allows. So there is one element for each chunk; those that are
+    not needed leave the queue. A chunk size that was asked for is one element's share.
 
     Example:
         >>> in_arrays(10_000, MapOptions(), None, SchedulerLimits(array=1000))

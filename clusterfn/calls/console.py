@@ -1,6 +1,7 @@
 """What clusterfn itself prints: sentences, and one line that is redrawn on a terminal and in a notebook.
 
-The only module that writes to a terminal, besides the tables of the command line.
+The only module that writes to a terminal, apart from the tables of the command line. tqdm draws the bar of the line: it
+knows where other bars of the program are. It is optional, and the text next to the bar is the same without it.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import os
 import shutil
 import sys
 import threading
-from typing import IO, TYPE_CHECKING, TextIO
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
-from clusterfn.config import config_file
+from clusterfn.config import quiet
+from clusterfn.config.units import is_on
 
 if TYPE_CHECKING:
-    from clusterfn.calls.progress_bar import ProgressBar
-    from clusterfn.notebook.cell_status import CellStatus
+    from clusterfn.jupyter.cell_status import CellStatus
 
 _log = logging.getLogger("clusterfn")
 _QUIET = "CLUSTERFN_QUIET"
+_BAR_FORMAT = "{percentage:3.0f}%|{bar}| {desc}"
 _NUMBERS_EVERY_S = 600.0  # between two lines that differ in numbers alone, where lines stay
 
 
@@ -68,15 +71,13 @@ class TerminalLine:
 
     def _draw_bar(self, line: str, done: int, total: int) -> bool:
         """Draw the bar; return whether there is one, which needs tqdm."""
-        from clusterfn.calls import progress_bar  # late: few programs draw one
-
         if self._stream is None or total <= 0:
             return False
         line = _encodable(line, self._stream)
         if self._bar is not None:
             self._bar.draw(line, done, total, columns())
         else:
-            self._bar = progress_bar.open_bar(self._stream, line, done, total, columns())
+            self._bar = open_bar(self._stream, line, done, total, columns())
         return self._bar is not None
 
     def _close_bar(self, *, leave: bool) -> None:
@@ -92,6 +93,42 @@ class TerminalLine:
 
 
 _terminal = TerminalLine()
+
+
+class ProgressBar:
+    """One bar of tqdm: `bar` with `line` next to it."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def draw(self, line: str, done: int, total: int, columns: int) -> None:
+        """Redraw it in so many columns."""
+        bar = self._bar
+        bar.desc, bar.n, bar.total, bar.ncols = line, min(done, total), total, columns
+        bar.refresh()
+
+    @contextlib.contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Remove it while a text is printed, and draw it again below."""
+        with self._bar.external_write_mode(file=self._bar.fp):
+            yield
+
+    def close(self, *, leave: bool) -> None:
+        """Remove it, or leave it on the screen as it is and begin another line."""
+        self._bar.leave = leave
+        self._bar.close()
+
+
+def open_bar(stream: TextIO, line: str, done: int, total: int, columns: int) -> ProgressBar | None:
+    """Draw a bar on a terminal; return None if tqdm is not installed."""
+    try:
+        from tqdm import tqdm  # late: few programs draw a bar
+    except ImportError:
+        return None
+    unwatched = type("Bar", (tqdm,), {"monitor_interval": 0})  # without tqdm's own thread: each change is drawn at once
+    now = min(done, total)
+    bar = unwatched(desc=line, initial=now, total=total, file=stream, ncols=columns, bar_format=_BAR_FORMAT)
+    return ProgressBar(bar)
 
 
 class StatusLine:
@@ -144,7 +181,7 @@ def cell_status() -> CellStatus | None:
     """
     if type(sys.stderr).__module__ != "ipykernel.iostream" or is_logged():
         return None
-    from clusterfn.notebook import cell_status as notebook  # needs IPython, which a kernel has loaded
+    from clusterfn.jupyter import cell_status as notebook  # needs IPython, which a kernel has loaded
 
     return notebook.of_present_cell()
 
@@ -160,8 +197,8 @@ def is_shown(level: int) -> bool:
     $CLUSTERFN_QUIET, or else `quiet:` in clusterfn.yml, hides progress. So does a level of the logger "clusterfn".
     """
     given = os.environ.get(_QUIET)
-    quiet = config_file.quiet if given is None else given.lower() not in ("", "0", "false", "no", "off")
-    least = max(_log.level, logging.WARNING if quiet else logging.NOTSET)
+    hidden = quiet.in_file if given is None else is_on(given)
+    least = max(_log.level, logging.WARNING if hidden else logging.NOTSET)
     return level >= least and level > _log.manager.disable
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.calls import submit
 from clusterfn.environment import download
-from clusterfn.errors import ConfigError, SubmitError
+from clusterfn.errors import ConfigError, SubmitError, Unsatisfiable
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
 from clusterfn.hosts.rpc.requests import Data, FilePart
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 Progress = Callable[[BuildProgress], None]
 CannotHave = Callable[[str, Sequence[str], str], None]
 
-FETCHING, SENDING = "download", "send"  # stages beside those of the builder there
+FETCHING, SENDING = "download", "send"  # stages in addition to those of the builder
 
 WHOLE_BYTES, PIECE_BYTES = 64 << 20, 32 << 20  # larger archives travel in pieces: a line that breaks costs one
 _GROUP_READS = 0o640  # the root of environments may be a group's
@@ -76,7 +76,7 @@ def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, outco
     waits_for("")
     error = outcome.exception()
     told = outcome.result() if error is None else {}
-    if isinstance(error, SubmitError):
+    if isinstance(error, (SubmitError, Unsatisfiable)):
         cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
     elif told.get("stage") == "failed" and told.get("at") != "stopped":
         cannot_have(environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or "")

@@ -41,7 +41,7 @@ class File(type(pathlib.Path())):  # type: ignore[misc]
         path: The local path.
 
     Raises:
-        PayloadError: At the call, if it is not there or is a folder.
+        PayloadError: At the call, if it does not exist or is a folder.
 
     Example:
         >>> train(File("data/x.csv"))
@@ -137,7 +137,7 @@ def shipment(path: File | Directory) -> FileUpload:
     """Describe what a File or Directory consists of.
 
     Raises:
-        PayloadError: It is not there, is of the other kind, or cannot be read.
+        PayloadError: It does not exist, is of the other kind, or cannot be read.
     """
     try:
         return _directory(path) if isinstance(path, Directory) else _file(path)
@@ -185,7 +185,7 @@ def _digest(path: pathlib.Path) -> str:
     """Return the SHA-256 of a file; remember it while the file system shows no change.
 
     The time of its last change of any kind (ctime) is part of that: it cannot be set back. Two changes within one
-    tick of the file system's clock (milliseconds) cannot be told apart.
+    tick of the file system's clock (milliseconds) look the same.
     """
     now = path.stat()
     key = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)

@@ -1,4 +1,4 @@
-"""Many calls of one function as their user sees them: results in order or as they come, failures beside them.
+"""Many calls of one function as their user sees them: results in order or as they come, and failures.
 
 Has only names that a user may call; the state is in `group_state.GroupState`, which `state_of_group` gives.
 """
@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from clusterfn.bridge.job_states import RUNNING, UNKNOWN
 from clusterfn.calls import map_display, remote_state
 from clusterfn.calls.group_state import GroupBackend, GroupState
-from clusterfn.calls.job import RUNNING, UNKNOWN
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary, describe_request
 from clusterfn.config.units import shown_memory
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import asyncio
 
 R = TypeVar("R")
-E = TypeVar("E")  # what may stand in the place of a value: Exception, or nothing with on_error="raise"
+E = TypeVar("E")  # what may be in the place of a value: Exception, or nothing with on_error="raise"
 _ANSWER_S = 30.0
 
 
@@ -249,7 +249,7 @@ class JobGroup(NotebookDisplay, Generic[R, E]):
 
     @public_api
     def retry_failed(self) -> JobGroup[R, E]:
-        """Call the failed items once more, and return at once; the other items keep their values.
+        """Call the failed items again, and return at once; the other items keep their values.
 
         Each item keeps its index and its label, so `results()` then has the values of both tries. The group has a new
         id; `attach` finds all items by it.
@@ -273,8 +273,10 @@ class JobGroup(NotebookDisplay, Generic[R, E]):
 
     @public_api
     def to_dataframe(self) -> Any:
-        """Return a pandas DataFrame with a row for each item: its label, state, what it used, result or error.
+        """Return a pandas DataFrame with a row for each item: its label, state, arguments, usage, result or error.
 
+        Each argument has a column with the name of the function's parameter, `argument_…` where there is one of that
+        name. Numbers, strings, bools and None stay as they are, others are shown as in the label.
         A result that is a dict fills a column for each of its keys, `result_…` where there is one of that name.
 
         Raises:

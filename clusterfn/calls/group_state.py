@@ -19,8 +19,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls.job import CANCELLED, DIED, PENDING, RETURNED, RUNNING, UNKNOWN
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Group, Resources
@@ -94,6 +94,7 @@ class GroupState:
         labels: What a person calls each item.
 
     Attributes:
+        arguments: The plain arguments of each item by parameter; empty if its labels say more, as those of a sweep.
         backend: What follows it; None if nothing of it was sent.
         send_again: Sends the items of these indices as a new group; None if nothing of it was sent.
         on_interrupt: "detach" or "stop".
@@ -127,6 +128,7 @@ class GroupState:
         self.outputs_to: Path | None = None
         self.transfer: Transfer | None = None
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
+        self.arguments: Sequence[Mapping[str, Any]] = ()
         self._reason = ""
         self._labels = labels
         self._states = [PENDING] * count
@@ -214,7 +216,7 @@ class GroupState:
         """Return the state of this group when these items are sent again under that id; the others keep their ends."""
         made = GroupState(group_id, self.name, self.host, folder, len(self), labels=self._labels)
         made.raises, made.on_interrupt, made.given = self.raises, self.on_interrupt, self.given
-        made.outputs_to, made.asked = self.outputs_to, self.asked
+        made.outputs_to, made.asked, made.arguments = self.outputs_to, self.asked, self.arguments
         again = set(indices)
         for given in range(len(self)):
             index, ended = self.ended_after(given, None)

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import console, job_display, liveness, remote_state, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
 from clusterfn.calls.item_results import ItemResults
-from clusterfn.calls.job import PENDING, SHORT
 from clusterfn.calls.job_tracker import BaseTracker
 from clusterfn.config.spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
+from clusterfn.scheduler.base import JobState, SchedulerLimits, SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupBackend, GroupState
@@ -77,6 +77,8 @@ class GroupTracker(BaseTracker):
         self.limits = limits
         self.element_tasks: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
+        self._scheduler_ids: set[str] = set()
+        self._doubt: SubmitError | None = None
         self._lock = threading.RLock()
         self._before = -1
         self._stopping = self._failing_rest = False
@@ -228,7 +230,7 @@ class GroupTracker(BaseTracker):
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
-            self.waits_for(f"the scheduler is unreachable since {seen.for_s:.0f} s")
+            self.waits_for(f"the scheduler has been unreachable for {seen.for_s:.0f} s")
             return
         waits = seen is not None and seen.phase == base.PENDING
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
@@ -246,12 +248,38 @@ class GroupTracker(BaseTracker):
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
             self._fail_unfinished(verdict)
             self.cancel_at_scheduler()
-        elif unbegun and self._looks.gone == liveness.LOOKS:
-            scheduler_id = seen.scheduler_id if seen is not None else ""
-            liveness.explain_unstarted(self.session, scheduler_id, self._fail_unfinished)
+        elif unbegun and not self._failing_rest:
+            self._explain_if_gone(seen)
+
+    def _explain_if_gone(self, seen: JobState | None) -> None:
+        """Ask the scheduler about elements that have not begun, once looks in a row have not found them."""
+        if seen is not None and seen.scheduler_id:
+            self._scheduler_ids.add(seen.scheduler_id.partition("_")[0])
+            self._doubt = None
+        claims = {element.tracker.scheduler_id for element in list(self.element_tasks.values())}
+        ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
+        if self._looks.gone >= (liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN):
+            in_order = sorted(ids, key=lambda each: (len(each), each))  # the newest has the last word
+            liveness.explain_unstarted(self.session, in_order, self._doubt, self._fail_unstarted)
+
+    def _fail_unstarted(self, verdict: SchedulerVerdict) -> None:
+        if not self._failing_rest and not self._over:  # two looks may have asked
+            self._fail_unfinished(verdict)
+
+    def submitted(self, first: int, scheduler_id: str, doubt: SubmitError | None) -> None:
+        """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were.
+
+        Args:
+            first: The first of them.
+        """
+        if not self.session.scheduler.knows_all:  # else each task has an id of its own, in its claim
+            self.tracker_of(first).scheduler_id = scheduler_id
+        elif scheduler_id:
+            self._scheduler_ids.add(scheduler_id)
+        self._doubt = doubt or self._doubt
 
     def waits_for(self, what: str) -> None:
-        """Show what it waits for besides its turn; "" for nothing any more."""
+        """Show what it waits for in addition to its turn; "" for nothing any more."""
         self._besides = what
         self.group.on_state(PENDING, self.waiting_reason)
 
@@ -403,9 +431,8 @@ class _ElementsSubmission:
     def __init__(self, group: GroupTracker, some: range, numbers: range, after: Sequence[Reply[Any]]) -> None:
         self._group, self._some, self._numbers, self._after = group, some, numbers, after
 
-    def on_started(self, scheduler_id: str, _: SubmitError | None) -> None:
-        if not self._group.session.scheduler.knows_all:  # else each task has an id of its own, in its claim
-            self._group.tracker_of(self._some[0]).scheduler_id = scheduler_id
+    def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
+        self._group.submitted(self._some[0], scheduler_id, doubt)
 
     def on_not_started(self, error: BaseException) -> None:
         none = any(reply.done() and reply.exception(0) is not None for reply in self._after)

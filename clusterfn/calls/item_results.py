@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
 from clusterfn.calls import console, files, outcome
 from clusterfn.calls.group_state import GroupState, ItemOutcome
-from clusterfn.calls.job import DIED, FINAL, RETURNED
 from clusterfn.errors import JobError, ResultError
 from clusterfn.hosts import remote_files
 

@@ -1,6 +1,6 @@
 """A job as its user sees it: a concurrent.futures.Future that can be awaited, with an id, a status, logs and files.
 
-Asks its `JobBackend`, and is told by it what happens on the host.
+Asks its `JobBackend`, which reports what happens on the host.
 """
 
 from __future__ import annotations
@@ -14,25 +14,22 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, files, outcome, remote_state
 from clusterfn.calls.notebook_display import NotebookDisplay
+from clusterfn.calls.summary import Summary, describe_request, describe_usage
 from clusterfn.errors import Cancelled, ClusterfnError, ResultError
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    from clusterfn.calls.summary import Summary
     from clusterfn.config.spec import Resources
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.transfer import Transfer
 
 R = TypeVar("R")
 
-PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
-RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
-FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
-SHORT = 4
 _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
 _TAIL = 8192  # bytes of output that a notebook shows
 _OUTPUT = (layout.STDOUT, layout.STDERR)
@@ -146,7 +143,7 @@ class Job(concurrent.futures.Future[R], NotebookDisplay):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What was noticed beside the outcome: attempts before the last, processes that were left behind, …"""
+        """What was noticed apart from the outcome: attempts before the last, processes that were left behind, …"""
         return (*(self._outcome.get("earlier") or ()), *(self._outcome.get("notes") or ()))
 
     @property
@@ -163,7 +160,7 @@ class Job(concurrent.futures.Future[R], NotebookDisplay):
             stream: "stdout", "stderr", or "scheduler" for what the scheduler and the supervisor said.
 
         Returns:
-            The text; "" if there is none yet.
+            The text; "" if nothing was printed yet.
 
         Raises:
             ValueError: There is no such stream.
@@ -281,8 +278,6 @@ class Job(concurrent.futures.Future[R], NotebookDisplay):
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
 
     def _summary(self) -> Summary:
-        from clusterfn.calls.summary import Summary, describe_request, describe_usage  # late: only IPython asks
-
         waited_s = time.monotonic() - self.submitted_at if self.sent_here else None
         return Summary(
             f"{self.name} on {self.host}", self.id, self.state, self.reason,

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.calls import console
-from clusterfn.calls.job import CANCELLED, PENDING, SHORT, Job
+from clusterfn.calls.job import Job
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.transfer import TELL_EVERY_S, Sending
@@ -223,7 +224,7 @@ def finish_sending() -> None:
             moved_at = now if moved != before else moved_at
             far = [(job, sending.amounts()) for job, sending in unsent]
             shown = "; ".join(f"{amounts}, {job.id[:SHORT]} to {job.host}" for job, amounts in far if amounts)
-            line = f"clusterfn: sending (Ctrl-C drops it): {shown}"
+            line = f"clusterfn: sending (Ctrl-C cancels it): {shown}"
             if shown and console.can_redraw():
                 console.redraw(line, _sum([sending.progress for _, sending in unsent]))
             elif shown and now >= due:
@@ -290,7 +291,7 @@ def nothing_runs() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        text = "interrupted while the call was prepared: it was not sent, and nothing of it runs"
+        text = "interrupted while preparing the call: it was not sent, and nothing runs"
         console.say(f"\nclusterfn: {text}\n", logging.WARNING)
         raise
 
@@ -338,7 +339,7 @@ def _stop(job: Job[Any] | GroupState) -> None:
         )
         return
     if isinstance(sending, Sending) and sending.dropped:
-        console.warn(f"{job.id} was not sent completely: nothing of it runs on {job.host}.")
+        console.warn(f"{job.id} was not sent completely: nothing runs on {job.host}.")
         return
     came_late = job.done() and job.state != CANCELLED
-    console.warn(f"{job.id} {f'had ended already: {job.status}' if came_late else 'was stopped.'}")
+    console.warn(f"{job.id} {f'had already ended: {job.status}' if came_late else 'was stopped.'}")

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING
 from clusterfn.calls import job_display, outcome
-from clusterfn.calls.job import PENDING, RUNNING, STARTING, Job
+from clusterfn.calls.job import Job
 from clusterfn.calls.liveness import LivenessMonitor
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
-_UNREACHABLE = "the scheduler is unreachable"
+_UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 _REST_S = 15.0  # for the last of what a job has printed, after its outcome
@@ -114,7 +115,7 @@ class BaseTracker:
 
     @property
     def waiting_reason(self) -> str:
-        """Why it waits: its place in the queue, and what it waits for besides its turn."""
+        """Why it waits: its place in the queue, and what it waits for in addition to its turn."""
         return "; ".join(filter(None, [self._turn, self._besides]))
 
     def cancel_at_scheduler(self) -> Reply[Completed] | None:
@@ -143,7 +144,7 @@ class Tracker(BaseTracker):
         events_read: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
         has_outcome: Whether its final outcome has come.
-        shown_by: What else gets the output of the present attempt and of later ones, besides the job if it is live.
+        shown_by: What gets the output of the present attempt and of later ones, in addition to the job if it is live.
     """
 
     def __init__(self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
@@ -207,7 +208,7 @@ class Tracker(BaseTracker):
         """Follow a job that another process sent, from its first attempt on.
 
         Args:
-            claim, started: What these files of the job hold; b"" for one that is not there.
+            claim, started: What these files of the job hold; b"" for one that does not exist.
         """
         submission = claim.decode("ascii", "replace").strip()
         self.follow(job, 1)
@@ -304,7 +305,7 @@ class Tracker(BaseTracker):
             self.session.unwatch(self.scheduler_name)
             return
         if isinstance(seen, Silent):
-            job.on_state(job.state, f"{_UNREACHABLE} since {seen.for_s:.0f} s")
+            job.on_state(job.state, f"{_UNREACHABLE} for {seen.for_s:.0f} s")
             return
         if job.reason.startswith(_UNREACHABLE):
             job.on_state(job.state, "")
@@ -328,7 +329,7 @@ class Tracker(BaseTracker):
             job.on_state(PENDING, self.waiting_reason)
 
     def waits_for(self, job: JobListener, what: str) -> None:
-        """Show what it waits for besides its turn, and how far that is; "" for nothing any more."""
+        """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
         self._besides = what
         self._waits(job)
 
@@ -389,7 +390,7 @@ class Tracker(BaseTracker):
         if following in self._ended:  # each has one outcome, which never changes
             raise ValueError(f"attempts {sorted(self._ended)} name one another as the next")
         if told["kind"] == layout.PREEMPTED:
-            job.on_state("PENDING", f"preempted, queued again (attempt {following})")
+            job.on_state(PENDING, f"preempted, queued again (attempt {following})")
         elif told.get("retried"):
             job.on_retry(told.get("message") or "the job is retried")
         elif following > self.attempt:

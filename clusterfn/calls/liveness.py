@@ -2,7 +2,7 @@
 
 Reasons are a killed node, a restarted host, an impossible request.
 
-A job is given up only on two signs: the scheduler (or the process table) says that it is gone, and its heartbeat has
+A job is given up only on two signs. The scheduler (or the process table) says that it is gone, and its heartbeat has
 stopped or never began. Even then the host publishes the outcome, by the same link as the job itself would, or finds
 that the job has published its own. Callbacks run on the connection's reader thread, so nothing here waits.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import posixpath
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
@@ -283,16 +283,34 @@ def cannot_conclude_error(group: GroupState, message: str) -> ClusterfnError:
     return ClusterfnError(message, host=group.host, job=group.id, stage="supervisor")
 
 
-def explain_unstarted(session: HostState, scheduler_id: str, then: Callable[[SchedulerVerdict], object]) -> None:
-    """Find out from the scheduler why elements that have not begun never will, and pass the verdict on."""
-    if not scheduler_id:
-        then(_FORGOTTEN)
+def explain_unstarted(
+    session: HostState, scheduler_ids: Sequence[str], doubt: SubmitError | None,
+    then: Callable[[SchedulerVerdict], object],
+) -> None:  # fmt: skip
+    """Find out from the scheduler why elements that have not begun never will, and pass the verdict on.
+
+    Passes nothing on while the scheduler says that one of them may live, or does not answer.
+
+    Args:
+        scheduler_ids: Those of all submissions that are known. Without any, no look has found one.
+        doubt: What the scheduler said at a submission that may have succeeded all the same.
+    """
+    if not scheduler_ids:
+        then(_FORGOTTEN if doubt is None else _never_submitted(doubt))
         return
-    scheduler = session.scheduler
-    command = scheduler.evidence_command(scheduler_id.partition("_")[0])
+    scheduler, first = session.scheduler, scheduler_ids[0]
 
-    def answered(reply: Reply[Completed]) -> None:
-        said = b"" if reply.exception() else reply.result(0).out + reply.result(0).err
-        then(scheduler.explain(Evidence(said.decode("utf-8", "replace"), "", scheduler_id)) or _FORGOTTEN)
+    def answered(said: Completed) -> None:
+        text = (said.out + said.err).decode("utf-8", "replace")
+        verdict = scheduler.explain(Evidence(text, "", first))
+        if verdict is not None and len(scheduler_ids) == 1:
+            then(verdict)
+        elif verdict is not None:
+            explain_unstarted(session, scheduler_ids[1:], doubt, then)
 
-    session.connection.run(command, unset=scheduler.unset).add_done_callback(answered)
+    _then(session.connection.run(scheduler.evidence_command(first), unset=scheduler.unset), answered)
+
+
+def _never_submitted(doubt: SubmitError) -> SchedulerVerdict:
+    message = f"the scheduler does not know the group's elements, and they never started: {doubt.message}"
+    return SchedulerVerdict(layout.LOST, message, tuple(doubt.evidence), "group.retry_failed()", stage="submit")

@@ -1,7 +1,7 @@
 """Shows a map: its progress while it runs, its failures grouped by cause, and a table of its results.
 
-The progress is a line for each call that ends, or on a terminal and in a notebook one bar: `CallProgress`, for a group
-and for a sweep. `show_until_done` waits for a group with it.
+The progress is a line for each call that ends; on a terminal and in a notebook it is one bar. `CallProgress` shows it
+for a group and for a sweep. `show_until_done` waits for a group with it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import console, job_display, outcome
-from clusterfn.calls.job import PENDING, SHORT
 from clusterfn.calls.pace import Pace
 from clusterfn.errors import MapError
 
@@ -27,6 +27,7 @@ _TICK_S = 1.0
 _REASON_EVERY_S = 10.0  # where a changed reason is a new line: each waiting element has one of its own
 _CAUSE = 160  # characters of the line of a failure
 _CAUSES, _ITEMS = 10, 8  # causes in an error, and items that each of them names
+_COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")  # of a table, whatever has ended
 _LISTED = 5  # causes in the lines that end a map
 _NAMED = 20  # failures that have a line of their own on a terminal; the summary counts all of them
 _REDRAW_S = 0.1  # between two times that a line is redrawn because a call has ended
@@ -125,7 +126,7 @@ class CallProgress(console.StatusLine):
             mark: Its result in a few words.
             failed: Whether it has none.
             note: What ends the line that is redrawn.
-            group: Tells how many calls run now.
+            group: Knows how many calls run now.
         """
         self.skip(failed)
         self._told_at = self._clock()
@@ -199,7 +200,10 @@ def _is_number(value: Any) -> bool:
 def to_dataframe(group: GroupState) -> Any:
     """Return a pandas DataFrame with a row for each item, in their order."""
     pandas = import_pandas("results()")
-    return pandas.DataFrame([_row(group, index) for index in range(len(group))], index=pandas.RangeIndex(len(group)))
+    ends = [ended for index in range(len(group)) if (ended := group.ended(index)) is not None]
+    taken = {*_COLUMNS, *(name for ended in ends for name in ended.usage)}
+    rows = [_row(group, index, taken) for index in range(len(group))]
+    return pandas.DataFrame(rows, index=pandas.RangeIndex(len(group)))
 
 
 def import_pandas(otherwise: str) -> Any:
@@ -221,9 +225,12 @@ def import_pandas(otherwise: str) -> Any:
     return pandas
 
 
-def _row(group: GroupState, index: int) -> dict[str, Any]:
+def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any]:
+    """Return the columns of an item; arguments give way to columns that have their name."""
     ended = group.ended(index)
     row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
+    arguments = group.arguments[index] if group.arguments else {}
+    row.update({f"argument_{name}" if name in taken else name: value for name, value in arguments.items()})
     if ended is None:
         return row
     row.update(ended.usage)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import chunking, console, history, job_display, payload_items, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
-from clusterfn.calls.job import SHORT
 from clusterfn.calls.sent_group import in_words, limits_of, track
 from clusterfn.config import units
 from clusterfn.config.options import Options, unknown
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 OnError = Literal["collect", "raise"]
 _KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to")  # of `map` itself
+AT_ONCE = 50  # items that run at the same time, if nobody says how many
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 
 
@@ -64,7 +65,11 @@ def run(
     if not iterables:
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
+    for each in iterables:
+        if not isinstance(each, Iterable) and not hasattr(type(each), "__getitem__"):
+            raise TypeError(f"{each!r:.60} is not iterable: give map() a list, or range(N)")
     calls = list(zip(*iterables))
+    payload_items.check_calls(function, calls, constants or {})
     name = job_name(options.name or name)
     labels = caller.labels or [payload_items.label(args) for args in calls]
     if not calls:
@@ -73,7 +78,7 @@ def run(
     session, limits = one.session, SchedulerLimits()
     with job_display.nothing_runs():
         if session.scheduler.has_nodes:
-            limits = limits_of(session, one.job.resources.gpus)
+            limits = limits_of(session, one.job.resources.gpus, one.job.host)
             group = chunking.in_arrays(len(calls), how, one.job.resources.time_s, limits)
         else:
             group = chunking.on_machine(len(calls), how, machine_capacity(session, one.job.resources))
@@ -82,12 +87,14 @@ def run(
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
     made.on_interrupt, made.asked = options.on_interrupt, job.resources
     made.given = submit.given_paths(session.root, one.payload)
+    made.arguments = () if caller.labels else payload_items.argument_table(function, calls, constants or {})
     if job.outputs:
         made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
     history.remember(made, one.config)
     caller.before_send(made)
-    files = {**packed.files(), layout.LABELS: json.dumps(list(labels)).encode()}
+    described = {layout.LABELS: labels, layout.ARGUMENTS: made.arguments}
+    files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
     _send(replace(one, job=job), files, made, track(session, job, made, limits))
     return JobGroup(made)
 
@@ -131,7 +138,7 @@ def _check(on_error: str, options: Options) -> None:
     if on_error not in ("collect", "raise"):
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
     if (options.nodes or 1) > 1:
-        message = f"nodes={options.nodes} does not go with map: each item has one node"
+        message = f"nodes={options.nodes} cannot be used with map: each item has one node"
         raise ConfigError(message, hint="use .with_options(nodes=1).map(…), or .submit(…) for each call")
 
 
@@ -154,13 +161,13 @@ def machine_capacity(session: HostState, asked: Resources) -> chunking.MachineCa
     facts, limits = session.connection.facts, session.host.limits
     local = session.host.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
-    cards = session.cards_for(asked) if asked.gpus else 0
+    count = session.count_gpus_for(asked) if asked.gpus else 0
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
-    by_cards = min(cards, cards if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
+    by_gpus = min(count, count if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
     cores = (limits.cores or facts.cpus) // asked.cores
     if local and (free := units.free_memory()) is not None:
         by_memory = min(memory, free) // (asked.memory_bytes or _USUAL_BYTES)
-    return chunking.MachineCapacity(min(cores, limits.jobs or cores), by_memory, by_cards, local)
+    return chunking.MachineCapacity(min(cores, limits.jobs or cores), by_memory, by_gpus, local)
 
 
 def say_how(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:

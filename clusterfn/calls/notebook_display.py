@@ -1,4 +1,7 @@
-"""What IPython asks of a job, a group, a session or a sweep that a cell shows. What it shows is loaded only then."""
+"""What IPython asks of a job, a group, a session or a sweep that a cell shows. What it shows is loaded only then.
+
+Apart from `summary`, whose facts the loaded side reads: one file for both would be a cycle.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ class NotebookDisplay:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        from clusterfn.notebook import summary_view  # late, as below: only IPython asks
+        from clusterfn.jupyter import summary_view  # late, as below: it needs IPython, and only IPython asks
 
         return summary_view.bundle(self._summary())
 
     def _ipython_display_(self) -> None:
-        from clusterfn.notebook import live_summary
+        from clusterfn.jupyter import summary_view
 
-        live_summary.show(self._summary, self._watch_output)
+        summary_view.show(self._summary, self._watch_output)

@@ -161,7 +161,7 @@ class Arriving:
         free = units.free_memory(swap=True) if self._size > _SMALL else None
         if free is not None and self._size > free:
             raise self._refused(
-                f"the value has {self._size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
+                f"the value is {self._size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
                 f"call clusterfn.attach({self._place.job!r}).result() on a machine with more memory, or write a file in"
                 " the function and fetch it with outputs=",
             )
@@ -351,7 +351,7 @@ def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.Fu
 
 
 def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> str | None:
-    """Return what a reader of the function's own exception should know besides."""
+    """Return what else a reader of the function's own exception should know."""
     if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
         return "a job has no keyboard: input() and breakpoint() get no answer"
     if outcome.get("hint"):
@@ -443,7 +443,8 @@ def _installed_from(module: str) -> str:
     return ""
 
 
-# The interpreter of an environment that clusterfn makes: what is installed there by hand is gone when it is made again.
+# The interpreter of an environment that clusterfn builds: a package that you install into it is gone when it is
+# rebuilt.
 _MADE = re.compile(rf"/{layout.ENVIRONMENTS}/[0-9a-f]{{16,64}}/bin/python")
 
 # Modules whose package has another name.

@@ -72,7 +72,7 @@ def pack(
         args: With these.
         kwargs: And these.
         target: (major, minor) of the Python that will run it; for another than this one's, code travels as text.
-        imports: Modules that it imports besides those that its code names.
+        imports: Modules that it imports in addition to those that its code names.
 
     Raises:
         TypeError: The function does not take these arguments; the one that Python itself raises.
@@ -205,7 +205,7 @@ class Large:
 
 
 class _Apart:
-    """Large bytes as an argument: pickled beside the stream."""
+    """Large bytes as an argument: pickled next to the stream."""
 
     def __init__(self, value: bytes | bytearray) -> None:
         self._value = value

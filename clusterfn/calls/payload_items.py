@@ -6,8 +6,10 @@ What cannot travel is named by the index of its item before anything is sent. Se
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import json
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -19,6 +21,7 @@ from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 
 _LABEL = 40
+_LONG = 1000  # characters of a string that names no item
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,18 @@ class Items:
     ends: Sequence[int]
 
     def files(self) -> dict[str, bytes]:
-        """Return the files of the group's folder besides those of every job."""
+        """Return the files of the group's folder that other jobs do not have."""
         return {layout.ITEMS: self.data, layout.ITEMS_INDEX: json.dumps(list(self.ends)).encode()}
+
+
+def check_calls(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:
+    """Reject calls `function(*args, **constants)` that the function would reject.
+
+    Raises:
+        TypeError: The function does not take these arguments.
+    """
+    for args in {len(args): args for args in calls}.values():
+        check_arguments(function, args, constants)
 
 
 def pack(
@@ -53,12 +66,9 @@ def pack(
         constants: Keyword arguments of all calls; they travel with the function.
 
     Raises:
-        TypeError: The function does not take these arguments.
         PayloadError: The function or an item cannot travel; the message says which, and by what.
     """
     constants = constants or {}
-    for args in {len(args): args for args in calls}.values():
-        check_arguments(function, args, constants)
     keep_registrations()
     packing = _Packing(target)
     items = [packing.item(index, args, function) for index, args in enumerate(calls)]
@@ -105,6 +115,42 @@ class _Packing:
         return self._digests[key][1]
 
 
+def argument_table(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the arguments of each call by the names of the function's parameters, as JSON can hold them.
+
+    Numbers, strings, bools and None stay as they are. Of others the table has what `label` shows.
+
+    Example:
+        >>> argument_table(lambda lr, model: 0, [(0.1, "mlp"), (1, [2])], {"epochs": 3})[1]
+        {'lr': 1, 'model': 'list', 'epochs': 3}
+    """
+    names = _parameter_names(function, max(map(len, calls), default=0))
+    same = {name: _in_table(value) for name, value in constants.items()}
+    return [{**dict(zip(names, map(_in_table, args))), **same} for args in calls]
+
+
+def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Name the first positional arguments: those of `*xs` are xs_0, xs_1 and so on."""
+    try:
+        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError, NameError):  # of a builtin; of an annotation that fails
+        parameters = []
+    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    more = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "argument")
+    return [*names, *(f"{more}_{number}" for number in range(count - len(names)))][:count]
+
+
+def _in_table(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, str)):
+        return value if not isinstance(value, str) or len(value) < _LONG else _shown(value)
+    if isinstance(value, numbers.Integral):  # of numpy too
+        return int(value)
+    is_float = isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational)
+    return float(value) if is_float else _shown(value)
+
+
 def label(args: tuple[Any, ...]) -> str:
     """Name an item for people by its plain arguments, and the types of the others.
 
@@ -119,5 +165,5 @@ def label(args: tuple[Any, ...]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, PurePath):
         return value.name
-    plain = value is None or type(value) in (bool, int, float, complex) or (type(value) is str and len(value) < 1000)
+    plain = value is None or type(value) in (bool, int, float, complex) or (type(value) is str and len(value) < _LONG)
     return repr(value) if plain else type(value).__name__

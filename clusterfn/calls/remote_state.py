@@ -1,7 +1,7 @@
 """Asks a host for the state of a job or group: what it has of one that another process sent, and the stacks of one.
 
-For `attach`, the sizes of the files that report progress are asked for beside the other questions;
-`wait_until_caught_up` waits until as many bytes have been read. Concludes nothing.
+For `attach`, it also asks for the sizes of the files that report progress; `wait_until_caught_up` waits until as many
+bytes have been read. Concludes nothing.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def read_elements(answer: Completed) -> list[int]:
 def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:
     """Request the stacks of all threads of the job in that folder, for a person to read; None if there is no answer.
 
-    The job's supervisor answers a file in the job's folder by one beside it: on every node that sees the folder.
+    The job's supervisor answers a file in the job's folder by one next to it, on every node that sees the folder.
 
     Args:
         connection: Its host.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
@@ -15,18 +16,19 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import console, history, job_display, remote_state, submit
-from clusterfn.calls.call import secret_values
+from clusterfn.calls.call import host_secrets, secret_values
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker, Retried
-from clusterfn.calls.job import SHORT
 from clusterfn.config import config_file
 from clusterfn.config.options import Options
-from clusterfn.config.spec import Group, JobSpec
+from clusterfn.config.spec import Group, Host, JobSpec
 from clusterfn.errors import ClusterfnError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
+from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
@@ -45,14 +47,14 @@ def track(
     return tracker
 
 
-def limits_of(session: HostState, gpus: int) -> SchedulerLimits:
-    """Ask what the scheduler allows, once for each host."""
+def limits_of(session: HostState, gpus: int, host: Host) -> SchedulerLimits:
+    """Ask what the scheduler allows, once for each host; `host` has the options of the call."""
     told: list[str] | None = session.limits
     if told is None:
         scheduler = session.scheduler
         asked = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits_commands()]
         told = session.limits = [_output(reply) for reply in asked]
-    return session.scheduler.limits(told, gpus)
+    return scheduler_for(host).limits(told, gpus)
 
 
 def _output(reply: Reply[Any]) -> str:
@@ -78,16 +80,17 @@ def _attached(session: HostState, spec: Mapping[str, Any]) -> GroupState:
     job = JobSpec.from_json(spec, session.host, session.connection.facts.python)
     count = cast(Group, job.group).count
     folder = layout.job_dir(job.root, job.id)
-    paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.RETRIED)]
-    told, of = remote_files.read_each(session.connection, paths)
+    paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
+    told, arguments, of = remote_files.read_each(session.connection, paths)
     retried = _retried(session, job, json.loads(of)) if of else None
     if retried is None:
         labels = json.loads(told) if told else ()
         made = GroupState(job.id, job.name, session.host.name, folder, count, labels=labels)
+        made.arguments = json.loads(arguments) if arguments else ()
     else:
         made = retried.group.with_items_again(retried.numbers, job.id, folder)
     made.sent_here, made.asked = False, job.resources
-    limits = limits_of(session, 0) if session.scheduler.has_nodes else SchedulerLimits()
+    limits = limits_of(session, 0, job.host) if session.scheduler.has_nodes else SchedulerLimits()
     tracker = track(session, job, made, limits, retried)
     left = remote_state.read_group_state(session.connection, tracker.folder)
     tracker.attach(left)
@@ -127,11 +130,13 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
         layout.PAYLOAD: payload,
         layout.LABELS: json.dumps([group.label(each) for each in failed]).encode(),
+        layout.ARGUMENTS: json.dumps([group.arguments[each] for each in failed if group.arguments]).encode(),
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
         **_select(data, json.loads(index), old.item_results.on_host(failed)),
     }
     if told["secrets"]:  # from this process: the host has deleted its own
-        files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(told["secrets"])))).encode()
+        left = set(told["secrets"]) - (set(host_secrets(old.session.host, told["secrets"])) - set(os.environ))
+        files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
     made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
     history.remember(made, config_file.load().path)
     counted = in_words(cast(Group, job.group))

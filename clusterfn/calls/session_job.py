@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING, RETURNED, STARTING, UNKNOWN
 from clusterfn.calls import job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_left_out
-from clusterfn.calls.job import PENDING, RETURNED, STARTING, UNKNOWN, Job
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.errors import ClusterfnError, WorkerLost
 from clusterfn.hosts import exit_flush

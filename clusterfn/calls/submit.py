@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls.files import FileUpload
-from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle
 from clusterfn.hosts.connection import HostConnection, Reply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
@@ -171,7 +171,7 @@ def refusal_of(error: BaseException, host: str, sending: Sending | None, what: s
 
 def is_from_host(error: BaseException) -> bool:
     """Whether the host itself refused: one that can no longer be asked may have started the job."""
-    return isinstance(error, SubmitError) or (isinstance(error, HostError) and bool(error.kind))
+    return isinstance(error, (SubmitError, Unsatisfiable)) or (isinstance(error, HostError) and bool(error.kind))
 
 
 # what is sent

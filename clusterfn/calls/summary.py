@@ -1,4 +1,4 @@
-"""What a job, a group, a session or a sweep says of itself in a notebook: facts, which `notebook/` turns into HTML.
+"""What a job, a group, a session or a sweep says of itself in a notebook: facts, which `jupyter/` turns into HTML.
 
 Making a summary asks no host.
 """

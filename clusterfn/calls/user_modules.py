@@ -1,8 +1,8 @@
 """Which of the user's own modules a call needs, and their source.
 
-The user's own are those outside the standard library and outside site-packages: beside the script or notebook, below
-the project's root, on PYTHONPATH, or installed as editable. Whole top-level packages travel, with what they import in
-turn, but for files that look like keys or passwords. Nothing is executed or imported here.
+The user's own are those outside the standard library and site-packages: next to the script or notebook, below the
+project's root, on PYTHONPATH, or editable. Whole top-level packages are sent, with what they import in turn, except
+files that look like keys or passwords. Nothing is executed or imported here.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ import argparse
 import concurrent.futures
 from typing import Any
 
+from clusterfn.bridge.job_states import CANCELLED
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import CANCELLED, Job
+from clusterfn.calls.job import Job
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import error_facts
 from clusterfn.cli.output import facts_of, has_ended
@@ -35,7 +36,7 @@ def cancel(given: argparse.Namespace) -> int:
     if given.json:
         print(screen.as_json(told))
     elif not told:
-        console.tell("nothing to cancel: no such job waits or runs")
+        console.tell("nothing to cancel: no such job is waiting or running")
     return 0 if all(each["ended"] for each in told) else 1
 
 
@@ -44,14 +45,14 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> dict[str, Any]:
     if isinstance(job, Job) and job.cancel():
         done = "was withdrawn before it started"
     elif has_ended(job):
-        done = f"had ended already: {job.status}"
+        done = f"had already ended: {job.status}"
     else:
         job.stop()
         if isinstance(job, JobGroup):
             job.wait(_END_S)
         else:
             concurrent.futures.wait([job], _END_S)
-        done = "was told to stop, and has not ended yet"
+        done = "was asked to stop, and has not ended yet"
         if job.done():
             done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
     console.tell(f"{job.id} {job.name} on {job.host} {in_one_line(done)}")

@@ -45,7 +45,7 @@ def clean(given: argparse.Namespace) -> int:
     _show(told["kinds"], given, session.root)
     if told["waiting"] and not given.json:
         count = len(told["waiting"])
-        console.tell(f"kept for {count} jobs that wait or run: what was used since the oldest was sent")
+        console.tell(f"kept for {count} jobs that are waiting or running: files used since the oldest was sent")
     elif told["recent"] and not given.json:
         console.say(
             f"clusterfn: not removed: {told['recent']} used in the last 2 hours, which a program may still need\n"
@@ -68,7 +68,7 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
             f"{session.host.name} could not look through {session.root}", host=session.host.name, evidence=said,
-            hint="look at that folder on the host: is its file system there, and may you write to it?",
+            hint="check that folder on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     return dict(json.loads(answer.out))
 

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from clusterfn.cli import screen, target
-from clusterfn.config import config_file, places, yamlfile
+from clusterfn.config import config_file, options, places, schema, yamlfile
 from clusterfn.config.hosts import KEY_READERS
 from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.spec import Host
 from clusterfn.config.yamlfile import Value
+from clusterfn.errors import ConfigError
 
 _HEAD = ("SETTING", "VALUE", "FROM")
-_VARIABLES = (places.VARIABLE, config_file.HOST_VARIABLE, "CLUSTERFN_QUIET", "CLUSTERFN_RUNTIME", "CLUSTERFN_DEBUG")
+_VARIABLES = (
+    places.VARIABLE,
+    options.HOST_VARIABLE,
+    config_file.LOCAL_VARIABLE,
+    "CLUSTERFN_QUIET",
+    "CLUSTERFN_RUNTIME",
+    "CLUSTERFN_DEBUG",
+)
 _DEFAULT = "default"
 Setting = tuple[str, Any, str]
 
 
 def config(given: argparse.Namespace) -> int:
-    """Print the settings of a host, those of the file and the variables first."""
+    """Print the settings of a host, those of the file and the variables first; or the schema of every file."""
+    if given.schema:
+        if given.host or given.json:
+            raise ConfigError("--schema is the same for all hosts, and JSON", hint="clusterfn config --schema")
+        print(json.dumps(schema.file_schema(), indent=2))
+        return 0
     known, host, because = target.host(given.host, "config")
     top = yamlfile.parse(known.path.read_bytes(), str(known.path)) if known.path else None
     found = [*_of_program(known, top), ("host", host.name, because), *_of_host(host, _keys_of_host(top, host.name))]

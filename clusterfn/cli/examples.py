@@ -31,7 +31,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "pull": ("pull 7f3a", "pull 7f3a --only '*.pt' --to results", "pull --all --since 1d --to results tensor01"),
     "shell": ("shell tensor01", "shell tensor01 --environment conda:ml", "shell 7f3a"),
     "hosts": ("hosts", "hosts --json | jq -r '.[].name'"),
-    "config": ("config", "config tensor01"),
+    "config": ("config", "config tensor01", "config --schema > clusterfn.schema.json"),
     "completion": (
         "completion bash > ~/.local/share/bash-completion/completions/clusterfn",
         "completion zsh > ~/.zfunc/_clusterfn",
@@ -49,6 +49,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "kernel list": ("kernel list", "kernel list --json | jq '.[].name'"),
     "kernel remove": ("kernel remove tensor01-1-gpu", 'kernel remove "tensor01 · 1 GPU"'),
     "kernel run": ("kernel run tensor01 --gpus 1 /run/user/1000/jupyter/kernel-7f3a.json",),
+    "jupyter": (
+        "jupyter tensor01",
+        "jupyter tensor01 --gpus 1 --environment environment.yml --cwd ~/project",
+        "jupyter cluster --time 8h --port 8899 --no-browser",
+    ),
     "env": ("env build environment.yml tensor01", "env list tensor01", "env gc tensor01 --dry-run"),
     "env lock": (
         "env lock",

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.calls import console
-from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen, target
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
@@ -29,28 +29,28 @@ _TIMEOUT_S = 60.0
 
 
 def ask_machine(session: HostState) -> dict[str, Any]:
-    """`cards` and `waiting`, as `supervise.py gpus` tells them.
+    """`gpus` and `waiting`, as `supervise.py gpus` prints them.
 
     Raises:
-        ClusterfnError: nvidia-smi is there and says no more than that something is wrong.
+        ClusterfnError: nvidia-smi exists, and reports only that something is wrong.
         HostError: The host cannot be reached.
     """
     answer = session.supervise("gpus", session.root, session.host.lease).result(_TIMEOUT_S)
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError("the host could not tell of its cards", host=session.host.name, evidence=said)
+        raise ClusterfnError("the host could not report its GPUs", host=session.host.name, evidence=said)
     told: dict[str, Any] = json.loads(answer.out)
     trouble = told.pop("trouble")
     if trouble:
         raise ClusterfnError(
-            f"the cards of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
-            hint="run nvidia-smi there: its driver must answer before a GPU can be given out",
+            f"the GPUs of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
+            hint="run nvidia-smi on the host: the driver must answer before a job can get a GPU",
         )  # fmt: skip
     return told
 
 
 class MachineTables:
-    """Both tables as text. Who watches is told for how long a held card has done nothing: since it was first seen so.
+    """Both tables as text. With `--watch`, show for how long a held GPU has done nothing: since it was first seen idle.
 
     Args:
         clock: Seconds.
@@ -62,26 +62,26 @@ class MachineTables:
 
     def of(self, told: Mapping[str, Any]) -> str:
         """Format one look."""
-        rows = [self._row(card) for card in told["cards"]]
-        free = sum(card["holder"] is None and not card["without_lease"] for card in told["cards"])
+        rows = [self._row(gpu) for gpu in told["gpus"]]
+        free = sum(gpu["holder"] is None and not gpu["without_lease"] for gpu in told["gpus"])
         queue = [_waiting(place, each) for place, each in enumerate(told["waiting"], 1)]
         parts = [f"{free} of {len(rows)} GPUs free", screen.table(_MACHINE_HEAD, rows)]
         return "\n\n".join([*parts, *([screen.table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
 
-    def _row(self, card: Mapping[str, Any]) -> Sequence[str]:
-        use = "?" if card["use_percent"] is None else f"{card['use_percent']} %"
-        memory = _memory(card["used_mib"], card["total_mib"])
-        return str(card["index"]), card["name"], memory, use + self._for_how_long(card), _held_by(card)
+    def _row(self, gpu: Mapping[str, Any]) -> Sequence[str]:
+        use = "?" if gpu["use_percent"] is None else f"{gpu['use_percent']} %"
+        memory = _memory(gpu["used_mib"], gpu["total_mib"])
+        return str(gpu["index"]), gpu["name"], memory, use + self._for_how_long(gpu), _held_by(gpu)
 
-    def _for_how_long(self, card: Mapping[str, Any]) -> str:
+    def _for_how_long(self, gpu: Mapping[str, Any]) -> str:
         """Say how long a held GPU has been seen at 0 % with the same memory by the same holder."""
-        state = (card["used_mib"], json.dumps(card["holder"]))
-        if card["holder"] is None or card["use_percent"] != 0:
-            self._idle.pop(card["uuid"], None)
+        state = (gpu["used_mib"], json.dumps(gpu["holder"]))
+        if gpu["holder"] is None or gpu["use_percent"] != 0:
+            self._idle.pop(gpu["uuid"], None)
             return ""
-        if self._idle.get(card["uuid"], ((), 0.0))[0] != state:
-            self._idle[card["uuid"]] = (state, self._clock())
-        seconds = self._clock() - self._idle[card["uuid"]][1]
+        if self._idle.get(gpu["uuid"], ((), 0.0))[0] != state:
+            self._idle[gpu["uuid"]] = (state, self._clock())
+        seconds = self._clock() - self._idle[gpu["uuid"]][1]
         return f" for {screen.age(seconds)}" if seconds >= 1 else ""
 
 
@@ -90,12 +90,12 @@ def _memory(used_mib: int | None, total_mib: int | None) -> str:
     return f"{used} of {total} GB"
 
 
-def _held_by(card: Mapping[str, Any]) -> str:
-    if card["holder"] is not None:
-        since = card["holder"]["since"]
-        return _holder_name(card["holder"]) + ("" if since is None else f", {screen.age(time.time() - since)}")
-    if card["without_lease"]:
-        return f"in use without a lease: {', '.join(card['without_lease'])}"
+def _held_by(gpu: Mapping[str, Any]) -> str:
+    if gpu["holder"] is not None:
+        since = gpu["holder"]["since"]
+        return _holder_name(gpu["holder"]) + ("" if since is None else f", {screen.age(time.time() - since)}")
+    if gpu["without_lease"]:
+        return f"in use without a lease: {', '.join(gpu['without_lease'])}"
     return "free"
 
 
@@ -151,7 +151,7 @@ def _text(session: HostState, answer: Completed) -> str:
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
-            f"{session.scheduler.title} does not tell of its nodes and jobs",
+            f"{session.scheduler.title} did not report its nodes and jobs",
             host=session.host.name, evidence=said, hint="try again later",
         )  # fmt: skip
     return answer.out.decode("utf-8", "replace")
@@ -183,7 +183,7 @@ class GpuView:
     """How a host is looked at.
 
     Attributes:
-        look: Asks it; what it told, for `--json`.
+        look: Asks it, and returns the answer for `--json`.
         lines: The same for people; it may remember earlier looks.
         gpus: The part of the answer that lists GPUs.
         none: What to say where it lists none.
@@ -204,8 +204,8 @@ def gpus(given: argparse.Namespace) -> int:
         every_s = max(_EVERY_ON_CLUSTER_S, host.poll_floor_s)
         view = GpuView(ask_cluster, cluster_tables, "nodes", "no node has a gres named gpu", every_s)
     else:
-        none = "nvidia-smi is not there, or lists none"
-        view = GpuView(ask_machine, MachineTables(time.monotonic).of, "cards", none, _EVERY_S)
+        none = "nvidia-smi is missing, or lists none"
+        view = GpuView(ask_machine, MachineTables(time.monotonic).of, "gpus", none, _EVERY_S)
     return _watch(session, view, given.json) if given.watch else _once(session, view, given.json)
 
 

@@ -29,7 +29,7 @@ def hosts(given: argparse.Namespace) -> int:
     rows = [("*" if each["default"] else "", each["name"], each["address"] or "this machine", each["scheduler"],
              each["environment"] or "-", each["root"], _short(each["source"])) for each in found]  # fmt: skip
     print(screen.table(_HEAD, rows))
-    console.tell(f"a call that names no host uses {chosen.name}: {because}" if chosen else because)
+    console.tell(f"a call without a host uses {chosen.name}: {because}" if chosen else because)
     return 0
 
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import console, history
 from clusterfn.calls.attach import JobInfo
-from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen, target
 from clusterfn.cli.complaint import describe_error
 from clusterfn.cli.selection import ask_each, list_on, narrowed
@@ -93,14 +93,14 @@ def _say_what_is_not_shown(
     if not found:
         console.tell(f"no jobs on {', '.join(hosts)}")
     elif not shown:
-        console.tell(f"none of {len(found)} jobs on {', '.join(hosts)} fits -n, --state and --since")
+        console.tell(f"none of {len(found)} jobs on {', '.join(hosts)} matches -n, --state and --since")
     others = [name for name in history.hosts(known.path) if name in known.hosts and name not in hosts]
     if others and not given.hosts:
         console.tell(f"other hosts with jobs: {', '.join(others)} (clusterfn jobs --all-hosts)")
 
 
 def shortest(ids: Sequence[str]) -> int:
-    """Count the digits that tell these ids apart; at least as many as every command wants.
+    """Count the digits that distinguish these ids; at least as many as every command wants.
 
     Example:
         >>> shortest(["7f3a11", "7f3a22", "90aa33"])

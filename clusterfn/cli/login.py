@@ -34,8 +34,8 @@ def login(given: argparse.Namespace) -> int:
     if given.json:
         print(screen.as_json({**_facts(made), "new": new}))
         return 0
-    state = "logged in" if new else "is held already"
-    print(f"{host.name}: {state} as {made.place}, for all your programs here until it was not used for "
+    state = "logged in" if new else "already logged in"
+    print(f"{host.name}: {state} as {made.place}, for all your programs on this machine, until it is unused for "
           f"{screen.age(made.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
     return 0
 
@@ -48,9 +48,9 @@ def logout(given: argparse.Namespace) -> int:
         print(screen.as_json({"host": host.name, "ended": ended}))
         return 0 if ended else 1
     if ended:
-        print(f"{host.name}: logged out; jobs there keep running")
+        print(f"{host.name}: logged out; jobs on the host keep running")
         return 0
-    print(f"clusterfn: no connection to {host.name} is held", file=sys.stderr)
+    print(f"clusterfn: no shared connection to {host.name}", file=sys.stderr)
     return 1
 
 
@@ -69,12 +69,12 @@ def _list(as_json: bool) -> int:
         ]
         print(screen.table(_HEAD, rows))
     else:
-        print("clusterfn: no connection is held", file=sys.stderr)
+        print("clusterfn: no shared connections", file=sys.stderr)
     return 0
 
 
 def trust(given: argparse.Namespace) -> int:
-    """Trust each host on the way; return 1 if one was not to be trusted."""
+    """Trust each host on the way; return 1 if one is not trusted."""
     _, host, _ = target.host(given.host, "trust")
     if not host.address:
         raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
@@ -135,10 +135,10 @@ def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str
         return _named(host, met, fingerprints)
     if not sys.stdin.isatty():
         raise ConfigError(
-            "There is no terminal to ask on whether these are the right keys",
+            "There is no terminal on which to ask whether these are the right keys",
             host=host.name,
             evidence=[str(key) for key in met.shown],
-            hint=f"{command} --fingerprint SHA256:… with the fingerprint that the administrator says",
+            hint=f"{command} --fingerprint SHA256:… with the fingerprint that the administrator gives you",
         )
     question = "Do these match the administrator's fingerprints? [y/N, or paste one] "
     while True:
@@ -165,6 +165,6 @@ def _named(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequence[S
             f"{met.settings.place} shows no key with that fingerprint",
             host=host.name,
             evidence=[*(f"wanted: {each}" for each in sorted(wanted)), *(f"shown:  {key}" for key in met.shown)],
-            hint="ask its administrator again; somebody may be listening in between",
+            hint="ask its administrator again; someone may be intercepting the connection",
         )
     return chosen

@@ -12,13 +12,15 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Union
 
+from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.calls import console, job_display
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import PENDING, RUNNING, SHORT, Job
+from clusterfn.calls.job import Job
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import describe_error
+from clusterfn.cli.map_values import values_of_map
 from clusterfn.cli.run import written
 from clusterfn.cli.selection import Selection, select, select_one
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -63,7 +65,7 @@ def print_each(
     selection: Selection, as_json: bool, show: Callable[[AnyJob], None], tell: Callable[[AnyJob], Any],
     *, live: bool = False,
 ) -> int:  # fmt: skip
-    """Show each job, or print what to tell about it as JSON; one that fails does not hide the others.
+    """Show each job, or print it as JSON; one that fails does not hide the others.
 
     Raises:
         Exception: The failure of the one job that was asked for.
@@ -135,26 +137,32 @@ def _follow(job: Job[Any], stream: str) -> None:
 
 
 def result(given: argparse.Namespace) -> int:
-    """Print the values of jobs, as repr or as JSON; wait for them."""
+    """Print the values of jobs, as repr or as JSON; wait for them. Return 1 if an item of a map has none."""
     _modules_of_this_folder()
     selection = select(given, "result")
+    incomplete: list[str] = []
 
     def value(job: AnyJob) -> Any:
         if not has_ended(job):
             console.tell(f"{job.id} {job.name} on {job.host} is {job.status}; waiting for it")
-        return job.results() if isinstance(job, JobGroup) else job.result()
+        if not isinstance(job, JobGroup):
+            return job.result()
+        values = values_of_map(job, given.json)
+        incomplete.extend([job.id] if job.failed else [])
+        return values
 
     if given.json and selection.single:
         job_id, host = selection.jobs[0]
         print(written(value(find(job_id, host)), True))
-        return 0
+        return 1 if incomplete else 0
 
     def tell(job: AnyJob) -> dict[str, Any]:
         returned = value(job)
         written(returned, True)  # rejects what JSON cannot say, for this job alone
         return {**facts_of(job), "value": returned}
 
-    return print_each(selection, given.json, lambda job: print(written(value(job), False)), tell)
+    code = print_each(selection, given.json, lambda job: print(written(value(job), False)), tell)
+    return 1 if incomplete else code
 
 
 def attach(given: argparse.Namespace) -> int:
@@ -163,12 +171,12 @@ def attach(given: argparse.Namespace) -> int:
     job_id, host = select_one(given, "attach")
     job = find(job_id, host, live=True)
     if isinstance(job, JobGroup):
-        job.results()
+        values_of_map(job, False)
     else:
         job_display.result(job, f"{job.name} on {job.host}")
     how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
     console.tell(f"{job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value")
-    return 0
+    return 1 if isinstance(job, JobGroup) and job.failed else 0
 
 
 def stack(given: argparse.Namespace) -> int:
@@ -190,7 +198,7 @@ def _stacks_of_items(group: JobGroup[Any, Any], as_json: bool) -> int:
     group.wait(_MOMENT_S)
     running = [index for index, state in enumerate(group.states) if state == RUNNING]
     if not running:
-        console.tell(f"no item of {group.id} runs: it is {group.status}")
+        console.tell(f"no item of {group.id} is running: it is {group.status}")
     told = []
     for index in running:
         try:

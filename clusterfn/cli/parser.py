@@ -22,7 +22,7 @@ HOST is always a plain word: the name of a host in clusterfn.yml, or "local".
 `clusterfn COMMAND --help` shows examples.
 
 exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C)
-variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_QUIET=1, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
+variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_LOCAL=1, CLUSTERFN_QUIET=1, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
 """
 _ARGUMENTS = (
     "of a function: Python literals or plain words, name=value for keywords; -- before a word that begins with -. "
@@ -32,7 +32,7 @@ _FILE_AND_HOST = "a file such as environment.yml (the host's, else ./environment
 _HOST = "its name in clusterfn.yml (the one that a call would use)"
 _ENVIRONMENT_ID = "an environment's id, or its first digits, or the file it was made from; and the name of a host"
 _FOR_GPUS = "choose the build of PyTorch as for a job with N GPUs"
-_JOB = "a job's id, its first four digits or more, or its name; a HOST beside it says where, if clusterfn cannot know"
+_JOB = "a job's id, its first four digits or more, or its name; add a HOST if clusterfn cannot tell where it is"
 
 
 def make_parser() -> Parser:
@@ -45,7 +45,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"clusterfn {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of clusterfn itself")
-    parser.set_defaults(run=_help(parser))
+    parser.set_defaults(run=_help(parser), parser=parser)
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=CommandParser)
     _add_init(commands)
     _add_hosts(commands)
@@ -55,6 +55,7 @@ def make_parser() -> Parser:
     _add_env(commands, _help(parser))
     _add_settings(commands)
     _add_kernel(commands, _help(parser))
+    _add_jupyter(commands)
     parser.commands = tuple(commands.choices)
     return parser
 
@@ -82,7 +83,7 @@ def _command(path: str) -> Command:
 
 def _add_init(commands: Any) -> None:
     command = _add(
-        commands, "init", "init.init", "set a host up: key, login, clusterfn.yml, and a first script that runs"
+        commands, "init", "init.init", "set up a host: key, login, clusterfn.yml, and a first script that runs"
     )
     about = "user@name, user@name:port, or an alias of ~/.ssh/config"
     command.add_argument("address", metavar="ADDRESS", nargs="?", help=about)
@@ -90,7 +91,7 @@ def _add_init(commands: Any) -> None:
     answers.add_argument("--name", metavar="NAME", help="what to call it in clusterfn.yml")
     about = "trust the key that has this fingerprint"
     answers.add_argument("--fingerprint", metavar="SHA256:...", action="append", default=[], help=about)
-    about = "forget another key of the host that was remembered before"
+    about = "replace a different key of the host in known_hosts"
     answers.add_argument("--replace", action="store_true", help=about)
     answers.add_argument("--no-key", action="store_true", help="create no SSH key, and copy none to the host")
     answers.add_argument(
@@ -100,17 +101,17 @@ def _add_init(commands: Any) -> None:
     )
     answers.add_argument("--root", metavar="FOLDER", help="the host's folder for jobs, results and your code")
     answers.add_argument("--environment", metavar="WHICH", help="the Python that runs your functions")
-    about = "of SLURM, for jobs without GPUs; a queue of Grid Engine"
+    about = "the partition of SLURM, or the queue of Grid Engine, for jobs without GPUs"
     answers.add_argument("--partition", metavar="NAME", help=about)
-    about = "of SLURM, for jobs with GPUs; a queue of Grid Engine"
+    about = "the partition of SLURM, or the queue of Grid Engine, for jobs with GPUs"
     answers.add_argument("--gpu-partition", metavar="NAME", help=about)
-    answers.add_argument("--account", metavar="NAME", help="of SLURM: the account to charge")
+    answers.add_argument("--account", metavar="NAME", help="the SLURM account to charge")
     answers.add_argument("--yes", action="store_true", help="accept all defaults; host keys are still confirmed")
 
 
 def _add_hosts(commands: Any) -> None:
     _add(commands, "demo", "run.demo", "run eight short calls on this machine; needs no server and leaves nothing")
-    command = _add(commands, "check", "check.check", "test a host step by step, and say how to fix what fails")
+    command = _add(commands, "check", "check.check", "test a host step by step, and show how to fix what fails")
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--environment", metavar="WHICH", help="the environment to look for (the host's)")
     command.add_argument("--no-job", action="store_true", help="run no function on the host")
@@ -121,15 +122,15 @@ def _add_hosts(commands: Any) -> None:
     _add_json(command, "one object when all steps have ended")
     command = _add(commands, "clean", "clean.clean", "remove old jobs, and files that were sent for them, from a host")
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
-    about = "what ended, or was last used, longer ago than this, such as 1d (the host's keep:)"
+    about = "jobs that ended, and files last used, longer ago than this, such as 1d (the host's keep:)"
     command.add_argument("--older", metavar="DURATION", help=about)
     command.add_argument("--local", action="store_true", help="clean the cache of this machine: solver and packages")
-    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
+    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would be removed")
     _add_json(command, "one object, sizes in bytes")
     command = _add(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one")
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--watch", action="store_true", help="repeat every 2 seconds (10 with SLURM), until Ctrl-C")
-    _add_json(command, "one object for each look")
+    _add_json(command, "one object for each refresh")
 
 
 def _add_logins(commands: Any) -> None:
@@ -137,7 +138,7 @@ def _add_logins(commands: Any) -> None:
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
     about = "trust the key that has this fingerprint, and do not ask"
     command.add_argument("--fingerprint", metavar="SHA256:...", action="append", default=[], help=about)
-    command.add_argument("--replace", action="store_true", help="forget another key that was remembered before")
+    command.add_argument("--replace", action="store_true", help="replace a different key in known_hosts")
     command = _add(commands, "login", "login.login", "log in once, and share the connection with all your programs")
     about = "its name in clusterfn.yml; without it, list the shared connections"
     command.add_argument("host", metavar="HOST", nargs="?", help=about)
@@ -152,7 +153,7 @@ def _add_calls(commands: Any) -> None:
     _add_call(command)
     about = "send the call, print its id, and do not wait"
     command.add_argument("--detach", action="store_true", help=about)
-    about = "fetch files that match, such as '*.pt', into this folder at the end; may be given again"
+    about = "fetch files that match, such as '*.pt', into this folder at the end; can be repeated"
     command.add_argument("--outputs", metavar="PATTERN", action="append", default=[], help=about)
     _add_json(command, "the value as JSON; what the function prints goes to stderr")
     command = _add(commands, "script", "run.script", "show what run would send and start; sends nothing")
@@ -196,7 +197,7 @@ def _add_jobs(commands: Any) -> None:
     command = _add_job(commands, "result", "output.result", "wait for jobs and print their values", several=True)
     _add_json(command, "the value as JSON; for several jobs an array of objects")
     _add_job(commands, "attach", "output.attach", "show the output of a job from its start, and follow it to the end")
-    command = _add_job(commands, "stack", "output.stack", "show where a running job is: the stack of every thread")
+    command = _add_job(commands, "stack", "output.stack", "show the stack of every thread of a running job")
     _add_json(command, "one object")
     command = _add_job(
         commands, "cancel", "cancel.cancel", "withdraw waiting jobs, and end running ones with all their processes",
@@ -206,7 +207,7 @@ def _add_jobs(commands: Any) -> None:
     command = _add_job(
         commands, "pull", "pull.pull", "fetch the files that jobs have left on their hosts", several=True
     )
-    about = "files to fetch, such as '*.pt'; may be given again (the outputs= of the job, else all)"
+    about = "files to fetch, such as '*.pt'; can be repeated (the outputs= of the job, else all)"
     command.add_argument("--only", metavar="PATTERN", action="append", default=[], help=about)
     about = "where to put them (the working directory); several jobs get a folder each"
     command.add_argument("--to", metavar="FOLDER", default=".", help=about)
@@ -215,10 +216,10 @@ def _add_jobs(commands: Any) -> None:
     command = _add(commands, "shell", "shell.shell", about)
     command.usage, command.mixes = "%(prog)s [options] [ID] [HOST]", True
     command.add_argument("words", metavar="ID", nargs="*", default=[], help=f"a HOST alone, or {_JOB}")
-    command.add_argument("--environment", metavar="WHICH", help="another environment than the host's")
+    command.add_argument("--environment", metavar="WHICH", help="an environment other than the host's")
     about = "remove ended jobs from their hosts, with all their files; cancel a running job first"
     command = _add_job(commands, "rm", "remove.remove", about, several=True)
-    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
+    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would be removed")
     _add_json(command, "one object, sizes in bytes")
 
 
@@ -228,6 +229,7 @@ def _add_settings(commands: Any) -> None:
     about = "show each setting of a host, and the line of the file that it comes from"
     command = _add(commands, "config", "config.config", about)
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
+    command.add_argument("--schema", action="store_true", help="print the JSON Schema of clusterfn.yml, for editors")
     _add_json(command, "one array of objects")
     about = "print what a shell needs to complete commands, hosts and job ids"
     command = _add(commands, "completion", "completion.completion", about)
@@ -262,11 +264,11 @@ def _add_env_making(commands: Any) -> None:
 
 
 def _add_env_looking(commands: Any) -> None:
-    about = "list the environments on a host, the one used last first"
+    about = "list the environments on a host, most recently used first"
     command = _add(commands, "list", "env.manage.list_environments", about)
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     _add_json(command, "one array, times in seconds since 1970")
-    command = _add_for_id(commands, "show", "env.manage.show_environment", "show all about an environment")
+    command = _add_for_id(commands, "show", "env.manage.show_environment", "show everything about an environment")
     _add_json(command, "one object")
     about = "restore missing files, and import its packages"
     command = _add_for_id(commands, "verify", "env.manage.verify_environment", about)
@@ -277,11 +279,11 @@ def _add_env_looking(commands: Any) -> None:
 def _add_env_removing(commands: Any) -> None:
     about = "remove an environment that no job uses"
     _add_json(_add_for_id(commands, "remove", "env.manage.remove_environment", about), "one object")
-    command = _add(commands, "gc", "env.manage.remove_unused", "remove environments that were not used for long")
+    command = _add(commands, "gc", "env.manage.remove_unused", "remove environments not used for a long time")
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--days", metavar="N", type=float, default=30.0, help="not used for N days (30)")
-    command.add_argument("--keep", metavar="N", type=int, default=5, help="keep the N used last (5)")
-    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
+    command.add_argument("--keep", metavar="N", type=int, default=5, help="keep the N most recently used (5)")
+    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would be removed")
     _add_json(command, "one object, sizes in bytes")
 
 
@@ -295,24 +297,33 @@ def _add_kernel(commands: Any, usage: Command) -> None:
     _add_kernel_options(command)
     about = "list the kernels that clusterfn has added, and say which cannot start"
     _add_json(_add(words, "list", "kernel.list_kernels", about), "one array")
-    command = _add(words, "remove", "kernel.remove", "remove a kernel from the list; kernels that run keep running")
+    command = _add(words, "remove", "kernel.remove", "remove a kernel from the list; running kernels keep running")
     command.add_argument("name", metavar="NAME", help="its name, or what Jupyter and VS Code show")
-    command = _add(words, "run", "kernel.run", "be a kernel: Jupyter starts this command, not you")
+    command = _add(words, "run", "kernel.run", "run as a kernel; Jupyter starts this command, not you")
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
     _add_kernel_options(command)
     command.add_argument("connection_file", metavar="CONNECTION_FILE", help="the file that Jupyter has written")
 
 
-def _add_kernel_options(command: argparse.ArgumentParser) -> None:
+def _add_jupyter(commands: Any) -> None:
+    command = _add(commands, "jupyter", "kernel.jupyter", "run JupyterLab on a host, and open it in your browser")
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
+    command.add_argument("--port", metavar="N", type=int, default=0, help="local port for the browser (any free one)")
+    about = "print the address only"
+    command.add_argument("--no-browser", dest="browser", action="store_false", help=about)
+    _add_kernel_options(command, "JupyterLab", "jupyterlab")
+
+
+def _add_kernel_options(command: argparse.ArgumentParser, what: str = "the kernel", program: str = "ipykernel") -> None:
     command.add_argument("--cores", metavar="N", type=int)
     command.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
-    command.add_argument("--gpus", metavar="N", type=int, help="GPUs that the kernel holds until it ends")
+    command.add_argument("--gpus", metavar="N", type=int, help=f"GPUs that {what} holds until it ends")
     command.add_argument("--gpu-memory", metavar="AMOUNT", help="of each GPU, such as 24GB")
     command.add_argument("--gpu-type", metavar="NAME", help="of each GPU, such as a6000")
-    command.add_argument("--time", metavar="DURATION", help="end the kernel after this, such as 8h")
-    about = "such as environment.yml or conda:ml; it must have ipykernel (the host's)"
+    command.add_argument("--time", metavar="DURATION", help=f"end {what} after this, such as 8h")
+    about = f"such as environment.yml or conda:ml; it must have {program} (the host's)"
     command.add_argument("--environment", metavar="WHICH", help=about)
-    command.add_argument("--idle", metavar="DURATION", help="end the kernel when no cell has run for this long (2h)")
+    command.add_argument("--idle", metavar="DURATION", help=f"end {what} when no cell has run for this long (2h)")
     command.add_argument("--cwd", metavar="FOLDER", help="folder on the host in which cells run (~)")
 
 
@@ -361,5 +372,5 @@ def _add(commands: Any, name: str, run: str | Command, about: str, aliases: Sequ
     if lines:
         command.epilog = "\n".join(["examples:", *(f"  clusterfn {line}" for line in lines)])
     command.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    command.set_defaults(run=_command(run) if isinstance(run, str) else run)
+    command.set_defaults(run=_command(run) if isinstance(run, str) else run, parser=command)
     return command

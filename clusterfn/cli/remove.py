@@ -66,7 +66,7 @@ def _ask(session: HostState, ids: Sequence[str], *, dry: bool) -> dict[str, Any]
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
             f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=said,
-            hint=f"look at {session.root}/jobs on the host: is its file system there, and may you write to it?",
+            hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
     return dict(json.loads(answer.out))
 

@@ -90,7 +90,7 @@ def demo(given: argparse.Namespace) -> int:
         env.update(CLUSTERFN_CONFIG=str(config), XDG_STATE_HOME=str(folder / "state"), PYTHONUNBUFFERED="1")
         return subprocess.run([sys.executable, "demo.py"], cwd=folder, env=env, timeout=_DEMO_PATIENCE_S).returncode
     except subprocess.TimeoutExpired:
-        print(f"clusterfn: the demo was ended after {_DEMO_PATIENCE_S:.0f} s", file=sys.stderr)
+        print(f"clusterfn: the demo was stopped after {_DEMO_PATIENCE_S:.0f} s", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -28,7 +28,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Words in their own letters; of JSON's strings only what a terminal obeys has to be escaped besides."""
+    """Words in their own letters; in JSON's strings, only what a terminal obeys must also be escaped."""
     return _OBEYED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 

@@ -105,7 +105,7 @@ def _existing(target: str) -> Path:
     if not path.is_file():
         others = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
         near = did_you_mean(path.name, others)
-        raise ConfigError(f"there is no file {target}{near}", hint=f"the path is taken from {Path.cwd()}")
+        raise ConfigError(f"there is no file {target}{near}", hint=f"the path is relative to {Path.cwd()}")
     return path.resolve()
 
 
@@ -170,7 +170,7 @@ def _refuse_large(root: Path, members: Sequence[Path]) -> None:
     if total > _MOST_BYTES:
         largest = sorted(sizes, key=lambda name: sizes[name], reverse=True)[:_LARGEST]
         raise ConfigError(
-            f"the project {root} has {screen.size(total)}, more than {screen.size(_MOST_BYTES)}",
+            f"the project {root} is {screen.size(total)}, more than {screen.size(_MOST_BYTES)}",
             evidence=[f"{screen.size(sizes[name])}  {name}" for name in largest],
             hint="list large files in .gitignore, and keep data on the host: pass its path to the script",
         )

@@ -11,10 +11,10 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
+from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RAISED, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.attach import JobInfo
 from clusterfn.calls.attach import jobs as list_jobs
-from clusterfn.calls.job import CANCELLED, DIED, PENDING, RAISED, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
 from clusterfn.cli import target
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
@@ -119,7 +119,7 @@ def wanted_states(text: str | None) -> Collection[str]:
         states = known.get(word.strip().lower())
         if states is None:
             near = did_you_mean(word.strip().lower(), known)
-            raise ConfigError(f"--state knows no {word.strip()!r}{near}", hint=f"the states are {', '.join(known)}")
+            raise ConfigError(f"--state has no value {word.strip()!r}{near}", hint=f"the states are {', '.join(known)}")
         wanted += states
     return wanted or STATES
 
@@ -139,7 +139,8 @@ def sent_since(text: str | None) -> float:
     try:
         return time.time() - parse_time(text, "--since")
     except ConfigError as error:
-        raise ConfigError(f"--since {text} is no duration and no date", hint="such as 2h, 7d or 2026-03-31") from error
+        message = f"--since {text} is neither a duration nor a date"
+        raise ConfigError(message, hint="such as 2h, 7d or 2026-03-31") from error
 
 
 def list_on(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, ClusterfnError]]:

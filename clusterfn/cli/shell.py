@@ -1,4 +1,4 @@
-"""`clusterfn shell`: a shell on a host in the environment of its jobs, or beside a job."""
+"""`clusterfn shell`: a shell on a host in the environment of its jobs, or next to a running job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import environment_upload
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import PENDING
 from clusterfn.cli import target
 from clusterfn.cli.env.build import BuildDisplay
 from clusterfn.cli.env.manage import say
@@ -23,6 +23,7 @@ from clusterfn.cli.output import has_ended
 from clusterfn.cli.selection import select_one
 from clusterfn.config import config_file
 from clusterfn.errors import ConfigError
+from clusterfn.hosts import remote_files
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.hosts.transports import openssh, shared_login
@@ -36,6 +37,7 @@ def shell(given: argparse.Namespace) -> int:
     """Open the shell; its exit status becomes ours."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal", hint="clusterfn run and clusterfn pull work without one")
+    join: Sequence[str] = ()
     names_host = not given.words or (len(given.words) == 1 and given.words[0] in config_file.load().hosts)
     if names_host:
         _, host, _ = target.host(next(iter(given.words), None), "shell")
@@ -44,12 +46,12 @@ def shell(given: argparse.Namespace) -> int:
     elif given.environment:
         raise ConfigError("a job has its own environment", hint="leave out --environment, or name a HOST alone")
     else:
-        session, folder = _started_job(given)
+        session, folder, join = _started_job(given)
         words = [folder, ""]
     for reply in session.lay_out_bridge():
         reply.result(_TIMEOUT_S)
     supervise = posixpath.join(session.bridge, layout.SUPERVISE)
-    argv = [session.connection.facts.python, "-I", "-S", supervise, "shell", *words]
+    argv = [*join, session.connection.facts.python, "-I", "-S", supervise, "shell", *words]
     return subprocess.call(terminal_command(session, argv))
 
 
@@ -67,11 +69,11 @@ def _environment_of(session: HostState, which: str | None) -> str:
     return json.dumps(facts)
 
 
-def _started_job(given: argparse.Namespace) -> tuple[HostState, str]:
-    """Return the host and the folder of a job beside which a shell is possible.
+def _started_job(given: argparse.Namespace) -> tuple[HostState, str, Sequence[str]]:
+    """Return the host and the folder of a job next to which a shell can run, and the command that leads to its node.
 
     Raises:
-        ConfigError: It is a group, has not started, or runs on a compute node.
+        ConfigError: It is a group, has not started, or runs on a node into which its scheduler starts no shell.
     """
     job_id, host = select_one(given, "shell")
     job = find(job_id, host)
@@ -81,12 +83,16 @@ def _started_job(given: argparse.Namespace) -> tuple[HostState, str]:
     if not ended and job.state == PENDING:
         raise ConfigError(f"job {job.id} has not started: it is {job.status}", hint="wait until it runs")
     session, folder = find_job(job_id, host)
-    if session.scheduler.has_nodes and not ended:
+    if ended or not session.scheduler.has_nodes:
+        return session, folder, ()
+    (claim,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.CLAIM)])
+    join = session.scheduler.join_command((claim or b"").decode("ascii", "replace").strip())
+    if not join:
         raise ConfigError(
-            f"job {job.id} runs on a compute node, and a shell is possible on {session.host.name} itself only",
+            f"job {job.id} runs on a compute node, and {session.scheduler.title} starts no shell beside it",
             hint=f"clusterfn stack {job.id[:4]} shows where the job is; clusterfn shell {session.host.name}",
         )
-    return session, folder
+    return session, folder, (*join, "--pty")
 
 
 def terminal_command(session: HostState, argv: Sequence[str]) -> list[str]:
@@ -98,7 +104,7 @@ def terminal_command(session: HostState, argv: Sequence[str]) -> list[str]:
     if not session.host.address:
         return list(argv)
     if not shutil.which("ssh"):
-        raise ConfigError("shell needs an ssh, and there is none here", hint="install OpenSSH's client")
+        raise ConfigError("shell needs the ssh program, and this machine has none", hint="install OpenSSH's client")
     settings = resolve(session.host)
     held = shared_login.find_held(settings) if shared_login.can_hold(session.host) else None
     shared = ["-oControlMaster=no", f"-oControlPath={held.address}"] if held else []

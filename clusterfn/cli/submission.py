@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import console
-from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen
-from clusterfn.errors import HostError, SubmitError
+from clusterfn.errors import HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush
 
 _LOOK_S = 0.05
@@ -29,7 +29,7 @@ def start_detached(
     job = called.submit(*args, **kwargs)
     while exit_flush.unanswered and not job.done():  # until the host has it, files included
         time.sleep(_LOOK_S)
-    if job.done() and isinstance(error := job.exception(), (HostError, SubmitError)):
+    if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable)):
         raise error
     console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
     print(screen.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)

@@ -1,6 +1,6 @@
 """Parse what a command is about: a host, and `file.py::function ARGS` as a function and its arguments.
 
-The file is imported under its own name, as `import` from its folder would do: what it defines travels by name, and its
+The file is imported under its own name, as `import` from its folder would do. What it defines is sent by name, and its
 `if __name__ == "__main__"` part does not run.
 """
 
@@ -23,13 +23,14 @@ from clusterfn.api import decorator
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.cli.complaint import FileFailed
 from clusterfn.config import config_file
+from clusterfn.config.options import HOST_VARIABLE
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _DECORATOR = (decorator.__file__, public_api.__file__)
 _DECORATING = ("cluster", "decorate", "with_options", "on")
-_UNGUARDED = 'The file itself makes this call when it is imported; put the call below: if __name__ == "__main__":'
+_UNGUARDED = 'The file itself makes this call when it is imported; put the call under: if __name__ == "__main__":'
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -43,7 +44,7 @@ def host(name: str | None, command: str) -> tuple[config_file.Config, Host, str]
     try:
         return (known, *known.resolve(name))
     except ConfigError as error:
-        if name is None and len(known.named) > 1 and not os.environ.get(config_file.HOST_VARIABLE):
+        if name is None and len(known.named) > 1 and not os.environ.get(HOST_VARIABLE):
             first = known.named[0]
             error.hint = f"clusterfn {command} {first}; or add `default_host: {first}` to {known.path}"
         raise
@@ -60,7 +61,7 @@ def split_hosts(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def one_and_host(words: Sequence[str], what: str, command: str) -> tuple[str, str | None]:
-    """Return the one word that is no host, and the host beside it, if there is one.
+    """Return the one word that is not a host, and the host that is given with it, if any.
 
     Raises:
         ConfigError: There are more words.
@@ -93,7 +94,7 @@ def function(text: str) -> Callable[..., Any]:
     if not path.is_file():
         others = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
         near = did_you_mean(path.name, others)
-        raise ConfigError(f"there is no file {file}{near}", hint=f"the path is taken from {Path.cwd()}")
+        raise ConfigError(f"there is no file {file}{near}", hint=f"the path is relative to {Path.cwd()}")
     config_file.running(path)
     return _member(imported(path), name, file)
 
@@ -112,7 +113,7 @@ def imported(path: Path) -> ModuleType:
     """Import a file under the name by which its own folder (or package) would import it."""
     root, name = _place(path.resolve())
     if name == "clusterfn" or name in sys.modules:
-        raise ConfigError(f"{path} has the name of a module that is already in use here", hint="rename the file")
+        raise ConfigError(f"{path} has the name of a module that is already imported", hint="rename the file")
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     if "." in name:

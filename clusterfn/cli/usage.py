@@ -1,30 +1,13 @@
-"""An ArgumentParser that shows examples, splits off a script's own arguments, and says which word you perhaps meant."""
+"""An ArgumentParser whose errors are exceptions, and which splits off a host and the own arguments of a script."""
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from clusterfn.config.options import ALIASES
-from clusterfn.errors import did_you_mean
+from clusterfn.cli.suggestion import RUN_FILES, suggest_words
 
-# What others call a command, and what it is called here.
-_OTHER_WORDS = {
-    "list": "jobs", "ls": "jobs", "status": "jobs", "ps": "jobs", "queue": "jobs", "squeue": "jobs",
-    "kill": "cancel", "delete": "rm", "remove": "rm", "scancel": "cancel", "download": "pull", "fetch": "pull",
-    "log": "logs", "cat": "logs", "tail": "logs", "get": "result", "wait": "result", "follow": "attach",
-    "cards": "gpus", "gpu": "gpus", "nvidia-smi": "gpus", "sinfo": "gpus", "ssh": "shell", "settings": "config",
-    "submit": "run", "exec": "run", "call": "run", "test": "check", "doctor": "check", "help": "--help",
-    "version": "--version", "sweep": "clusterfn.sweep(…) in Python", "map": "f.map(…) in Python",
-}  # fmt: skip
-_UNKNOWN = "unrecognized arguments: "
-_OPTION = re.compile(r"--?([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
-_CHOICE = re.compile(r"invalid choice: '([^']*)'")
-OF_A_CALL = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment")
-_RUNS_FILES = ("run", "script")
-_TAKE_IDS = ("logs", "result", "attach", "stack", "cancel", "stop", "rm", "pull", "shell")
 _WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help", "--")
 
 
@@ -33,6 +16,7 @@ class WrongUsage(Exception):
 
     def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
         super().__init__(f"{parser.prog}: error: {message}")
+        self.parser = parser
         self.usage = parser.format_usage()
         self.message = message
 
@@ -65,69 +49,34 @@ class Parser(CommandParser):
     """The parser of the whole command line."""
 
     commands: tuple[str, ...] = ()
-    typed: tuple[str, ...] = ()
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the words as a command; keep them, for a complaint about one of them.
+        """Parse the words as a command.
 
         Raises:
-            WrongUsage: They are none.
+            WrongUsage: They are none; it names the command, option or value that was perhaps meant.
         """
-        self.typed = tuple(argv)
-        words, host, script_words = _split_call(self.typed)
-        return self.parse_args(words, argparse.Namespace(host=host, script_words=script_words))
-
-    def error(self, message: str) -> NoReturn:
-        """Raise `WrongUsage`, with the command or option that was perhaps meant."""
-        wrong = _CHOICE.search(message)
-        if wrong and self.commands:
-            other = _OTHER_WORDS.get(wrong[1].lower())
-            near = f"; did you mean {other}?" if other else did_you_mean(wrong[1], self.commands)
-            message = f"there is no command {wrong[1]!r}{near}"
-        elif message.startswith(_UNKNOWN):
-            message += self._as_written(message[len(_UNKNOWN) :].split(" ")[0])
-        super().error(message)
-
-    def _as_written(self, word: str) -> str:
-        if word.startswith("-p") and "init" in self.typed:
-            return "; a port is written user@name:22028"
-        match = _OPTION.fullmatch(word)
-        if match is None or word not in self.typed:
-            return ""
-        if match[1] == "host":
-            return f"; write the host without --host: {self._with_host(self._value(word, match, 'HOST'))}"
-        return self._as_an_argument(word, match) if {*_RUNS_FILES} & {*self.typed} else ""
-
-    def _with_host(self, host: str) -> str:
-        """Return the command with its host in the place that every command takes, and the words that follow."""
-        command = " ".join(self.typed[:2] if self.typed[0] == "env" else self.typed[:1])
-        rest = " FILE.py::FUNCTION" if self.typed[0] in _RUNS_FILES else " ID" if self.typed[0] in _TAKE_IDS else ""
-        return f"clusterfn {command} {host}{rest}"
-
-    def _as_an_argument(self, word: str, match: re.Match[str]) -> str:
-        """`--x 12` after `run FILE.py::f` was meant for the function, or is another's word for an option of ours."""
-        name = match[1].replace("-", "_")
-        written = f"n argument of the function is written {name}={self._value(word, match, 'VALUE')}"
-        ours = ALIASES.get(name)
-        return f"; did you mean --{ours.replace('_', '-')}? A{written}" if ours in OF_A_CALL else f"; a{written}"
-
-    def _value(self, word: str, match: re.Match[str], unknown: str) -> str:
-        """Return what was given to an option."""
-        after = self.typed[self.typed.index(word) + 1 :]
-        beside = after[0] if after and not after[0].startswith("-") else unknown
-        return beside if match[2] is None else match[2]
+        words, host, script_words = _split_call(argv)
+        given: argparse.Namespace
+        try:
+            given, unknown = self.parse_known_args(words, argparse.Namespace(host=host, script_words=script_words))
+            if unknown:
+                given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            return given
+        except WrongUsage as error:
+            raise WrongUsage(error.parser, suggest_words(error.parser, error.message, argv)) from None
 
 
 def _split_call(words: Sequence[str]) -> tuple[list[str], str | None, list[str] | None]:
     """Take the HOST and a script's own arguments out of `run [options] [HOST] FILE.py ARG…`.
 
-    argparse cannot tell that HOST is left out, and would take the script's options for ours.
+    argparse does not see that HOST is left out, and would take the script's options for ours.
 
     Returns:
         The other words, the host, and what comes after a script; None where words are left out, or name no script.
     """
     place = next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
-    if place == len(words) or words[place] not in _RUNS_FILES:
+    if place == len(words) or words[place] not in RUN_FILES:
         return list(words), None, None
     at = _next_word(words, place + 1)
     host = None

@@ -1,6 +1,6 @@
 """clusterfn.yml: find, read and check it, and resolve which host a call goes to.
 
-    $CLUSTERFN_CONFIG, else clusterfn.yml in the working directory or above it, else beside the running script or above
+    $CLUSTERFN_CONFIG, else clusterfn.yml in the working directory or above it, else next to the running script or above
     it, else in the user's configuration folder
 
 Read at the first call that needs a host, never at decoration and never inside a job (the callers see to that).
@@ -10,25 +10,31 @@ Every error is a ConfigError that names file, line and column.
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from clusterfn.config import hosts as host_keys
-from clusterfn.config import places, yamlfile
+from clusterfn.config import places, quiet, yamlfile
+from clusterfn.config.options import HOST_VARIABLE
 from clusterfn.config.places import FILE
 from clusterfn.config.spec import Host
+from clusterfn.config.units import is_on
 from clusterfn.errors import ConfigError, did_you_mean
 
-HOST_VARIABLE = "CLUSTERFN_HOST"
+LOCAL_VARIABLE = "CLUSTERFN_LOCAL"
 TOP_KEYS = frozenset(["hosts", "default_host", "quiet"])
 LOCAL = Host(name="local", address="", scheduler="local", source="built in", transport="local", environment="current")
 
-running_file: Path | None = None
-quiet = False  # `quiet:` of the file that was loaded last: sentences come from where no configuration is at hand
+IN_PROCESS = "clusterfn.configure()"  # what the places of errors name instead of a file
 
-__all__ = ["LOCAL", "Config", "load", "running"]
+running_file: Path | None = None
+_configured: Config | None = None
+
+__all__ = ["LOCAL", "Config", "configure", "load", "running"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,10 @@ class Config:
     Attributes:
         hosts: By name; `local` is always there.
         default_host: `default_host:`, or None.
-        path: The file, or None where there is none.
+        path: The file, or None where there is none, or `configure` was called.
         named: The hosts of the file itself, in its order.
         quiet: Whether progress is hidden.
+        title: What messages call it: the file's path.
     """
 
     hosts: Mapping[str, Host]
@@ -49,6 +56,7 @@ class Config:
     named: tuple[str, ...] = ()
     default_place: str = field(default="", compare=False)
     quiet: bool = False
+    title: str = ""
 
     def resolve(self, name: str | None) -> tuple[Host, str]:
         """Return the host for a call that says `host=name`, and what decided: a clause for messages.
@@ -62,8 +70,8 @@ class Config:
         """
         chosen, because = self._chosen(name)
         if chosen not in self.hosts:
-            hint = f"the hosts are {', '.join(self.hosts)}; choose one of them or add it to {self.path}"
-            if not self.path:
+            hint = f"the hosts are {', '.join(self.hosts)}; choose one of them or add it to {self.title}"
+            if not self.title:
                 found = f"there is no {FILE} in {Path.cwd()} or above: change to your project's folder"
                 hint = f"{found}, set ${places.VARIABLE}, or add a host with `clusterfn init ADDRESS`"
             near = did_you_mean(chosen, self.hosts)
@@ -71,23 +79,31 @@ class Config:
         return self.hosts[chosen], because
 
     def _chosen(self, name: str | None) -> tuple[str, str]:
+        if runs_locally():
+            return LOCAL.name, f"${LOCAL_VARIABLE} is set"
         variable = os.environ.get(HOST_VARIABLE)
-        if name is not None:
+        if name is not None and name != variable:
             return name, f"host={name!r}"
         if variable:
             return variable, f"${HOST_VARIABLE}={variable}"
         if self.default_host is not None:
             return self.default_host, f"default_host: in {self.default_place}"
         if len(self.named) > 1:
-            hint = f'set host="{self.named[0]}", or add `default_host: {self.named[0]}` to {self.path}'
-            raise ConfigError(f"{self.path} has several hosts and no default_host: {', '.join(self.named)}", hint=hint)
+            hint = f'set host="{self.named[0]}", or add `default_host: {self.named[0]}` to {self.title}'
+            raise ConfigError(f"{self.title} has several hosts and no default_host: {', '.join(self.named)}", hint=hint)
         if self.named:
-            return self.named[0], f"the only host in {self.path}"
-        return LOCAL.name, f"{self.path} defines no host" if self.path else f"there is no {FILE}"
+            return self.named[0], f"the only host in {self.title}"
+        return LOCAL.name, f"{self.title} defines no host" if self.title else f"there is no {FILE}"
+
+
+def runs_locally() -> bool:
+    """Whether $CLUSTERFN_LOCAL sends every call to this machine, for tests."""
+    given = os.environ.get(LOCAL_VARIABLE)
+    return given is not None and is_on(given)
 
 
 def running(script: Path) -> None:
-    """Let `load` look beside this file, as if Python had been started with it: for commands that run a file."""
+    """Let `load` look next to this file, as if Python had been started with it: for commands that run a file."""
     global running_file
     running_file = script
 
@@ -98,11 +114,52 @@ def load(start: Path | None = None) -> Config:
     Raises:
         ConfigError: The file cannot be read, belongs to another user, has a mistake or another name.
     """
-    global quiet
+    if _configured is not None:
+        return _configured
     path = places.given() or places.found(start or Path.cwd(), running_file or places.running_script())
     config = Config({LOCAL.name: LOCAL}) if path is None else read(path)
-    quiet = config.quiet
+    quiet.in_file = config.quiet
     return config
+
+
+def configure(content: Mapping[str, Any] | None) -> None:
+    """Let `load` return this content of a clusterfn.yml from now on; None: the file again.
+
+    Without `hosts`, the other keys change what the file says now.
+
+    Raises:
+        ConfigError: As `parse`; it names the key.
+    """
+    global _configured
+    before, _configured = _configured, None
+    try:
+        made = None if content is None else _made_of(content)
+    except ConfigError:
+        _configured = before
+        raise
+    _configured = made
+    if made is not None:
+        quiet.in_file = made.quiet
+
+
+def _made_of(content: Mapping[str, Any]) -> Config:
+    if "hosts" not in content:
+        config, default = load(), content.get("default_host")
+        if default is not None:
+            if default not in config.hosts:
+                hint = f"the hosts are {', '.join(config.hosts)}; describe others with clusterfn.configure(hosts={{…}})"
+                raise ConfigError(f"there is no host {default!r}{did_you_mean(default, config.hosts)}", hint=hint)
+            config = replace(config, default_host=default, default_place=IN_PROCESS)
+        return replace(config, quiet=bool(content.get("quiet")) or config.quiet)
+    data = json.dumps(content, default=str, ensure_ascii=False).encode("utf-8", "replace")
+    try:
+        config = parse(data, Path.cwd() / IN_PROCESS)
+    except ConfigError as error:  # its line is one of the text that was made here
+        problem = error.message.rpartition(f"{IN_PROCESS}:")[2].partition(": ")[2]
+        raise ConfigError(f"{IN_PROCESS}: {problem}", hint=error.hint) from None
+    hosts = {name: replace(config.hosts[name], source=IN_PROCESS) for name in config.named}
+    place = IN_PROCESS if config.default_place else ""
+    return replace(config, hosts={**config.hosts, **hosts}, path=None, title=IN_PROCESS, default_place=place)
 
 
 def read(path: Path) -> Config:
@@ -140,4 +197,4 @@ def parse(data: bytes, path: Path) -> Config:
         raise default.error(f'there is no host "{default.text}"{near}', f"the hosts are {', '.join(hosts)}")
     place = default.place if default else ""
     silent = "quiet" in keys and keys["quiet"].as_choice(("true", "false")) == "true"
-    return Config(hosts, default.text if default else None, path, tuple(named), place, silent)
+    return Config(hosts, default.text if default else None, path, tuple(named), place, silent, str(path))

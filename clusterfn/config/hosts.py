@@ -1,14 +1,14 @@
 """The keys of one host in clusterfn.yml, each with its check: a tree of `yamlfile.Value` becomes a `Host`.
 
-Nothing is read from the disk or the network here, and no key is accepted that nothing obeys.
+This module reads nothing from the disk or the network, and accepts no key that has no effect.
 docs/reference/configuration.md describes the same keys; a test compares the two.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from clusterfn.config.options import (
     HOST_NAME,
     MODULE,
     VARIABLE,
+    Options,
     is_set_by_clusterfn,
     names_a_file,
     nearly_an_environment,
 )
-from clusterfn.config.schedulers import OPTIONS, SCHEDULER_KEYS, Key, read_gpu_type
+from clusterfn.config.schedulers import OPTIONS, SCHEDULER_KEYS, Choice, Key, read_gpu_type
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
@@ -73,7 +74,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     for word, given in keys.items():
         field, read = KEY_READERS[word]
         facts[field] = read(given)
-    if "defaults" in keys and (below := keys["defaults"].mapping(_DEFAULTS).get("environment")):
+    if "defaults" in keys and (below := keys["defaults"].mapping(DEFAULT_READERS).get("environment")):
         if "environment" in keys:
             line = keys["environment"].line + 1
             raise below.error("the environment is set twice", f"remove it here or in line {line}")
@@ -83,12 +84,34 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     if making.get("purge_days") is not None and making.get("installer", "clusterfn") != "clusterfn":
         raise keys["installer"].error("conda cannot restore single files, as `purge_days:` asks", "remove one of them")
     for found, field in ((facts, "environment"), (facts, "ssh_config"), (making, "table")):
-        path = found.get(field)  # of a file beside this one, wherever the program runs
+        path = found.get(field)  # of a file next to this one, wherever the program runs
         if path and (field != "environment" or names_a_file(path)):
             found[field] = str(folder / Path(path).expanduser())
     _this_machine(keys, facts)
     _of_scheduler(keys, facts)
     return Host(**facts, making=EnvironmentSettings(**making))
+
+
+def for_call(host: Host, options: Options) -> Host:
+    """Return the host as a call with options for its scheduler sees it.
+
+    Raises:
+        ConfigError: The options are for another scheduler, or they and `memory=` both set the memory.
+    """
+    for word in options.scheduler_options:
+        if word != host.scheduler:
+            raise ConfigError(
+                f"{word}= is for hosts with `scheduler: {word}`, and {host.name} has `scheduler: {host.scheduler}`",
+                host=host.name, hint=f"remove {word}=, or choose such a host",
+            )  # fmt: skip
+    given = options.scheduler_options.get(host.scheduler, {})
+    if not given:
+        return host
+    sets_memory, called = SCHEDULER_KEYS[host.scheduler].sets_memory, host.with_scheduler_options(given)
+    if sets_memory({name: value for name, value in given.items() if value is not None}) and options.memory_bytes:
+        problem = f"memory= and {host.scheduler}= both set the memory"
+        raise ConfigError(problem, host=host.name, hint="keep one of them")
+    return replace(called, defaults=replace(host.defaults, memory_bytes=None)) if sets_memory(given) else called
 
 
 def refuse_passwords(value: Value) -> None:
@@ -227,13 +250,15 @@ def _owners(value: Value) -> tuple[str, ...]:
 
 
 def _defaults(value: Value) -> Resources:
-    given = value.mapping(_DEFAULTS, _INSTEAD_OF_DEFAULT)
-    return Resources(**{_DEFAULTS[key][0]: _DEFAULTS[key][1](given[key]) for key in given if key != "environment"})
+    given = value.mapping(DEFAULT_READERS, _INSTEAD_OF_DEFAULT)
+    return Resources(
+        **{DEFAULT_READERS[key][0]: DEFAULT_READERS[key][1](given[key]) for key in given if key != "environment"}
+    )
 
 
 def _limits(value: Value) -> Limits:
-    given = value.mapping(_LIMITS)
-    return Limits(**{_LIMITS[key][0]: _LIMITS[key][1](given[key]) for key in given})
+    given = value.mapping(LIMIT_READERS)
+    return Limits(**{LIMIT_READERS[key][0]: LIMIT_READERS[key][1](given[key]) for key in given})
 
 
 def _modules(value: Value) -> tuple[str, ...]:
@@ -253,12 +278,13 @@ def _env(value: Value) -> dict[str, str]:
     return {name: given.as_written() for name, given in value.mapping().items()}
 
 
-def _choice(*words: str) -> Callable[[Value], str]:
-    return lambda value: value.as_choice(words)
-
-
-def _count(least: int) -> Callable[[Value], int]:
-    return lambda value: value.as_count(least)
+def _secrets(value: Value) -> tuple[str, ...]:
+    """Return names of variables; neither the name nor the line of what may be a secret itself is shown."""
+    names = () if value.kind == "map" else value.as_lines()
+    if not names or not all(VARIABLE.fullmatch(name.removesuffix("*")) for name in names):
+        hint = "write a list, [HF_TOKEN, WANDB_*]; the values stay in your environment"
+        raise value.error("expected names of variables", hint, show=False)
+    return names
 
 
 def _days(value: Value) -> float:
@@ -271,30 +297,41 @@ def _installer(value: Value) -> str:
     return text if text.startswith(("/", "~/")) else value.as_choice(("clusterfn", "conda"))
 
 
+@dataclass(frozen=True)
+class Count:
+    """Read a whole number of at least `least`."""
+
+    least: int
+
+    def __call__(self, value: Value) -> int:
+        return value.as_count(self.least)
+
+
 _OF_MAKING = "making."
 
-_DEFAULTS: dict[str, Key] = {
-    "cores": ("cores", _count(1)),
+# the keys below `defaults:` and `limits:`, read into attributes of Resources and Limits
+DEFAULT_READERS: dict[str, Key] = {
+    "cores": ("cores", Count(1)),
     "memory": ("memory_bytes", Value.as_memory),
-    "gpus": ("gpus", _count(0)),
+    "gpus": ("gpus", Count(0)),
     "gpu_memory": ("gpu_memory_bytes", Value.as_memory),
     "gpu_type": ("gpu_type", read_gpu_type),
     "time": ("time_s", Value.as_time),
     "environment": ("environment", _environment),
 }
 
-_LIMITS: dict[str, Key] = {
-    "gpus": ("gpus", _count(0)),
-    "cores": ("cores", _count(1)),
+LIMIT_READERS: dict[str, Key] = {
+    "gpus": ("gpus", Count(0)),
+    "cores": ("cores", Count(1)),
     "memory": ("memory_bytes", Value.as_memory),
-    "jobs": ("jobs", _count(1)),
+    "jobs": ("jobs", Count(1)),
 }
 
 # key in the file -> attribute of Host, and how it is read
 KEY_READERS: dict[str, Key] = {
     "address": ("address", _address),
-    "scheduler": ("scheduler", _choice(*SCHEDULER_KEYS)),
-    "transport": ("transport", _choice("auto", "paramiko", "openssh", "local")),
+    "scheduler": ("scheduler", Choice(tuple(SCHEDULER_KEYS))),
+    "transport": ("transport", Choice(("auto", "paramiko", "openssh", "local"))),
     "ssh_config": ("ssh_config", Value.as_path),
     "root": ("root", _root),
     "owners": ("owners", _owners),
@@ -305,15 +342,16 @@ KEY_READERS: dict[str, Key] = {
     "modules": ("modules", _modules),
     "prolog": ("prolog", Value.as_lines),
     "env": ("env", _env),
-    "lease": ("lease", _choice("socket", "file")),
+    "secrets": ("secrets", _secrets),
+    "lease": ("lease", Choice(("socket", "file"))),
     "limits": ("limits", _limits),
     "poll_floor": ("poll_floor_s", Value.as_time),
     "queue_timeout": ("queue_timeout_s", Value.as_time),
     "keep": ("keep_days", _days),
     "login_ttl": ("login_ttl_s", Value.as_time),
     "env_root": ("making.root", _root),
-    "fetch_on": ("making.fetch_on", _choice("auto", "host", "client")),
-    "build_on": ("making.build_on", _choice("host", "node")),
+    "fetch_on": ("making.fetch_on", Choice(("auto", "host", "client"))),
+    "build_on": ("making.build_on", Choice(("host", "node"))),
     "environment_at": ("making.at", _where),
     "build_timeout": ("making.timeout_s", Value.as_time),
     "purge_days": ("making.purge_days", _days),
@@ -322,4 +360,4 @@ KEY_READERS: dict[str, Key] = {
     **{word: key for each in SCHEDULER_KEYS.values() for word, key in each.keys.items()},
 }
 HOST_KEYS = frozenset(KEY_READERS)
-DEFAULT_KEYS = frozenset(_DEFAULTS)
+DEFAULT_KEYS = frozenset(DEFAULT_READERS)

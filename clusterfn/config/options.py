@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, Callable, TypedDict, Union
 
-from clusterfn.config.units import NUMBER, finite, parse_memory, parse_time
+from clusterfn.config.units import GPU_TYPE, NUMBER, finite, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
 Time = Union[str, timedelta]
@@ -39,6 +39,8 @@ class JobOptions(TypedDict, total=False):
         modules: Environment modules to load, such as "cuda/11.8".
         env: Environment variables of the job. Numbers become strings.
         secrets: Names of local environment variables whose values only this job gets.
+        slurm: Options of sbatch by their long names, merged over those of the host: {"partition": "gpu", "qos": "x"}.
+            None removes one: {"account": None}.
     """
 
     cores: int | None
@@ -53,6 +55,7 @@ class JobOptions(TypedDict, total=False):
     modules: Sequence[str] | None
     env: Mapping[str, str | float] | None
     secrets: Sequence[str] | None
+    slurm: Mapping[str, str | float | bool | None] | None
 
 
 class CallOptions(JobOptions, total=False):
@@ -61,7 +64,8 @@ class CallOptions(JobOptions, total=False):
     Attributes:
         nodes: Number of SLURM nodes (1). Each node calls the function with these cores, this memory and these GPUs, and
             `torch.distributed.init_process_group()` finds the others. The first node's return value is the result.
-        host: A host's name in clusterfn.yml. Default: $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
+        host: A host's name in clusterfn.yml. Default: `default_host:`, the only host, or `local`. $CLUSTERFN_HOST
+            overrides it for functions that are decorated while the variable is set.
         outputs: Patterns of files in the job's folder to download after it has returned, such as "*.pt".
             Those of item 3 of a map go to the folder NAME-7f3a/3.
         cwd: Working directory of the function. Default: an empty folder of the job's own.
@@ -90,6 +94,7 @@ def descriptions() -> str:
     return "\n".join((inspect.getdoc(each) or "").partition("Attributes:\n")[2] for each in (JobOptions, CallOptions))
 
 
+HOST_VARIABLE = "CLUSTERFN_HOST"
 # What people write for one of our words, from SLURM, PBS and other libraries.
 ALIASES = {
     **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "threads"), "cores"),
@@ -129,7 +134,7 @@ _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
     ("chunksize", "timeout"): "set it where you wait: .results(timeout={}); time= of @cluster limits each call",
 }
-_OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
+_OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
 
 
 def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> ConfigError:
@@ -144,9 +149,8 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
     if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
         return ConfigError(problem, hint=instead.format(_quoted(value)))
     if keyword in _OF_SLURM or keyword.startswith("slurm_"):
-        name = keyword.removeprefix("slurm_")
-        option = "…" if keyword == "slurm" else f"{{{name}: {value if isinstance(value, (str, int)) else '…'}}}"
-        return ConfigError(problem, hint=f"set SLURM options in clusterfn.yml: `slurm: {option}`")
+        written = f"slurm={{{_quoted(keyword.removeprefix('slurm_').replace('_', '-'))}: {_quoted(value)}}}"
+        return ConfigError(problem, hint=f"write {written}, or set it in clusterfn.yml, below `slurm:`")
     if meant in known:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
     near = "" if meant in _KEYWORDS else did_you_mean(keyword, known)
@@ -172,10 +176,9 @@ def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) and '"' not in value else repr(value)
 
 
-_CARDS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
+_GPUS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
 _GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 _JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -198,7 +201,7 @@ def _whole_number(least: int) -> Check:
             raise ConfigError(problem, hint=f"write {name}={max(math.ceil(near), least)}")
         if NUMBER.fullmatch(value.strip()):
             raise ConfigError(problem, hint=f"write {name}={max(math.ceil(float(value)), least)}, without quotes")
-        gres = _CARDS.fullmatch(value.strip()) if name == "gpus" else None
+        gres = _GPUS.fullmatch(value.strip()) if name == "gpus" else None
         if not gres and name == "gpus" and _GPU_NAME.fullmatch(value):
             raise ConfigError(problem, hint=f'write gpus=1, gpu_type="{value}"')
         if not gres:
@@ -320,6 +323,16 @@ def _environment_variables(value: Any, name: str) -> dict[str, str]:
     return {key: str(each) for key, each in value.items()}
 
 
+def _sbatch_options(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(f"{name}={value!r} is not a dict of options", hint=f'write {name}={{"partition": "gpu"}}')
+    if not value:  # takes back what the decorator said
+        return {}
+    from clusterfn.config import schedulers  # reads YAML, which takes time to import
+
+    return {"slurm": schedulers.sbatch_options(value)}
+
+
 def is_set_by_clusterfn(variable: str) -> bool:
     """Whether a job's variable of this name is not the user's to set."""
     return variable == "CUDA_VISIBLE_DEVICES" or variable.startswith("CLUSTERFN_")
@@ -380,6 +393,7 @@ class Options:
     modules: tuple[str, ...] = _option(_several(_matching(MODULE, "cuda/12.4")), default=())
     env: Mapping[str, str] = _option(_environment_variables, default={})
     secrets: tuple[str, ...] = _option(_several(_matching(VARIABLE, "HF_TOKEN")), default=())
+    scheduler_options: Mapping[str, Any] = _option(_sbatch_options, "slurm", default={})
     outputs: tuple[str, ...] = _option(_several(_output), default=())
     cwd: str | None = _option(_folder)
     name: str | None = _option(_job_name)
@@ -426,6 +440,14 @@ def changed(before: Options, given: Mapping[str, object]) -> Options:
             facts[name] = check(value, keyword)
     kept = replace(before, gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
     return replace(kept, **facts)
+
+
+def without_needs(options: Options) -> Options:
+    """Return options for a machine that has no GPUs, and none of the host's environments, modules and folders."""
+    return replace(
+        options, cores=None, memory_bytes=None, gpus=0, nodes=None, gpu_memory_bytes=None, gpu_type=None,
+        allow_cpu=None, environment="current", packages=(), modules=(), cwd=None, scheduler_options={},
+    )  # fmt: skip
 
 
 def keyword_of(name: str) -> str:

@@ -5,28 +5,38 @@ A scheduler that is added here needs an entry in `SCHEDULER_KEYS`; `hosts` takes
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterfn.config.options import GPU_TYPE
+from clusterfn.config.units import GPU_TYPE
 from clusterfn.config.yamlfile import Value
+from clusterfn.config.yamlfile import parse as parse_yaml
+from clusterfn.errors import ConfigError
 
 Key = tuple[str, Callable[[Value], Any]]
+# of a JSON Schema: what is written as a word or number, and that for jobs with and without GPUs
+WRITTEN: Mapping[str, Any] = {"type": ["string", "number"]}
+BY_GPU: Mapping[str, Any] = {"anyOf": [WRITTEN, {"$ref": "#/definitions/by_gpu"}]}
+LINES: Mapping[str, Any] = {
+    "anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string", "minLength": 1}}]
+}
 OPTIONS = "scheduler_options"
 
 
 @dataclass(frozen=True)
 class SchedulerKeys:
-    """What a host with one scheduler may have besides the keys of every host, and what it may not.
+    """What a host with one scheduler may have in addition to the keys of every host, and what it may not.
 
     Attributes:
         keys: The keys that it obeys: the attribute of `Host`, and how the key is read. One of them, with the
             scheduler's own name, becomes `Host.scheduler_options`.
-        written_beside: Words below that key that people write beside it.
+        written_beside: Words below that key that people write next to it.
         limits: Why such a host has no `limits:`, and where its limits are set; None if it obeys them.
         misread: Characters that a path cannot have, and what the scheduler makes of them.
+        schema: JSON Schema of the value of the key with the scheduler's own name; {} where there is no such key.
         sets_memory: Whether these options decide about the memory of a job that does not ask for any; else it asks
             for the usual amount.
     """
@@ -35,7 +45,18 @@ class SchedulerKeys:
     written_beside: tuple[str, ...] = ()
     limits: tuple[str, str] | None = None
     misread: tuple[str, str] = ("", "")
+    schema: Mapping[str, Any] = field(default_factory=dict)
     sets_memory: Callable[[Mapping[str, Any]], bool] = lambda options: True
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Read one of a few words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, value: Value) -> str:
+        return value.as_choice(self.words)
 
 
 _BATCH_JOBS: Mapping[str, Key] = {"build_partition": ("making.partition", Value.as_path)}
@@ -56,6 +77,36 @@ _RESERVED = frozenset(
     ]
 )  # fmt: skip
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
+
+
+# What names the cluster that squeue and scancel ask too, so that no call can have another one than its host.
+_OF_HOST = ("cluster", "clusters")
+
+
+def sbatch_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what a call says with `slurm=`, as if it were below `slurm:` in clusterfn.yml.
+
+    Raises:
+        ConfigError: No such option can be set, or its value is wrong.
+
+    Example:
+        >>> sbatch_options({"partition": "gpu", "exclusive": True})
+        {'partition': 'gpu', 'exclusive': True}
+    """
+    for name in _OF_HOST:
+        if name in given:
+            raise ConfigError(f"slurm= cannot set {name!r}", hint=f"write `slurm: {{{name}: …}}` in clusterfn.yml")
+    for name, value in given.items():
+        if value is False or not isinstance(value, (str, int, float, Mapping, type(None))):
+            hint = f"leave it out, or write slurm={{{name!r}: None}} to drop what the host's section says"
+            raise ConfigError(f"slurm= cannot set {name!r} to {value!r}", hint=hint)
+    try:
+        text = json.dumps({"slurm": dict(given)}, ensure_ascii=False, default=str)
+        top = parse_yaml(text.encode("utf-8", "replace"), "slurm=")
+        return _sbatch_options(top.mapping(["slurm"])["slurm"])
+    except ConfigError as error:  # its place is one in the text that was made here
+        hint = (error.hint or "").replace("this line", "it").replace("null", "None")
+        raise ConfigError(error.message.partition(": ")[2], hint=hint) from None
 
 
 def _sbatch_options(value: Value) -> dict[str, Any]:
@@ -106,9 +157,14 @@ def _sizes_of_gpus(value: Value) -> dict[str, int]:
 _SLURM = SchedulerKeys(
     keys={
         "slurm": (OPTIONS, _sbatch_options),
-        "gpu_option": ("gpu_option", lambda value: value.as_choice(("gres", "gpus", "gpus-per-node"))),
-        "cards": ("cards", _sizes_of_gpus),
+        "gpu_option": ("gpu_option", Choice(("gres", "gpus", "gpus-per-node"))),
+        "gpu_sizes": ("gpu_sizes", _sizes_of_gpus),
         **_BATCH_JOBS,
+    },
+    schema={
+        "type": "object",
+        "properties": {"partition": BY_GPU},
+        "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
     },
     written_beside=("partition", "account", "qos", "constraint", "gres", "reservation"),
     limits=(
@@ -127,7 +183,7 @@ _SITE_NAME = re.compile(r"[A-Za-z_][\w.@*-]*")
 
 def _qsub_options(value: Value) -> dict[str, Any]:
     """Read names of the site's own queues and resources, as qsub wants them."""
-    return {key: _QSUB_OPTIONS[key](given) for key, given in value.mapping(_QSUB_OPTIONS).items()}
+    return {key: QSUB_OPTIONS[key](given) for key, given in value.mapping(QSUB_OPTIONS).items()}
 
 
 def _site_name(value: Value) -> str:
@@ -148,7 +204,7 @@ def _queue(value: Value) -> Any:
 
 
 def _resources(value: Value) -> dict[str, str]:
-    """Read what is asked for by `-l` besides what calls ask for."""
+    """Read what is asked for by `-l` in addition to what calls ask for."""
     for key, given in value.pairs:
         _site_name(key)
         if key.text in ("h_rt", "s_rt"):
@@ -158,7 +214,7 @@ def _resources(value: Value) -> dict[str, str]:
     return {name: given.as_written() for name, given in value.mapping().items()}
 
 
-_QSUB_OPTIONS: dict[str, Callable[[Value], Any]] = {
+QSUB_OPTIONS: dict[str, Callable[[Value], Any]] = {
     "queue": _queue,
     "project": _site_name,
     "parallel_environment": _site_name,
@@ -168,9 +224,21 @@ _QSUB_OPTIONS: dict[str, Callable[[Value], Any]] = {
     "resources": _resources,
 }
 
+_QSUB_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "queue": BY_GPU,
+    "per_job": LINES,
+    "resources": {"type": "object", "additionalProperties": WRITTEN},
+    **dict.fromkeys(("memory", "gpus"), {"type": ["string", "number", "null"]}),
+}
+
 _GRID_ENGINE = SchedulerKeys(
     keys={"grid_engine": (OPTIONS, _qsub_options), **_BATCH_JOBS},
     limits=("with Grid Engine the scheduler sets limits, by resource quotas", "`qconf -srqsl` lists them"),
+    schema={
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {name: _QSUB_SCHEMAS.get(name, WRITTEN) for name in QSUB_OPTIONS},
+    },
     misread=(":,%\\", "Grid Engine expands or splits paths at : , % and \\"),
     sets_memory=lambda options: options.get("memory", "") is None,
 )

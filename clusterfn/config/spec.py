@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from clusterfn.bridge import layout
@@ -91,6 +91,7 @@ class Host:
         transport: "auto", "paramiko", "openssh" or "local".
         source: Where it was defined, "file:line", for messages.
         scheduler_options: What is below the key with the scheduler's own name.
+        secrets: Names of local variables whose values its jobs get where they are set; one may end with `*`.
     """
 
     name: str
@@ -108,9 +109,10 @@ class Host:
     modules: tuple[str, ...] = ()
     prolog: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
     scheduler_options: Mapping[str, Any] = field(default_factory=dict)
     gpu_option: str = "gres"
-    cards: Mapping[str, int] = field(default_factory=dict)
+    gpu_sizes: Mapping[str, int] = field(default_factory=dict)
     lease: str = "socket"
     limits: Limits = Limits()
     poll_floor_s: float = 2.0
@@ -124,6 +126,10 @@ class Host:
         """Which of several clusters the scheduler's commands ask; "" for the usual one."""
         return str(self.scheduler_options.get("clusters") or self.scheduler_options.get("cluster") or "")
 
+    def with_scheduler_options(self, given: Mapping[str, Any]) -> Host:
+        """Return the host with these options of one call merged over its own."""
+        return replace(self, scheduler_options={**self.scheduler_options, **given}) if given else self
+
 
 @dataclass(frozen=True)
 class EnvironmentRef:
@@ -135,7 +141,7 @@ class EnvironmentRef:
         purged: Whether files of it may have been removed by the file system since.
         cuda: The version of CUDA that its PyTorch must show on the GPUs; "" if that is not asked.
         node_root: The folder on each node's own disk into which it is unpacked; "" if it runs where it was made.
-        owners: Users and groups of the host who may have made it, besides this user and root.
+        owners: Users and groups of the host who may have made it, in addition to this user and root.
     """
 
     id: str
@@ -183,7 +189,7 @@ class Group:
         chunk: Items that an element claims at a time, at most.
         elements: How many are started.
         at_once: How many of them run at the same time.
-        per_element: Chunks that one claims, besides those of the dead; None: as many as it gets.
+        per_element: Chunks that one claims, apart from those of the dead; None: as many as it gets.
         element_s: Seconds that one asks for; None: the scheduler's own limit.
         aim_s: Seconds of work that one claims at a time, by what its items took so far; None: whole chunks.
     """
@@ -212,14 +218,16 @@ class SessionSpec:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """What makes a job hold a Jupyter kernel.
+    """What makes a job hold a Jupyter kernel, or the whole of JupyterLab.
 
     Attributes:
+        program: The module that the environment must have: "ipykernel" or "jupyterlab".
         idle_s: It ends after so long in which no cell ran.
         reconnect_s: It ends after so long without a connection to its client.
         caller: (major, minor) of the Python that asks for it.
     """
 
+    program: str
     idle_s: float
     reconnect_s: float
     caller: tuple[int, int]
@@ -238,6 +246,7 @@ class JobSpec:
         sys_path: Folders of the user's modules there.
         umask: The user's own, for what the function writes.
         resume: The job with a copy of whose checkpoint this one begins.
+        scheduler_options: Those of this call alone; `host` has them too.
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
     """
 
@@ -265,6 +274,7 @@ class JobSpec:
     retries: int = 0
     umask: int = 0o077
     resume: str | None = None
+    scheduler_options: Mapping[str, Any] = field(default_factory=dict)
     quiet_s: float = layout.QUIET_S
 
     def to_json(self) -> bytes:
@@ -301,6 +311,7 @@ class JobSpec:
             "retries": self.retries,
             "umask": self.umask,
             **({"resume": self.resume} if self.resume else {}),
+            **({"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {}),
             **({"clusters": self.host.clusters} if self.host.clusters else {}),
         }
         return json.dumps(record, indent=1).encode()
@@ -315,13 +326,15 @@ class JobSpec:
         if building:
             building = {**building, "owners": tuple(building.get("owners", ()))}
         return cls(
-            id=spec["id"], name=spec["name"], host=host, root=spec["root"], bridge=spec["bridge"],
+            id=spec["id"], name=spec["name"], host=host.with_scheduler_options(spec.get("scheduler_options", {})),
+            root=spec["root"], bridge=spec["bridge"],
             host_python=host_python, resources=Resources(**spec["resources"]),
             interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
             sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
             building=EnvironmentRef(**building) if building else None, group=_group(spec["group"]),
             log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
+            scheduler_options=spec.get("scheduler_options", {}),
             quiet_s=spec.get("quiet_s", layout.QUIET_S),
         )  # fmt: skip
 

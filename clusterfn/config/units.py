@@ -1,4 +1,4 @@
-"""Amounts of memory and durations as people write them, with what to write instead of a mistake."""
+"""Amounts of memory, durations and types of GPUs as people write them, with what to write instead of a mistake."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from clusterfn.errors import ConfigError
 
+GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
 _MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MEMORY_IN_WORDS = re.compile(
@@ -24,6 +25,11 @@ _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
 _HOURS_AND_NUMBER = re.compile(r"(\d{1,9})\s*h(?:ours?|rs?)?\s*(\d{1,2})", re.IGNORECASE)
 _SHORT_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
+
+
+def is_on(value: str) -> bool:
+    """Whether the value of a variable such as $CLUSTERFN_QUIET turns something on."""
+    return value.lower() not in ("", "0", "false", "no", "off")
 
 
 def parse_memory(value: object, name: str = "memory") -> int:

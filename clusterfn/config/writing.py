@@ -67,7 +67,7 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
     """Add a host to the file; calls that name no host go where they went before, or to it if it is the first.
 
     Args:
-        keys: As they stand below the host's name: texts, numbers, and mappings of these.
+        keys: As they are written below the host's name: texts, numbers, and mappings of these.
         suggestion: A line that the user may want, written below them as a comment.
 
     Raises:

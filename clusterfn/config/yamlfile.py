@@ -1,7 +1,7 @@
 """A YAML file as a tree in which every piece knows its place, so that every complaint names file, line and column.
 
-It builds no objects from the file and guesses no types: a scalar keeps the text
-that was written, and what YAML 1.1 would quietly turn it into (`no`, `1:30`, `010`) is rejected where it would matter.
+It builds no objects from the file and guesses no types: a scalar keeps the text that was written. What YAML 1.1 would
+quietly change (`no`, `1:30`, `010`) is rejected where it would matter.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Value:
         """Return its keys and values, each key once and, where `known` is given, one of those.
 
         Args:
-            known: The keys that may stand here.
+            known: The keys that are allowed.
             advice: What to do about some others, instead of a list of the known ones.
         """
         if self.kind != "map":

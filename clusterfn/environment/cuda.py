@@ -61,7 +61,7 @@ class CudaBuild:
     cuda: str
     first: Version
     last: Version | None
-    cards: tuple[str, ...]
+    capabilities: tuple[str, ...]
     on_pypi: tuple[Version, Version | None] | None
     source: str
     users: bool = False
@@ -104,18 +104,18 @@ class CudaTable:
 
     def is_ahead(self, capability: str) -> bool:
         """Return whether that compute capability is newer than the table."""
-        return version(capability)[0] > self._newest_card[0]
+        return version(capability)[0] > self._newest_capability[0]
 
     @property
-    def _newest_card(self) -> Version:
-        return max(version(card) for row in self.builds for card in row.cards)
+    def _newest_capability(self) -> Version:
+        return max(version(each) for row in self.builds for each in row.capabilities)
 
     def runs(self, row: CudaBuild, capability: str) -> bool:
         """Return whether a build runs on such a GPU; one newer than the table counts like the newest in it."""
         if self.is_ahead(capability):
-            return self._newest_card in map(version, row.cards)
+            return self._newest_capability in map(version, row.capabilities)
         wanted = version(capability)  # the same major version, and not newer
-        return any(version(card)[0] == wanted[0] and version(card) <= wanted for card in row.cards)
+        return any(version(each)[0] == wanted[0] and version(each) <= wanted for each in row.capabilities)
 
     def newest(self) -> Version:
         """Return the newest minor version of PyTorch that a row names."""
@@ -174,7 +174,7 @@ def _read(path: Path) -> CudaTable:
             str(row["cuda"]),
             version(str(row["torch"][0])),
             _or_none(row["torch"][1]),
-            tuple(map(str, row["cards"])),
+            tuple(map(str, row["capabilities"])),
             (version(str(row["pypi"][0])), _or_none(row["pypi"][1])) if row.get("pypi") else None,
             str(row.get("source", path)),
         )
@@ -228,7 +228,7 @@ class TorchRequest:
 
 
 def choose_build(
-    cards: GpuCapabilities,
+    gpus: GpuCapabilities,
     torch: str | TorchRequest | None = None,
     known: CudaTable | None = None,
     host: str | None = None,
@@ -238,7 +238,7 @@ def choose_build(
     The best build is for the newest CUDA that the driver itself has, else for one of the same major version.
 
     Args:
-        cards: The machine's driver and its GPUs' compute capabilities.
+        gpus: The machine's driver and its GPUs' compute capabilities.
         torch: What the user wants of it; text means its versions, None the newest that fits.
         known: The table; None for the built-in one.
         host: For messages.
@@ -256,23 +256,23 @@ def choose_build(
     wish = torch if isinstance(torch, TorchRequest) else TorchRequest(torch or "")
     wanted = [minor for minor in known.minors() if wish.admits(minor, known)]
     for minor in wanted:
-        fitting = [row for row in _rows(known, minor, wish.cuda) if _fits(known, row, cards)]
+        fitting = [row for row in _rows(known, minor, wish.cuda) if _fits(known, row, gpus)]
         if fitting:
-            return _chosen(known, max(fitting, key=lambda row: _rank(known, row, cards, minor)), minor, cards, wish)
+            return _chosen(known, max(fitting, key=lambda row: _rank(known, row, gpus, minor)), minor, gpus, wish)
     if wish.cuda and not any(_rows(known, minor, wish.cuda) for minor in wanted):
-        if known.runs_driver(wish.cuda, cards.driver):  # the only thing that could rule this build out
-            because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {cards.driver} (at least "
-            because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(cards)}"
+        if known.runs_driver(wish.cuda, gpus.driver):  # the only thing that could rule this build out
+            because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {gpus.driver} (at least "
+            because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(gpus)}"
             warning = f"the table of {known.date} has no such build for CUDA {wish.cuda}: "
-            warning += "its first job on a GPU finds out"
+            warning += "its first job on a GPU will show whether it runs"
             return TorchChoice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
     elif not wanted and wish.newest_named > known.newest():
-        own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
+        own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(gpus.driver)]
         newer = _text(wish.newest_named)
         warning = f"PyTorch {newer} is newer than the table of {known.date}: it may need another driver"
-        because = f"no row for PyTorch {newer}; driver {cards.driver}{_said_by(cards)}"
+        because = f"no row for PyTorch {newer}; driver {gpus.driver}{_said_by(gpus)}"
         return TorchChoice(max(own, key=version, default=""), "", "", because, (warning,))
-    raise _no_build_error(known, wanted, cards, host, wish)
+    raise _no_build_error(known, wanted, gpus, host, wish)
 
 
 def _rows(known: CudaTable, torch: Version, cuda: str = "") -> list[CudaBuild]:
@@ -284,90 +284,88 @@ def _rows(known: CudaTable, torch: Version, cuda: str = "") -> list[CudaBuild]:
     return list(rows.values())
 
 
-def _fits(known: CudaTable, row: CudaBuild, cards: GpuCapabilities) -> bool:
-    return known.runs_driver(row.cuda, cards.driver) and all(known.runs(row, each) for each in cards.capabilities)
+def _fits(known: CudaTable, row: CudaBuild, gpus: GpuCapabilities) -> bool:
+    return known.runs_driver(row.cuda, gpus.driver) and all(known.runs(row, each) for each in gpus.capabilities)
 
 
-def _rank(known: CudaTable, row: CudaBuild, cards: GpuCapabilities, torch: Version) -> tuple[bool, bool, bool, Version]:
+def _rank(known: CudaTable, row: CudaBuild, gpus: GpuCapabilities, torch: Version) -> tuple[bool, bool, bool, Version]:
     """Better is higher: the user's; no newer than the driver; on the Python package index; nearest to the driver."""
     own, number = known.ships.get(row.cuda, ""), version(row.cuda)
-    within = not own or version(cards.driver) >= version(own)
+    within = not own or version(gpus.driver) >= version(own)
     nearest = number if within else tuple(-each for each in number)
     return row.users, within, within and row.is_default(torch), nearest
 
 
-def _chosen(
-    known: CudaTable, row: CudaBuild, torch: Version, cards: GpuCapabilities, wish: TorchRequest
-) -> TorchChoice:
+def _chosen(known: CudaTable, row: CudaBuild, torch: Version, gpus: GpuCapabilities, wish: TorchRequest) -> TorchChoice:
     own, warnings = known.ships.get(row.cuda, ""), []
-    if own and version(cards.driver) < version(own):
+    if own and version(gpus.driver) < version(own):
         warnings.append(
-            f"CUDA {row.cuda} came with driver {own}, this one is {cards.driver}: programs run, but PTX code does not"
+            f"CUDA {row.cuda} came with driver {own}, this one is {gpus.driver}: programs run, but PTX code does not"
         )
-    for each in cards.capabilities:
+    for each in gpus.capabilities:
         if known.is_ahead(each):
             warnings.append(f"compute capability {each} is newer than the table of {known.date}: it may have no kernel")
-    cards_text = f", compute capability {', '.join(cards.capabilities)}" if cards.capabilities else ""
+    gpus_text = f", compute capability {', '.join(gpus.capabilities)}" if gpus.capabilities else ""
     asked = f", because {wish.said_by} asks for it" if wish.cuda else ""
-    because = f"CUDA {row.cuda} for PyTorch {_text(torch)}{asked}: driver {cards.driver} (at least "
-    because += f"{known.least_driver(row.cuda) or 'unknown'}){cards_text}{_said_by(cards)}"
+    because = f"CUDA {row.cuda} for PyTorch {_text(torch)}{asked}: driver {gpus.driver} (at least "
+    because += f"{known.least_driver(row.cuda) or 'unknown'}){gpus_text}{_said_by(gpus)}"
     index = "" if row.is_default(torch) else INDEX + tag_of(row.cuda)
     return TorchChoice(row.cuda, _text(torch), index, because, tuple(warnings))
 
 
-def _said_by(cards: GpuCapabilities) -> str:
-    return f", as {cards.source}" if cards.source else ""
+def _said_by(gpus: GpuCapabilities) -> str:
+    return f", as {gpus.source}" if gpus.source else ""
 
 
 def _no_build_error(
-    known: CudaTable, wanted: Sequence[Version], cards: GpuCapabilities, host: str | None, wish: TorchRequest
+    known: CudaTable, wanted: Sequence[Version], gpus: GpuCapabilities, host: str | None, wish: TorchRequest
 ) -> EnvironmentBuildError:
     numbers = wish.versions if len(wanted) > 1 else _text(wanted[0]) if wanted else wish.versions
     torch = f"PyTorch {numbers}" if numbers else "any PyTorch in the table"
     built_for = f" for CUDA {wish.cuda} ({wish.said_by})" if wish.cuda else ""
     named = wanted[0] if wanted else wish.newest_named
     rows = _rows(known, named, wish.cuda)
-    if wish.cuda and not known.runs_driver(wish.cuda, cards.driver):
+    if wish.cuda and not known.runs_driver(wish.cuda, gpus.driver):
         why_not = [f"CUDA {wish.cuda} needs driver {known.least_driver(wish.cuda)} or newer"]
     elif not rows:
         missing = f"PyTorch {_text(named) or wish.versions} for CUDA {wish.cuda}"
         why_not = [f"the table of {known.date} has no build of {missing}"]
     else:
         why_not = [
-            f"CUDA {row.cuda} has code for {', '.join(row.cards)}"
-            if known.runs_driver(row.cuda, cards.driver)
+            f"CUDA {row.cuda} has code for {', '.join(row.capabilities)}"
+            if known.runs_driver(row.cuda, gpus.driver)
             else f"CUDA {row.cuda} needs driver {known.least_driver(row.cuda)} or newer"
             for row in rows
         ]
     return EnvironmentBuildError(
-        f"no build of {torch}{built_for} runs on {host or 'this host'}: driver {cards.driver}, compute capability "
-        f"{', '.join(cards.capabilities) or 'unknown'}{_said_by(cards)}",
+        f"no build of {torch}{built_for} runs on {host or 'this host'}: driver {gpus.driver}, compute capability "
+        f"{', '.join(gpus.capabilities) or 'unknown'}{_said_by(gpus)}",
         host=host,
         stage="environment",
         evidence=why_not,
-        hint=_suggest_build(known, cards),
+        hint=_suggest_build(known, gpus),
     )
 
 
-def _suggest_build(known: CudaTable, cards: GpuCapabilities) -> str:
+def _suggest_build(known: CudaTable, gpus: GpuCapabilities) -> str:
     for minor in known.minors():
-        rows = [row for row in _rows(known, minor) if _fits(known, row, cards)]
+        rows = [row for row in _rows(known, minor) if _fits(known, row, gpus)]
         if rows:
             return f"PyTorch {_text(minor)} with CUDA {rows[-1].cuda} would run: torch=={_text(minor)}.*"
-    running = [row for row in known.builds if all(known.runs(row, each) for each in cards.capabilities)]
+    running = [row for row in known.builds if all(known.runs(row, each) for each in gpus.capabilities)]
     if not running:
         return "no PyTorch in the table has code for all of these GPUs: choose one type in clusterfn.yml, or set gpus=0"
     least = min((known.least_driver(row.cuda) for row in running), key=version)
     return f"the administrator can install driver {least} or newer; until then: gpus=0"
 
 
-def runs_on(torch: str, build: str, cards: GpuCapabilities, known: CudaTable | None = None) -> bool:
+def runs_on(torch: str, build: str, gpus: GpuCapabilities, known: CudaTable | None = None) -> bool:
     """Return whether a build of PyTorch for a version of CUDA runs on these GPUs; true for one that the table lacks."""
     known, minor = known or load_table(), version(torch)[:2]
     rows = [row for row in known.builds if row.cuda == build and row.has(minor)]
     if not rows:
-        return known.runs_driver(build, cards.driver)
-    return _fits(known, rows[0], cards)
+        return known.runs_driver(build, gpus.driver)
+    return _fits(known, rows[0], gpus)
 
 
 def newest_cuda(driver: str, known: CudaTable | None = None) -> str:

@@ -195,6 +195,6 @@ class ExistingEnvironment:
         return {"prepend": {"PATH": path}, "set": named, "unset": []}
 
     def _shims(self, interpreter: Interpreter, root: str) -> str:
-        """Return a folder in which `python` is this interpreter, for those that have no such name beside them."""
+        """Return a folder in which `python` is this interpreter, for those that have no such name next to them."""
         digest = hashlib.sha256(interpreter.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return posixpath.join(root, "shims", digest)

@@ -206,7 +206,7 @@ def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
 
 
 def write_lock(path: Path, data: bytes) -> None:
-    """Write a lock beside its path and rename it, so that no reader sees half of it.
+    """Write a lock next to its path and rename it, so that no reader sees half of it.
 
     Raises:
         LockError: The folder cannot be written.

@@ -43,7 +43,7 @@ class LockedEnvironment:
         why: What decided its build of PyTorch, if that was asked.
         wanted: Names of the packages that were asked for.
         uid: The user id on the host.
-        on_cards: Whether its PyTorch must show that it runs on the job's GPUs.
+        on_gpus: Whether its PyTorch must show that it runs on the job's GPUs.
     """
 
     title: str
@@ -55,7 +55,7 @@ class LockedEnvironment:
     why: str = ""
     wanted: tuple[str, ...] = ()
     uid: int = 0
-    on_cards: bool = False
+    on_gpus: bool = False
 
     @property
     def id(self) -> str:
@@ -96,7 +96,7 @@ class LockedEnvironment:
     @property
     def building(self) -> EnvironmentRef:
         """What the spec of a job says about it."""
-        making, build = self.host.making, self.cuda or ("unknown" if self.on_cards else "")
+        making, build = self.host.making, self.cuda or ("unknown" if self.on_gpus else "")
         purged = making.purge_days is not None
         return EnvironmentRef(self.id, self.root, purged, build, self.node_root, self.host.owners)
 
@@ -134,7 +134,7 @@ def with_own_channels(spec: Specification) -> Specification:
 
 
 def fingerprint_files(spec: Specification) -> str:
-    """Return a text that changes when the specification, or a lock beside it, does."""
+    """Return a text that changes when the specification, or a lock next to it, does."""
     files = [path for path in (spec.given_lock, spec.file and solver.lock_beside(spec.file)) if path]
     times = [f"{path}:{path.stat().st_mtime_ns}" for path in files if path.exists()]
     return "|".join([spec.title, spec.input_hash, *times])
@@ -144,7 +144,7 @@ def resolve_environment(
     spec: Specification,
     host: Host,
     facts: Mapping[str, str],
-    cards: GpuCapabilities | None,
+    gpus: GpuCapabilities | None,
     caller: tuple[int, int],
     say: Say,
 ) -> LockedEnvironment:
@@ -152,7 +152,7 @@ def resolve_environment(
 
     Args:
         facts: Of the host: platform, glibc, root (where environments lie), absolute, and the user's uid.
-        cards: The job's GPUs; None if it asks for none.
+        gpus: The job's GPUs; None if it asks for none.
         caller: The caller's (major, minor).
 
     Raises:
@@ -160,57 +160,55 @@ def resolve_environment(
         EnvironmentBuildError: No build of PyTorch runs on these GPUs.
         ConfigError: The host is of no kind for which packages are made.
     """
-    target = _target(host, facts, cards, caller)
+    target = _target(host, facts, gpus, caller)
     wanted = tuple(each.name for each in (*spec.conda, *spec.pip))
     made = functools.partial(
         LockedEnvironment, platform=target.platform, root=facts["root"], host=host, wanted=wanted, uid=int(facts["uid"])
     )
-    if cards is None:
+    if gpus is None:
         return made(spec.title, solver.lock_for(spec, target, say))
     table = torch_build.load_table_of(host)
-    lock, choice = torch_build.lock_with_torch(spec, target, cards, table, host, say)
+    lock, choice = torch_build.lock_with_torch(spec, target, gpus, table, host, say)
     torch = torch_build.find_torch(lock.on(target.platform), table)
-    torch_build.refuse_unusable_torch(torch, cards, table, lock, host)
+    torch_build.refuse_unusable_torch(torch, gpus, table, lock, host)
     because = ""
     if torch:  # of the lock, which may have another build than the one that was looked for
         as_chosen = choice is not None and torch.cuda == choice.cuda
-        because = choice.because if choice and as_chosen else torch_build.explain_locked_torch(torch, cards, table)
+        because = choice.because if choice and as_chosen else torch_build.explain_locked_torch(torch, gpus, table)
         if choice and not as_chosen:
             say(because)
-    if cards is torch_build.UNKNOWN_GPUS and torch:
+    if gpus is torch_build.UNKNOWN_GPUS and torch:
         say(because)
     built_for = torch.cuda or "" if torch else ""
-    return made(spec.title, lock, cuda=built_for, why=because, on_cards=torch is not None)
+    return made(spec.title, lock, cuda=built_for, why=because, on_gpus=torch is not None)
 
 
 def why_stale(
-    spec: Specification, host: Host, facts: Mapping[str, str], cards: GpuCapabilities | None, caller: tuple[int, int]
+    spec: Specification, host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, caller: tuple[int, int]
 ) -> str:
     """Say why `resolve_environment` would solve again, or could not use the given lock; "" if the lock is up to date.
 
     Raises:
         LockError: What is there cannot be read.
     """
-    target = _target(host, facts, cards, caller)
+    target = _target(host, facts, gpus, caller)
     path = solver.lock_path(spec, target)
     if not path.exists():
         return f"{path.name} does not exist"
     lock, table = locks.read_lock(path), torch_build.load_table_of(host)
     torch = torch_build.find_torch(lock.on(target.platform), table)
     why_not = solver.why_lock_unusable(lock, spec, target)
-    if why_not or cards is None or torch is None or torch_build.runs_on_gpus(torch, cards, table):
+    if why_not or gpus is None or torch is None or torch_build.runs_on_gpus(torch, gpus, table):
         return why_not
     return f"its PyTorch {torch.version} for CUDA {torch.cuda or 'none'} does not run on the GPUs of {host.name}"
 
 
-def _target(
-    host: Host, facts: Mapping[str, str], cards: GpuCapabilities | None, caller: tuple[int, int]
-) -> SolveTarget:
+def _target(host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, caller: tuple[int, int]) -> SolveTarget:
     platform = facts["platform"]
     if platform not in _PLATFORMS:
         raise ConfigError(
             f"clusterfn builds environments for {', '.join(_PLATFORMS)}, but {host.name} is {platform}", host=host.name,
             hint='name one on the host: environment="python:/path", "venv:…", "prefix:…" or "conda:…"',
         )  # fmt: skip
-    newest = cuda.newest_cuda(cards.driver) if cards is not None else None
+    newest = cuda.newest_cuda(gpus.driver) if gpus is not None else None
     return SolveTarget(_PLATFORMS[platform], facts["glibc"], newest, f"{caller[0]}.{caller[1]}")

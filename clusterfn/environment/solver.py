@@ -1,8 +1,8 @@
-"""Find the lock of a specification: the existing one while it fits, else solve one and write it beside the file.
+"""Find the lock of a specification: the existing one while it fits, else solve one and write it next to the file.
 
-A lock is solved again only if the specification changed, if it has nothing for the platform, if it was solved for more
-than the host has (a newer glibc or CUDA), or without a GPU where there is one. It tells the user which of these, and
-what changed. A lock made by other tools is used as it is. Solving happens in another process
+A lock is solved again only if the specification changed, or if it has nothing for the platform. Other reasons are that
+it was solved for more than the host has (a newer glibc or CUDA), or without a GPU. A message names the reason, and what
+changed. A lock made by other tools is used as it is. Solving happens in another process
 (`clusterfn.environment.solve`).
 """
 
@@ -105,7 +105,7 @@ def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: s
 
 
 def lock_path(spec: Specification, target: SolveTarget) -> Path:
-    """Return the path of the lock: beside its file; for packages named in an argument, in the user's cache.
+    """Return the path of the lock: next to its file; for packages named in an argument, in the user's cache.
 
     Example:
         >>> from clusterfn.environment.specification import Specification

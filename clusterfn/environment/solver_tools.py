@@ -1,12 +1,13 @@
 """Find what solving takes from this machine: an interpreter with conda-lock, a conda, and pip's settings.
 
-conda-lock is looked for in this interpreter, then in that of `conda-lock` in PATH; else it is installed into a virtual
-environment in the user's cache.
+It looks for conda-lock in this interpreter, then in that of `conda-lock` in PATH. Else it installs conda-lock into a
+virtual environment in the user's cache.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -15,6 +16,9 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +27,7 @@ from clusterfn.config import places
 from clusterfn.errors import LockError
 
 REQUIREMENTS = ("conda-lock>=4,<5", "py-rattler>=0.20,<1")
+PATIENCE_S = 15.0  # between two messages while it is installed
 INSTALL = "pip install 'clusterfn[lock]'"
 _LEAST_PYTHON = (3, 10)
 _LEAST_CONDA = (4, 6)  # older ones give conda-lock other answers
@@ -43,7 +48,7 @@ def find_conda(say: Callable[[str], None]) -> str:
         least = _LEAST_CONDA if Path(path).stem.lower() == "conda" else (0, 0)
         if version and tuple(map(int, re.findall(r"\d+", version)[:2])) >= least:
             return path
-        say(f"{path} is not used ({version or 'it does not answer'}): clusterfn's own solver is")
+        say(f"{path} is not used ({version or 'it does not answer'}): clusterfn uses its own solver")
     return ""
 
 
@@ -94,7 +99,7 @@ def _own(say: Callable[[str], None]) -> Path:
     place = places.cache_folder() / "solver" / digest
     if not _python_of(place).exists():
         say(f"installing conda-lock and py-rattler into {place}, once (220 MB; `clusterfn clean --local` removes them)")
-        _make(base, place)
+        _make(base, place, say)
     return _python_of(place)
 
 
@@ -102,24 +107,42 @@ def _python_of(place: Path) -> Path:
     return place / "Scripts" / "python.exe" if os.name == "nt" else place / "bin" / "python"
 
 
-def _make(base: str, place: Path) -> None:
+def _make(base: str, place: Path, say: Callable[[str], None]) -> None:
     """Make the virtual environment under a temporary name and rename it, so that it is complete or absent."""
     beside = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
-    pip = [str(_python_of(beside)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(_python_of(beside)), "-m", "pip", "install", "--progress-bar=off", "--disable-pip-version-check"]
     try:
-        _run([base, "-m", "venv", str(beside)])
-        _run([*pip, *REQUIREMENTS])
+        _run([base, "-m", "venv", str(beside)], say)
+        _run([*pip, *REQUIREMENTS], say)
         if not place.exists():
             beside.rename(place)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _run(argv: list[str]) -> None:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace")
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()[-5:]
-        raise LockError("conda-lock, which solving needs, could not be installed", evidence=said, hint=INSTALL)
+def _run(argv: list[str], say: Callable[[str], None]) -> None:
+    """Run a step of the installation, and say every 15 s what it does."""
+    said: deque[str] = deque(maxlen=5)
+    began = time.monotonic()
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+        errors="replace",
+    ) as process:  # fmt: skip
+        reader = threading.Thread(target=said.extend, args=(map(str.rstrip, process.stdout or ()),), daemon=True)
+        reader.start()
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(PATIENCE_S)
+                    break
+                doing = said[-1] if said else "it starts"
+                say(f"still installing conda-lock ({time.monotonic() - began:.0f} s): {doing}")
+        except BaseException:  # Ctrl-C too: pip would go on without us
+            process.kill()
+            raise
+        reader.join()
+    if process.returncode:
+        raise LockError("conda-lock, which solving needs, could not be installed", evidence=tuple(said), hint=INSTALL)
 
 
 @dataclass(frozen=True)

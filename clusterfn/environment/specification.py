@@ -5,9 +5,9 @@
     "pip:torch-geometric"                                   from PyPI, or the index that pip is configured for
     "--index-url https://download.pytorch.org/whl/cu118"    an option of pip's: where its packages are
 
-torch, torchvision and torchaudio come from PyPI, as wheels: PyTorch itself makes builds for each CUDA, and none for
-conda any longer; "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environment_yml` reads the same from a file,
-`imports` from what a function imports; `solver` makes a lock of it.
+torch, torchvision and torchaudio come from PyPI, as wheels: PyTorch makes builds for each CUDA, and none for conda any
+longer. "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environment_yml` reads the same from a file, `imports`
+from what a function imports; `solver` makes a lock of it.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ class Specification:
         pip: From the indexes.
         indexes: Package indexes that are named, asked before those that pip is configured for.
         replaces_index: One of them is named by --index-url: pip's own index is not asked, as pip itself would do.
-        find_links: Folders and pages with wheels, besides those that pip is configured for.
-        platforms: To be locked besides the host's own.
-        file: The file that it was read from; its lock is beside it.
+        find_links: Folders and pages with wheels, in addition to those that pip is configured for.
+        platforms: To be locked in addition to the host's own.
+        file: The file that it was read from; its lock is next to it.
         given_lock: The lock itself was named: nothing is to be solved.
         exported: It is an export of a whole environment.
         sentences: What was understood otherwise than written; shown to the user when it is solved.

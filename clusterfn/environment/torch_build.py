@@ -22,7 +22,7 @@ from clusterfn.errors import EnvironmentBuildError
 _CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")  # cuda128_…, py3.11_cuda12.1_…
 _OF_INDEX = re.compile(r"/(cu\d{2,3}|cpu)/?$")  # https://download.pytorch.org/whl/cu118, or a mirror of it
 # For GPUs of which nothing is known: what the oldest driver of CUDA 12 runs, which most machines have.
-UNKNOWN_GPUS = GpuCapabilities("525.60.13", (), "is assumed while they are unknown: the first job on a GPU finds out")
+UNKNOWN_GPUS = GpuCapabilities("525.60.13", (), "is assumed while they are unknown; the first job on a GPU checks it")
 
 
 @dataclass(frozen=True)
@@ -67,54 +67,54 @@ def load_table_of(host: Host) -> cuda.CudaTable:
     return cuda.load_table(Path(host.making.table)) if host.making.table else cuda.load_table()
 
 
-def runs_on_gpus(torch: LockedTorch | None, cards: GpuCapabilities, table: cuda.CudaTable) -> bool:
+def runs_on_gpus(torch: LockedTorch | None, gpus: GpuCapabilities, table: cuda.CudaTable) -> bool:
     if torch is None or torch.cuda is None:
         return torch is not None  # unknown: the job asks the GPU itself
-    known = replace(cards, capabilities=()) if torch.manager == "conda" else cards
+    known = replace(gpus, capabilities=()) if torch.manager == "conda" else gpus
     return bool(torch.cuda) and cuda.runs_on(torch.version, torch.cuda, known, table)
 
 
 def refuse_unusable_torch(
-    torch: LockedTorch | None, cards: GpuCapabilities, table: cuda.CudaTable, lock: EnvironmentLock, host: Host
+    torch: LockedTorch | None, gpus: GpuCapabilities, table: cuda.CudaTable, lock: EnvironmentLock, host: Host
 ) -> None:
     """Raise if the lock's PyTorch cannot run on the GPUs: it may be older than the request, or from another machine."""
-    if torch is None or runs_on_gpus(torch, cards, table):
+    if torch is None or runs_on_gpus(torch, gpus, table):
         return
-    would = cuda.choose_build(cards, torch.version, table, host.name)
+    would = cuda.choose_build(gpus, torch.version, table, host.name)
     build = f"PyTorch {torch.version} {f'for CUDA {torch.cuda}' if torch.cuda else 'without CUDA'}"
     raise EnvironmentBuildError(
         f"{lock.path.name} has {build}, which does not run on the GPUs of {host.name}", host=host.name,
         stage="environment",
-        evidence=[f"driver {cards.driver}, compute capability {', '.join(cards.capabilities) or 'unknown'}, "
-                  f"as {cards.source}"],
+        evidence=[f"driver {gpus.driver}, compute capability {', '.join(gpus.capabilities) or 'unknown'}, "
+                  f"as {gpus.source}"],
         hint=f"CUDA {would.cuda} would run: ask for such a build in the specification (pytorch-gpu, or PyPI's torch), "
         f"and lock it for this host: clusterfn env lock FILE {host.name}",
     )  # fmt: skip
 
 
-def explain_locked_torch(torch: LockedTorch, cards: GpuCapabilities, table: cuda.CudaTable) -> str:
+def explain_locked_torch(torch: LockedTorch, gpus: GpuCapabilities, table: cuda.CudaTable) -> str:
     """Explain why the PyTorch of an existing lock runs on these GPUs."""
     least = table.least_driver(torch.cuda or "")
     needs = f" (at least {least})" if least else ""
-    cards_text = f", compute capability {', '.join(cards.capabilities)}" if cards.capabilities else ""
+    gpus_text = f", compute capability {', '.join(gpus.capabilities)}" if gpus.capabilities else ""
     return (
-        f"CUDA {torch.cuda or 'unknown'} of PyTorch {torch.version}, as locked: driver {cards.driver}{needs}"
-        f"{cards_text}, as {cards.source}"
+        f"CUDA {torch.cuda or 'unknown'} of PyTorch {torch.version}, as locked: driver {gpus.driver}{needs}"
+        f"{gpus_text}, as {gpus.source}"
     )
 
 
 def lock_with_torch(
-    spec: Specification, target: SolveTarget, cards: GpuCapabilities, table: cuda.CudaTable, host: Host, say: Say
+    spec: Specification, target: SolveTarget, gpus: GpuCapabilities, table: cuda.CudaTable, host: Host, say: Say
 ) -> tuple[EnvironmentLock, cuda.TorchChoice | None]:
     """Return the existing lock if its PyTorch runs on these GPUs; else solve one, and return the chosen build too."""
     wheel = spec.wheel("torch")
     # What is only assumed of the GPUs is no reason to solve again what was solved for known ones.
-    there = solver.current_lock(spec, replace(target, cuda=None) if cards is UNKNOWN_GPUS else target)
-    if there and (wheel is None or runs_on_gpus(find_torch(there.on(target.platform), table), cards, table)):
+    there = solver.current_lock(spec, replace(target, cuda=None) if gpus is UNKNOWN_GPUS else target)
+    if there and (wheel is None or runs_on_gpus(find_torch(there.on(target.platform), table), gpus, table)):
         return there, None
     if wheel is None or spec.given_lock or wheel.is_address:
         return solver.lock_for(spec, target, say), None
-    choice = cuda.choose_build(cards, request_torch(spec, wheel, host), table, host.name)
+    choice = cuda.choose_build(gpus, request_torch(spec, wheel, host), table, host.name)
     for sentence in [choice.because, *choice.warnings]:
         say(sentence)
     why = f"its PyTorch does not run on the host ({choice.because})" if there else ""

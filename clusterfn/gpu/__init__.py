@@ -6,12 +6,11 @@
         vectors = embed(model, images)
 
 Three rules. Questions (`get_safe_...`, `detect_hardware`, `supports_fp8`, `get_recommended_batch_size`,
-`get_optimal_providers`, `GpuMonitor`) never fail and have a documented answer for a machine without a GPU, and never
-make the process use CUDA, so that it can still fork. What is asked for (`validate_...`) never falls back: it raises.
-Errors are the program's own: they are explained, not replaced.
+`get_optimal_providers`, `GpuMonitor`) never fail, and have a documented answer for a machine without a GPU. They never
+make the process use CUDA, so it can still fork. What is asked for (`validate_...`) never falls back: it raises. Errors
+are the program's own: they are explained, not replaced.
 """
 
-from clusterfn.gpu.cards import Card, GpuInfo, get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage
 from clusterfn.gpu.contexts import (
     async_gpu_memory_context,
     gpu_memory_context,
@@ -20,6 +19,7 @@ from clusterfn.gpu.contexts import (
     sync_model_context,
 )
 from clusterfn.gpu.cuda_errors import Fault, classify
+from clusterfn.gpu.devices import Gpu, GpuInfo, get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage
 from clusterfn.gpu.guards import cuda_error_context, safe_cuda_operation
 from clusterfn.gpu.hardware import (
     Hardware,
@@ -30,15 +30,15 @@ from clusterfn.gpu.hardware import (
     supports_fp8,
     validate_startup_configuration,
 )
-from clusterfn.gpu.monitor import CardUse, GpuMonitor
+from clusterfn.gpu.monitor import GpuMonitor, GpuUse
 from clusterfn.gpu.retry import retry_transient
 
 __all__ = [
-    "Card",
-    "CardUse",
     "Fault",
+    "Gpu",
     "GpuInfo",
     "GpuMonitor",
+    "GpuUse",
     "Hardware",
     "async_gpu_memory_context",
     "classify",

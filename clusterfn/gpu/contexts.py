@@ -62,8 +62,9 @@ def sync_model_context(create: Callable[[], M], cleanup_method: str | None = "cl
 
     Args:
         create: Makes it; takes no arguments.
-        cleanup_method: What is called on it at the end. A model without `close` is only let go; any other name must be
-            there. "cpu" moves a PyTorch module off the GPU even while a variable still holds it. None calls nothing.
+        cleanup_method: What is called on it at the end. `close` may be missing: the model is then only dropped. Any
+            other name must exist. "cpu" moves a PyTorch module off the GPU even while a variable still holds it. None
+            calls nothing.
 
     Yields:
         The model.

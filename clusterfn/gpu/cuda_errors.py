@@ -1,9 +1,9 @@
 """What kind of failure an exception is: the table of what CUDA, PyTorch, NCCL and the driver say, by their exact texts.
 
 A row says what it is called, whether trying again can help, and one thing to do. "here": the same call may succeed a
-little later in this process. "new process": this process cannot use CUDA any more or the GPU is bad, but the same
-job may succeed when it is started again, best on another GPU. "never": it fails again in the same way.
-Looked up on 2026-11-20, where `source` says. `classify` takes the first row with a text that occurs.
+little later in this process. "new process": this process cannot use CUDA any more, or the GPU is bad. The job may
+succeed when it is restarted, best on another GPU. "never": it fails again in the same way. Looked up on 2026-11-20,
+where `source` says. `classify` takes the first row with a text that occurs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TORCH_CUDA = _TORCH + "torch/cuda/__init__.py"
 _TORCH_COUNT = _TORCH + "c10/cuda/CUDAFunctions.cpp"
 _TORCH_NCCL = _TORCH + "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 
-_OTHER_CARD = "restart the job, on another GPU if possible; report this GPU to the administrator"
-_NO_CARD = "request a GPU with gpus=1; a job with gpus=0 sees none"
+_OTHER_GPU = "restart the job, on another GPU if possible; report this GPU to the administrator"
+_NO_GPU = "request a GPU with gpus=1; a job with gpus=0 sees none"
 _SEE_WHERE = "set CUDA_LAUNCH_BLOCKING=1 to find the failing call; this process can no longer use CUDA"
 _LESS = "use a smaller batch, or a GPU with more memory; get_recommended_batch_size says what fits"
 _ADMIN = "ask the administrator: the machine's driver needs a restart or an update"
@@ -41,7 +41,7 @@ class Cause:
         texts: Any of these in the message means it, as does a name of one word; exact, with upper and lower case.
         retry: Whether trying again can help: "here", "new process" or "never".
         advice: One thing to do.
-        source: Where the text and its meaning stand.
+        source: Where the text and its meaning are documented.
         is_driver: Whether the machine's driver failed, rather than CUDA.
     """
 
@@ -88,7 +88,7 @@ TABLE: tuple[Cause, ...] = (
           "a job's GPUs are always cuda:0, cuda:1, …, as many as gpus= asks for"),
     Cause("cudaErrorNoDevice",
           ("no CUDA-capable device is detected", "No CUDA GPUs are available", "CUDA_ERROR_NO_DEVICE"), NEVER,
-          _NO_CARD),
+          _NO_GPU),
     Cause("cudaErrorDevicesUnavailable", ("CUDA-capable device(s) is/are busy or unavailable",), HERE,
           "another process uses the GPU exclusively: wait, or find it with nvidia-smi"),
     Cause("cudaErrorPeerAccessUnsupported", ("peer access is not supported between these two devices",), NEVER,
@@ -130,10 +130,10 @@ TABLE: tuple[Cause, ...] = (
           "run this on a machine with a GPU: NVML comes with the driver", _NVML, True),
     Cause("NVML_ERROR_DRIVER_NOT_LOADED", ("couldn't communicate with the NVIDIA driver", "Driver Not Loaded"), NEVER,
           _ADMIN, _NVML, True),
-    Cause("NVML_ERROR_GPU_IS_LOST", ("GPU is lost", "GPU Is Lost", "has fallen off the bus"), NEW_PROCESS, _OTHER_CARD,
+    Cause("NVML_ERROR_GPU_IS_LOST", ("GPU is lost", "GPU Is Lost", "has fallen off the bus"), NEW_PROCESS, _OTHER_GPU,
           _NVML, True),
-    Cause("device handle", ("Unable to determine the device handle for",), NEW_PROCESS, _OTHER_CARD, _NVML, True),
-    Cause("No devices were found", ("No devices were found",), NEVER, _NO_CARD, _NVML, True),
+    Cause("device handle", ("Unable to determine the device handle for",), NEW_PROCESS, _OTHER_GPU, _NVML, True),
+    Cause("No devices were found", ("No devices were found",), NEVER, _NO_GPU, _NVML, True),
     # PyTorch as installed.
     Cause("PyTorch without CUDA", ("Torch not compiled with CUDA enabled",), NEVER,
           "install a build of PyTorch for CUDA: this one is for CPUs", _TORCH_CUDA),
@@ -141,13 +141,13 @@ TABLE: tuple[Cause, ...] = (
           "torch.load(..., map_location='cpu')", _TORCH + "torch/serialization.py"),
     # The hardware.
     Cause("cudaErrorECCUncorrectable", ("uncorrectable ECC error encountered", "CUDA_ERROR_ECC_UNCORRECTABLE"),
-          NEW_PROCESS, _OTHER_CARD),
+          NEW_PROCESS, _OTHER_GPU),
     Cause("cudaErrorNvlinkUncorrectable", ("uncorrectable NVLink error detected during the execution",), NEW_PROCESS,
-          _OTHER_CARD),
+          _OTHER_GPU),
     Cause("cudaErrorContained", ("Invalid access of peer GPU memory over nvlink or a hardware error",), NEW_PROCESS,
-          _OTHER_CARD),
+          _OTHER_GPU),
     Cause("cudaErrorHardwareStackError", ("CUDA error: hardware stack error",), NEW_PROCESS,
-          _OTHER_CARD),
+          _OTHER_GPU),
     # The program.
     Cause("cudaErrorAssert", ("device-side assert triggered", "CUDA_ERROR_ASSERT"), NEVER,
           "usually an index out of range (a label beyond the classes, a token beyond the vocabulary); " + _SEE_WHERE),

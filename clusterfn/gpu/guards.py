@@ -59,7 +59,7 @@ def safe_cuda_operation(fn: Callable[[], object], name: str, default_return: obj
     Args:
         fn: Takes no arguments.
         name: What it does, in words that fit before "failed".
-        default_return: What stands for a value that could not be had.
+        default_return: The value to return if the operation fails.
 
     Raises:
         ConfigError: `fn` is a coroutine function, whose failure would come later.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
-from clusterfn.gpu.cards import GpuInfo, describe, get_safe_gpu_info, refuse_negative
+from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, refuse_negative
 from clusterfn.gpu.guards import probe, say_once
 
 _GB = float(1 << 30)
@@ -24,7 +24,7 @@ _KEPT_FREE = 0.1  # of a GPU's free memory: CUDA's own, and what is between the 
 # aten/src/ATen/native/cuda/Blas.cpp; https://nvidia.github.io/TransformerEngine/support_matrix.html says the same
 _FP8_SINCE = (8, 9)
 # The fastest first, as ONNX Runtime tries them in the order given: https://onnxruntime.ai/docs/execution-providers/
-_ON_CARDS = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+_ON_GPU = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 _ELSEWHERE = ("MIGraphXExecutionProvider", "ROCMExecutionProvider", "CoreMLExecutionProvider", "DmlExecutionProvider")
 _CPU = "CPUExecutionProvider"
 
@@ -60,13 +60,13 @@ def detect_hardware() -> Hardware:
     """
     gpus = get_safe_gpu_info()
     why = gpus.trouble
-    if gpus.cards:
+    if gpus.devices:
         without_cuda = probe(pytorch.lacks_cuda, "asking PyTorch for its CUDA", "")
         why = f"PyTorch {without_cuda} is built without CUDA" if without_cuda else ""
     torch = pytorch.loaded()
     version = probe(pytorch.installed_version, "looking for PyTorch", "") if torch is None else str(torch.__version__)
     return Hardware(
-        "cpu" if why or not gpus.cards else "cuda", gpus, why, version,
+        "cpu" if why or not gpus.devices else "cuda", gpus, why, version,
         probe(_cores, "counting cores", 1), probe(_memory_gb, "measuring memory", 0.0),
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ def _memory_gb() -> float:
 
 
 def get_recommended_batch_size(
-    item_gb: float, model_gb: float = 0.0, *, least: int = 1, most: int = 1024, card: int | None = None
+    item_gb: float, model_gb: float = 0.0, *, least: int = 1, most: int = 1024, gpu: int | None = None
 ) -> int:
     """Return the largest power of two of items that fits on each visible GPU; a tenth of the free memory stays free.
 
@@ -94,10 +94,10 @@ def get_recommended_batch_size(
 
     Args:
         item_gb: GB that one item of a batch takes at the peak (measure two sizes and divide the difference).
-        model_gb: GB that are still to be loaded beside the batch.
+        model_gb: GB that will also be loaded, in addition to the batch.
         least: What to answer where less fits, or there is no GPU.
         most: No more than this.
-        card: Only this GPU counts; by default the one with least free memory.
+        gpu: Only this GPU counts; by default the one with least free memory.
 
     Raises:
         ConfigError: A size that is not positive, or `least` above `most`.
@@ -108,8 +108,8 @@ def get_recommended_batch_size(
     """
     if item_gb <= 0 or model_gb < 0 or not 1 <= least <= most:
         raise ConfigError("a batch needs item_gb > 0, model_gb >= 0 and 1 <= least <= most")
-    cards = [each for each in get_safe_gpu_info().cards if card is None or each.index == card]
-    free = min((each.free_gb for each in cards), default=0.0) * (1 - _KEPT_FREE) - model_gb
+    devices = [each for each in get_safe_gpu_info().devices if gpu is None or each.index == gpu]
+    free = min((each.free_gb for each in devices), default=0.0) * (1 - _KEPT_FREE) - model_gb
     fitting = int(free / item_gb)
     power = 1 << (fitting.bit_length() - 1) if fitting >= 1 else 0
     return max(least, min(most, power))
@@ -135,18 +135,18 @@ def kv_cache_gb(
     return 2 * layers * heads * head_size * value_bytes * tokens * batch / _GB
 
 
-def supports_fp8(card: int | None = None) -> bool:
+def supports_fp8(gpu: int | None = None) -> bool:
     """Return whether every visible GPU multiplies in FP8 (compute capability 8.9 and newer); False without a GPU.
 
     Args:
-        card: Only this one.
+        gpu: Only this one.
 
     Example:
         >>> supports_fp8() in (True, False)
         True
     """
-    cards = [each for each in get_safe_gpu_info().cards if card is None or each.index == card]
-    return bool(cards) and all(each.capability is not None and each.capability >= _FP8_SINCE for each in cards)
+    devices = [each for each in get_safe_gpu_info().devices if gpu is None or each.index == gpu]
+    return bool(devices) and all(each.capability is not None and each.capability >= _FP8_SINCE for each in devices)
 
 
 def get_optimal_providers() -> list[str]:
@@ -160,9 +160,9 @@ def get_optimal_providers() -> list[str]:
         'CPUExecutionProvider'
     """
     offered: list[str] = probe(_offered, "asking ONNX Runtime for its providers", [])
-    cards = get_safe_gpu_info().available
+    devices = get_safe_gpu_info().available
     tensorrt = any(importlib.util.find_spec(name) is not None for name in ("tensorrt_libs", "tensorrt"))
-    wanted = [name for name in _ON_CARDS if cards and (tensorrt or name != _ON_CARDS[0])] + list(_ELSEWHERE)
+    wanted = [name for name in _ON_GPU if devices and (tensorrt or name != _ON_GPU[0])] + list(_ELSEWHERE)
     return [*(name for name in wanted if name in offered), _CPU]
 
 
@@ -205,8 +205,8 @@ def validate_startup_configuration(
     """
     refuse_negative(gpus=gpus, vram_gb=vram_gb, memory_gb=memory_gb, cores=cores)
     found = detect_hardware()
-    on_cards = list(_wrong_with_cards(found, gpus, vram_gb, fp8))
-    wrong = [] if allow_cpu else list(on_cards)
+    lacking = list(_missing_gpus(found, gpus, vram_gb, fp8))
+    wrong = [] if allow_cpu else list(lacking)
     missing = [name for name in providers if name not in get_optimal_providers()]
     wrong += [f"ONNX Runtime has no working {name}" for name in missing]
     wrong += [f"{memory_gb:.1f} GB of memory requested, {found.memory_gb:.1f} found"] * (memory_gb > found.memory_gb)
@@ -216,22 +216,22 @@ def validate_startup_configuration(
             "this machine does not meet the program's requirements", evidence=[*wrong, *describe(found.gpus)],
             hint="request it with @cluster(gpus=..., cores=..., memory=...), or lower the requirements",
         )  # fmt: skip
-    if not on_cards:
+    if not lacking:
         return found
-    say_once(logging.WARNING, f"running on the CPU because allow_cpu=True: {'; '.join(on_cards)}")
-    return replace(found, device="cpu", why_cpu="; ".join(on_cards))
+    say_once(logging.WARNING, f"running on the CPU because allow_cpu=True: {'; '.join(lacking)}")
+    return replace(found, device="cpu", why_cpu="; ".join(lacking))
 
 
-def _wrong_with_cards(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> Iterator[str]:
+def _missing_gpus(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> Iterator[str]:
     wanted = gpus or int(bool(vram_gb or fp8))
-    cards = found.gpus.cards
-    if len(cards) < wanted:
-        yield f"{wanted} GPUs requested, {len(cards)} found" + (f": {found.gpus.trouble}" if not cards else "")
+    devices = found.gpus.devices
+    if len(devices) < wanted:
+        yield f"{wanted} GPUs requested, {len(devices)} found" + (f": {found.gpus.trouble}" if not devices else "")
     elif wanted and found.why_cpu:
         yield found.why_cpu
-    for card in sorted(cards, key=lambda each: -each.free_gb)[:wanted]:
-        if card.free_gb < vram_gb:
-            free = "an unknown amount" if card.used_gb is None else f"{card.free_gb:.1f}"
-            yield f"{vram_gb:.1f} GB free on each GPU requested, {free} on GPU {card.index}"
-        if fp8 and not supports_fp8(card.index):
-            yield f"FP8 requested, but GPU {card.index} ({card.name}) does not support it"
+    for gpu in sorted(devices, key=lambda each: -each.free_gb)[:wanted]:
+        if gpu.free_gb < vram_gb:
+            free = "an unknown amount" if gpu.used_gb is None else f"{gpu.free_gb:.1f}"
+            yield f"{vram_gb:.1f} GB free on each GPU requested, {free} on GPU {gpu.index}"
+        if fp8 and not supports_fp8(gpu.index):
+            yield f"FP8 requested, but GPU {gpu.index} ({gpu.name}) does not support it"

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
-from clusterfn.gpu.cards import GpuInfo, by_nvidia_smi, by_torch
+from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch
 from clusterfn.gpu.guards import probe
 
 _SHORTEST_S = 0.1
@@ -16,7 +16,7 @@ _JOIN_S = 10.0  # longer than one look takes
 
 
 @dataclass
-class CardUse:
+class GpuUse:
     """What was seen of one GPU.
 
     Attributes:
@@ -51,7 +51,7 @@ class GpuMonitor:
         interval_s: Seconds between looks, at least 0.1. One costs some ten milliseconds of a processor.
 
     Attributes:
-        cards: What was seen, one `CardUse` for each GPU; empty without a GPU.
+        devices: What was seen, one `GpuUse` for each GPU; empty without a GPU.
         looks: How often it looked with success.
         trouble: Why nothing was seen; "" if something was.
         peak_gb: The most GB in use on all visible GPUs together at one look; 0.0 without a GPU.
@@ -62,7 +62,7 @@ class GpuMonitor:
     Example:
         >>> with GpuMonitor(interval_s=0.5) as monitor:
         ...     total = sum(range(1000))
-        >>> bool(monitor.cards) != bool(monitor.trouble)
+        >>> bool(monitor.devices) != bool(monitor.trouble)
         True
     """
 
@@ -73,12 +73,12 @@ class GpuMonitor:
         self.trouble = ""
         self.peak_gb = 0.0
         self._interval_s = interval_s
-        self._seen: dict[int, CardUse] = {}
+        self._seen: dict[int, GpuUse] = {}
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
-    def cards(self) -> tuple[CardUse, ...]:
+    def devices(self) -> tuple[GpuUse, ...]:
         """What was seen so far, one for each GPU."""
         return tuple(self._seen[number] for number in sorted(self._seen))
 
@@ -105,7 +105,7 @@ class GpuMonitor:
         self.stop()
 
     def __str__(self) -> str:
-        return "\n".join(str(card) for card in self.cards) or f"no GPU was seen: {self.trouble or 'not looked yet'}"
+        return "\n".join(str(gpu) for gpu in self.devices) or f"no GPU was seen: {self.trouble or 'not looked yet'}"
 
     def _watch(self) -> None:
         ended = False
@@ -115,28 +115,28 @@ class GpuMonitor:
             self._ended.wait(0.0 if ended else self._interval_s)
 
     def _record(self, info: GpuInfo) -> None:
-        if not info.cards:
+        if not info.devices:
             self.trouble = "" if self._seen else info.trouble
             return
         self.looks += 1
         self.trouble = ""
         self.peak_gb = max(self.peak_gb, info.used_gb)
-        for card in info.cards:
-            use = self._seen.setdefault(card.index, CardUse(card.index, card.name, card.total_gb))
-            use.peak_gb = max(use.peak_gb, card.used_gb or 0.0)
-            use.utilization += (card.utilization - use.utilization) / self.looks
-            use.peak_utilization = max(use.peak_utilization, card.utilization)
+        for gpu in info.devices:
+            use = self._seen.setdefault(gpu.index, GpuUse(gpu.index, gpu.name, gpu.total_gb))
+            use.peak_gb = max(use.peak_gb, gpu.used_gb or 0.0)
+            use.utilization += (gpu.utilization - use.utilization) / self.looks
+            use.peak_utilization = max(use.peak_utilization, gpu.utilization)
 
     def _ask_torch(self) -> None:
         torch = pytorch.with_cuda()
-        for use in self.cards if torch is not None else ():
+        for use in self.devices if torch is not None else ():
             _, use.own_peak_gb = pytorch.own_gb(torch, use.index)
 
 
 def _look() -> GpuInfo:
     # nvidia-smi first: it knows how busy a GPU is, and cannot disturb what this process's other threads do there.
     said = by_nvidia_smi()
-    if said.cards:
+    if said.devices:
         return said
     own = by_torch()
-    return own if own.cards else said
+    return own if own.devices else said

@@ -1,7 +1,7 @@
 """The PyTorch of this process, if it is there and already uses CUDA.
 
-Never imports it and never makes it use CUDA: that would take seconds, fix the visible GPUs, take some hundred
-megabytes on each, and forbid every later fork (https://github.com/pytorch/pytorch/pull/85951).
+Never imports it and never makes it use CUDA. That would take seconds, fix the visible GPUs, and take some hundred
+megabytes on each. It would also forbid every later fork (https://github.com/pytorch/pytorch/pull/85951).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _GB = float(1 << 30)
-_KINDS_OF_CARDS = ("cuda", "hip")
+_KINDS_OF_GPUS = ("cuda", "hip")
 _BUILT_FOR = re.compile(r"^(?:cuda|hip)\s*(?::[^=\n]*)?=\s*([^\s#]+)", re.MULTILINE)  # a line of its version.py
 
 
@@ -33,7 +33,7 @@ def lacks_cuda() -> str:
     """Return the version of a PyTorch that is built without CUDA, loaded or only installed; "" otherwise."""
     torch = loaded()
     if torch is not None:
-        return "" if any(getattr(torch.version, name, None) for name in _KINDS_OF_CARDS) else str(torch.__version__)
+        return "" if any(getattr(torch.version, name, None) for name in _KINDS_OF_GPUS) else str(torch.__version__)
     version, path = installed_version(), find_version_file()
     # A version says "+cpu" only in some builds for CPUs: not in conda-forge's, nor in PyPI's for ARM.
     built_for = _BUILT_FOR.findall(path.read_text(encoding="utf-8")) if path else []  # "None", "'12.8'"

@@ -1,7 +1,7 @@
-"""Calls tried again, but only where trying again can help: a table of errors says where (`known`).
+"""Retry calls where a retry can help: a table of errors says where (`known`).
 
-An error after which this process cannot use CUDA any more is never tried again here; its note says that a new process
-may succeed.
+An error after which this process cannot use CUDA any more is never retried; its note says that a new process may
+succeed.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def retry_transient(
 ) -> Any:
     """Call a function again when it fails with an error that may go away. Also a decorator.
 
-    Tried again are: CUDA's errors whose row in the table says "here" (a busy GPU, a busy port, an MPS server that
-    starts), a lost connection (`ConnectionError`), and clusterfn's own errors that are `retryable`. Between attempts
-    GPU memory is given back.
+    It retries CUDA's errors whose row in the table says "here": a busy GPU, a busy port, an MPS server that starts. It
+    also retries a lost connection (`ConnectionError`), and clusterfn's own errors that are `retryable`. Between
+    attempts GPU memory is given back.
 
     Args:
         fn: A function, a coroutine function, or an object that is called as either; without side effects that must not

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0  # a server with eight GPUs and no persistence mode takes over ten
 _PAUSE_S = 60.0
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "driver_version", "compute_cap")
 _NO_DEVICES = 6  # nvidia-smi's exit code

@@ -14,15 +14,18 @@ from pathlib import Path
 from clusterfn.hosts import serialization
 
 _LIBRARY = Path(__file__).parents[1]
-# A function may import clusterfn; what these are for happens outside of jobs, or lies in the bridge already.
+# A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/session/", "bridge/queue/", "bridge/schedulers/",
-    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/", "kernel/",
+    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/",
+    "config/schema.py", "config/writing.py", "hosts/transports/ssh_keys.py", "jupyter/cell_magic.py",
+    "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py", "jupyter/kernel",
+    "jupyter/lab.py",
 )  # fmt: skip
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
 
-_SINGLE_FILES = ("layout.py", "agent/__init__.py", "agent/inotify.py", "agent/trusted.py")
+_SINGLE_FILES = ("layout.py", "job_states.py", "agent/__init__.py", "agent/inotify.py", "agent/trusted.py")
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ class HostConnection:
         *,
         after: Sequence[Reply[Any]] = (),
     ) -> SpawnReply:
-        """Start a program that outlives this connection; `reply.exited` tells its end as long as the agent is there."""
+        """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs."""
         request = _r.SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
         self.link.send(request)
         return request.reply
@@ -265,10 +265,20 @@ class HostConnection:
         The reply comes when the socket is closed, and raises Unreachable when the connection to the host is lost: it
         is not connected again. `cancel` closes it.
         """
-        return self._send(_r.SocketRequest(path, first, on_data))
+        return self._send(_r.ConversationRequest("connect", {"path": path}, first, on_data))
+
+    def converse(
+        self, argv: Sequence[str], first: bytes, on_data: Callable[[bytes], Any], unset: Sequence[str] = ()
+    ) -> Reply[None]:
+        """Start a program on the host as `connect_socket` connects: `write` goes to its stdin, and its stdout comes.
+
+        It ends with the connection, or by `cancel`. If its exit status is not 0, the reply raises a HostError with its
+        last words. Its kind is "unavailable" for EX_UNAVAILABLE, and "program" for all others.
+        """
+        return self._send(_r.ConversationRequest("converse", _program(argv, None, unset), first, on_data))
 
     def write(self, connected: Reply[None], data: bytes) -> None:
-        """Send bytes to a socket, after an answer to the first; they are lost if it is no longer connected."""
+        """Send bytes to a socket or a program, after an answer to the first; they are lost if it is gone."""
         self.link.write(connected.id, data)
 
     def list(
@@ -285,7 +295,7 @@ class HostConnection:
         return self._send(_r.SimpleRequest("ping", {}, lambda *_: None))
 
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
-        """Tell `listener` when the connection breaks and when it is back, on the reader thread.
+        """Call `listener` when the connection breaks and when it is back, on the reader thread.
 
         Returns:
             What ends that.
@@ -306,7 +316,7 @@ class HostConnection:
         return self.link.answers_here()
 
     def close(self) -> None:
-        """End the connection. Open requests fail; what was spawned goes on."""
+        """End the connection. Open requests fail; what was spawned keeps running."""
         self.link.close()
 
     def _send(self, request: _r.OpenRequest[_r.T]) -> Reply[_r.T]:
@@ -375,7 +385,7 @@ def _facts(hello: Header) -> HostFacts:
         wanted = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
         if type(value) is not wanted or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
             raise ValueError(f"{name}: {ascii(value)[:80]}")
-    if len(hello["version"]) != 3 or not hello["root"].startswith("/"):
+    if len(hello["version"]) != 3 or min(hello["version"]) < 0 or not hello["root"].startswith("/"):
         raise ValueError(f"version: {hello['version']}, root: {hello['root']!a:.80}")
     values.update({name: tuple(hello[name]) for name in _LISTS})
     return HostFacts(**values)

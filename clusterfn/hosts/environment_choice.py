@@ -70,7 +70,7 @@ class EnvironmentResolver:
         self._finding = threading.Lock()  # held while the host is asked, so never by a thread that delivers answers
 
     def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
-        """Return the Python of an environment that lies on the host, or was resolved before; else None."""
+        """Return the Python of an environment that exists on the host, or was resolved before; else None."""
         with self._finding:
             named = self._named_on_host(wanted)
         return named.interpreter.version if named else self._pythons.get((self._text(wanted), wanted.packages))

@@ -47,8 +47,8 @@ def remove_folder(connection: HostConnection, folder: str) -> None:
 def removal_command(folder: str) -> list[str]:
     """Return the command that removes a folder of a host, after it has renamed it.
 
-    Renamed first: what is still written there, such as a conclusion, fails and cannot bring it back; and a removal that
-    is cut short, as by the end of the program, leaves nothing that is taken for the whole.
+    Renamed first: a late write into it, such as a conclusion, fails and cannot restore it. A removal that is cut short,
+    as by the end of the program, leaves nothing that is taken for the whole.
     """
     aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
     return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]
@@ -84,7 +84,7 @@ def _finish_all() -> None:
     begun = time.monotonic()
     while unanswered:  # an answer may lead to a request
         reply, (timeout_s, told) = next(iter(unanswered.items()))
-        with contextlib.suppress(ClusterfnError):  # the job's own future tells
+        with contextlib.suppress(ClusterfnError):  # the job's own future has it
             reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
             told.wait(_MOMENT_S)
         unanswered.pop(reply, None)

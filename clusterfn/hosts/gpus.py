@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.scheduler.base import Scheduler
 
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 _FIELDS = ("index", "uuid", "memory.total", "name")
 
 

@@ -1,4 +1,4 @@
-"""What this process knows of one host: the connection, what lies there already, and which interpreters were found.
+"""What this process knows of one host: the connection, what the host already has, and which interpreters were found.
 
 Asks the host each thing once. Sends no job.
 """
@@ -54,7 +54,7 @@ class HostState:
         self.limits: list[str] | None = None
         self._suffix = ""
         self._has_warned = False
-        self._cards: tuple[GpuInfo, ...] | None = None
+        self._gpus: tuple[GpuInfo, ...] | None = None
         self._watch: SchedulerWatch | None = None
         self._watched: hosts.HostConnection | None = None
         self._watching = threading.Lock()
@@ -80,14 +80,14 @@ class HostState:
 
     @property
     def has_bridge(self) -> bool:
-        """Whether the bridge of this version lies there already."""
+        """Whether the host already has the bridge of this version."""
         self._believe_no_longer()
         found = self.connection.facts.have[:1] == (True,) and not self._suffix and not self._again
         return found or self.bridge in self.there
 
     def distrust(self) -> None:
         """Look again for what was there, which may be gone or damaged, and send the bridge again under another name."""
-        with contextlib.suppress(HostError):  # it has another name below; who asks that host next is told
+        with contextlib.suppress(HostError):  # it has another name below; the next request to that host raises it
             self.connection.run(exit_flush.removal_command(self.bridge))
         self._suffix = f"-{secrets.token_hex(4)}"
         self.there.clear()
@@ -106,7 +106,7 @@ class HostState:
         return [self.remember(bridge, self.connection.put_tree(bridge, files))]
 
     def lay_out_bridge(self) -> list[Reply[bool]]:
-        """Send the bridge if it is not there; what needs it goes after these."""
+        """Send the bridge if the host lacks it; what needs it is sent after these."""
         if self.has_bridge:
             return []
         files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
@@ -131,7 +131,7 @@ class HostState:
     def supervise(
         self, command: str, *args: str, bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
     ) -> Reply[hosts.Completed]:
-        """Run one of the supervisor's commands, `conclude`, `list` or `clean`, beside whatever jobs run.
+        """Run one of the supervisor's commands, `conclude`, `list` or `clean`, next to the jobs that run.
 
         Args:
             bridge: The folder of the bridge that a job was sent with; else this version's.
@@ -156,7 +156,7 @@ class HostState:
         """What builds the host's commands and reads their answers."""
         facts = self.connection.facts
 
-        # tells which jobs wait on a host without a scheduler, and sees that a spooler starts them
+        # prints which jobs wait on a host without a scheduler, and ensures that a spooler starts them
         def queue() -> tuple[str, ...]:
             supervise = posixpath.join(self.bridge, layout.SUPERVISE)
             return (self.connection.facts.python, "-I", "-S", supervise, "queue", self.root)
@@ -197,17 +197,17 @@ class HostState:
 
         Args:
             wanted: What the call says of it; its silence means the host's own.
-            say: Is told in sentences what takes time, and what was decided.
+            say: Gets sentences about what takes time, and what was decided.
 
         Raises:
             ConfigError: No such kind of environment.
             LockError: It cannot be locked.
-            EnvironmentBuildError: It is not there, or cannot be made there.
+            EnvironmentBuildError: It does not exist, or cannot be built.
         """
         return self._environments.find(wanted, say)
 
     def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
-        """Return the Python of an environment that lies on the host, or was resolved before; else None."""
+        """Return the Python of an environment that exists on the host, or was resolved before; else None."""
         return self._environments.expected_python(wanted)
 
     def forget_environments(self) -> None:
@@ -226,7 +226,7 @@ class HostState:
         """
         if self.scheduler.has_nodes:
             if asked.gpu_type:
-                gpus.known(self.card_types, asked, self.host.name, self.scheduler.title)
+                gpus.known(self.gpu_types, asked, self.host.name, self.scheduler.title)
             return
         facts, limits, host = self.connection.facts, self.host.limits, self.host
         wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
@@ -241,7 +241,7 @@ class HostState:
                 )
         self._reject_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
         self._reject_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
-        there = self.cards if asked.gpus else None
+        there = self.gpus if asked.gpus else None
         if there is not None:
             self._reject_above("gpus", asked.gpus, len(there), str)
             if asked.gpu_type or asked.gpu_memory_bytes:
@@ -263,24 +263,25 @@ class HostState:
                 f"{name}={shown(asked)} is more than {self.host.name} has: {shown(there)}",
                 host=self.host.name,
                 stage="submit",
-                hint=f"ask for at most {shown(there)}" if there else "use another host",
+                hint=f"ask for at most {shown(there)}" if there else f"remove {name}=, or use another host: "
+                "`clusterfn init ADDRESS` adds one",
             )
 
     @property
-    def cards(self) -> tuple[GpuInfo, ...] | None:
+    def gpus(self) -> tuple[GpuInfo, ...] | None:
         """Each GPU of the host; None if nvidia-smi fails. Only an answer with GPUs is kept: a driver may recover."""
-        if not self._cards:
-            self._cards = gpus.ask(self.connection)
-        return self._cards
+        if not self._gpus:
+            self._gpus = gpus.ask(self.connection)
+        return self._gpus
 
     @functools.cached_property
-    def card_types(self) -> Sequence[str] | None:
+    def gpu_types(self) -> Sequence[str] | None:
         """The types of a cluster's GPUs, as its scheduler says; None if it does not."""
         return gpus.ask_types(self.connection, self.scheduler)
 
-    def cards_for(self, asked: Resources) -> int:
+    def count_gpus_for(self, asked: Resources) -> int:
         """Return how many GPUs of the requested type and size it has; 0 if that is not known."""
-        return len(eligible_gpus(self.cards or (), asked.gpu_type, asked.gpu_memory_bytes))
+        return len(eligible_gpus(self.gpus or (), asked.gpu_type, asked.gpu_memory_bytes))
 
 
 _sessions: dict[str, HostState] = {}

@@ -1,6 +1,6 @@
 """Files of a job: what there is, and fetching it whole or not at all.
 
-Names that come from a host are not trusted: each must match the pattern that was asked for, and none may lead out of
+Names that come from a host are not trusted. Each must match the pattern that was asked for, and none may lead out of
 the folder that the caller chose.
 """
 
@@ -80,7 +80,7 @@ def _fits(path: str) -> Callable[[int], None]:
         free = units.free_memory(swap=True)
         if free is not None and size > free:
             raise HostError(
-                f"{path} has {size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
+                f"{path} is {size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
                 hint="copy it with scp",
             )
 
@@ -96,7 +96,7 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
     """Read a file of the host.
 
     Raises:
-        HostError: There is none (`kind` is "missing"), or it cannot be read.
+        HostError: It does not exist (`kind` is "missing"), or it cannot be read.
     """
     out = io.BytesIO()
     connection.get(path, out, on_size=_fits(path)).result(None)

@@ -1,7 +1,6 @@
 """One look at a host's scheduler for all of this process's jobs there, often at first and rarely later.
 
-It tells each job's listener what was seen and concludes nothing: a job that squeue does not list, or a squeue that
-fails, may still run.
+It reports to each job's listener what was seen, and concludes nothing: a job that squeue does not list may still run.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class SchedulerWatch:
         self._lock = threading.RLock()
 
     def add(self, job_name: str, listener: Listener) -> None:
-        """Tell `listener` at each look: the job's state, None where it was not listed, or `Silent`."""
+        """Call `listener` at each look with the job's state, None where it was not listed, or `Silent`."""
         with self._lock:
             self._jobs[job_name] = _Watched(listener, self._clock())
             self._repeat()

@@ -1,7 +1,7 @@
 """The package `bridge.serialization`, loaded here under the name that it has on a host.
 
 A pickle names the modules of the functions that rebuild it, so both sides must know them by one name:
-`_clusterfn_wire`, and `_clusterfn_wire.cloudpickle` for a second copy of cloudpickle that streams may refer to.
+`_clusterfn_wire`. `_clusterfn_wire.cloudpickle` is a second copy of cloudpickle, to which streams may refer.
 """
 
 from __future__ import annotations

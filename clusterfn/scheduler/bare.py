@@ -23,7 +23,7 @@ class Bare(Scheduler):
 
     Args:
         boot_id: The host's boot id, from the agent's hello.
-        queue: Gives the command that tells of its queue.
+        queue: Returns the command that lists its queue.
         host: Its name, for messages.
     """
 
@@ -45,7 +45,7 @@ class Bare(Scheduler):
         """Refuse several nodes."""
         if asked.nodes > 1:
             raise ConfigError(
-                f"nodes={asked.nodes}: {self._host} is one machine, only a host with `scheduler: slurm` has nodes",
+                f"nodes={asked.nodes}: {self._host} is one machine; only a host with `scheduler: slurm` has nodes",
                 host=self._host,
                 hint="leave nodes= out: one call may use all its GPUs, as docs/how-to/several-gpus.md shows",
             )
@@ -83,7 +83,7 @@ class Bare(Scheduler):
         return f"{self.boot_id}:{answer.pid}:{answer.starttime}"
 
     def watch_command(self) -> tuple[str, ...]:
-        """Tells of the jobs that wait."""
+        """Lists the jobs that wait."""
         return self._queue()
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
@@ -137,7 +137,7 @@ def _same_process(stat: str, process: str) -> bool:
 
 
 def _gone(evidence: Evidence) -> SchedulerVerdict:
-    hint = "look for the kernel's out-of-memory killer or an administrator; then call the function again"
+    hint = "see whether the kernel's out-of-memory killer or an administrator ended them; then call the function again"
     return SchedulerVerdict(layout.LOST, "the job's processes are gone and left no result", _tail(evidence), hint)
 
 

@@ -66,7 +66,7 @@ class JobState:
         state: The scheduler's own word, "PENDING".
         reason: Its own reason, "Priority"; "" for none.
         scheduler_id: Its own number, "1234" or "1234_[1-5]".
-        nodes: How many nodes it asks for, where that is told.
+        nodes: How many nodes it asks for, where that is known.
         expected_start: When the scheduler expects to start a waiting job, by the host's clock, "2026-11-20T14:53:04";
             "" where it does not say.
     """
@@ -177,10 +177,10 @@ class Scheduler(ABC):
 
     Attributes:
         title: Its name for people.
-        has_nodes: Whether jobs run on compute nodes, whose cores, memory and GPUs the scheduler gives out; else on the
-            machine that ssh reaches, where clusterfn's own queue does.
+        has_nodes: Whether jobs run on compute nodes, whose cores, memory and GPUs the scheduler gives out. Else they
+            run on the machine that ssh reaches, where clusterfn's own queue does so.
         unset: Prefixes of variables that none of its commands may inherit.
-        knows_all: Whether a look at it tells of every job from its submission on; else of those alone that wait.
+        knows_all: Whether a look at it lists every job from its submission on; else only those that wait.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
     """
 
@@ -227,6 +227,7 @@ class Scheduler(ABC):
 
         Raises:
             SubmitError: With the scheduler's own words.
+            Unsatisfiable: The same, where those say that no wait will help.
         """
 
     def ambiguous(self, answer: Answer) -> bool:
@@ -259,7 +260,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def trouble(self, answer: Answer) -> str:
-        """Say why an answer to `watch_command` tells nothing about any job; "" if it can be believed."""
+        """Say why an answer to `watch_command` says nothing about any job; "" if it can be believed."""
 
     @abstractmethod
     def in_words(self, state: JobState) -> str:
@@ -280,6 +281,13 @@ class Scheduler(ABC):
     def cancel_by_hand(self, name: str) -> str:
         """Return what a person types on the host to do the same."""
         return " ".join(self.cancel_command(name))
+
+    def join_command(self, scheduler_id: str) -> tuple[str, ...]:
+        """Return what starts a program inside a running job, on its node, connected to our stdin and stdout.
+
+        It takes no more cores, memory or GPUs than the job has. () where there is no such way.
+        """
+        return ()
 
     @abstractmethod
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:

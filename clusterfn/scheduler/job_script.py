@@ -107,7 +107,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 @cache
 def read_template(name: str) -> str:
-    """Read a file of templates/: in the package once installed, beside it in a checkout."""
+    """Read a file of templates/: in the package once installed, next to it in a checkout."""
     package = Path(__file__).parents[1]
     folder = package / "templates"
     return ((folder if folder.is_dir() else package.parent / "templates") / name).read_text(encoding="utf-8")

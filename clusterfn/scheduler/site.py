@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError, did_you_mean
 
 NOT_THERE = 127
 SILENT = "it did not answer in time"
@@ -39,7 +40,7 @@ class Section:
 
     @property
     def trouble(self) -> str:
-        """What it said instead of an answer; "" if it answered, or if its program is not there."""
+        """What it said instead of an answer; "" if it answered, or if its program is missing."""
         if self.rc in (0, NOT_THERE):
             return ""
         return SILENT if self.rc is None else "\n".join(self.lines[-5:]) or f"it ended with status {self.rc}"
@@ -57,13 +58,31 @@ class Given:
     account: str | None = None
 
 
+def check_given(lacking: str, option: str, given: str | None, known: Sequence[str]) -> None:
+    """Reject an answer that was given in advance and names what the site does not have; take it if nothing is known.
+
+    Args:
+        lacking: What to say before the name, such as "there is no partition".
+        given: One name, or several with commas.
+
+    Raises:
+        ConfigError: It names what there is, and the nearest of it.
+    """
+    for name in (given or "").split(","):
+        if name and known and name not in known:
+            raise ConfigError(
+                f"{lacking} {name}{did_you_mean(name, known)}",
+                hint=f"give {option} one of {', '.join(dict.fromkeys(known))}",
+            )
+
+
 class SchedulerSite(ABC):
     """One scheduler at one site.
 
     Attributes:
         title: Its name for people.
         program: By this the survey knows that the scheduler is there.
-        wanted_address: What `address:` must be where that program is not there.
+        wanted_address: What `address:` must be where that program is missing.
         no_accounts: Why nothing can be said of accounts, where `check_account` returns None.
     """
 
@@ -75,7 +94,7 @@ class SchedulerSite(ABC):
     @classmethod
     @abstractmethod
     def read(cls, found: Mapping[str, Section]) -> SchedulerSite | None:
-        """Read the sections of a survey; None where the program is not there."""
+        """Read the sections of a survey; None where the program is missing."""
 
     @abstractmethod
     def overview(self) -> list[str]:
@@ -83,7 +102,11 @@ class SchedulerSite(ABC):
 
     @abstractmethod
     def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
-        """Return what to write below the scheduler's key of clusterfn.yml, where it would not choose so itself."""
+        """Return what to write below the scheduler's key of clusterfn.yml, where it would not choose so itself.
+
+        Raises:
+            ConfigError: The site does not have what was given in advance.
+        """
 
     @abstractmethod
     def check(self, host: Host, place: str) -> str:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.bridge.apart import Apart
-from tests.bridge.host import Bench, Job, until
+from tests.bridge.host import Bench, Job
+from tests.waiting import until
 
 SMI = """#!{python}
 import json, os, sys, time
 state = json.load(open({state!r}))
 if state["mode"] == "hang":
-    time.sleep(60)
+    time.sleep(600)
 if state["mode"] == "garbage":
     print("<html>502</html>"); sys.exit(0)
 if state["mode"] == "mismatch":
@@ -79,8 +80,8 @@ class Box:
 
     def run(self, job: Job) -> dict[str, Any]:
         """Run it to its end, whether it must wait or not."""
-        self.start(job).wait(60)
-        until(job.has_outcome, 60)
+        self.start(job).wait(150)
+        until(job.has_outcome)
         return job.outcome()
 
     def start_all(self, jobs: list[Job]) -> None:
@@ -89,7 +90,7 @@ class Box:
 
     def queued(self, job: Job) -> None:
         """Start it, and see that it waits."""
-        assert self.start(job).wait(60) == 20, job.log()
+        assert self.start(job).wait(150) == 20, job.log()
 
     def mark(self, name: str) -> socket.socket:
         """A name held there by somebody else."""
@@ -106,7 +107,7 @@ class Box:
         """What a command of the supervisor's prints there."""
         argv = [sys.executable, "-I", "-S", str(self.bench.bridge / "supervise.py"), *words]
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=60, check=True, preexec_fn=self.apart.enter,
+            argv, capture_output=True, text=True, timeout=150, check=True, preexec_fn=self.apart.enter,
             env={**os.environ, "PATH": self.path},
         )  # fmt: skip
         return done.stdout

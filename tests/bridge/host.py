@@ -17,13 +17,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from clusterfn.hosts import bridge_bundle
 from tests.bridge.apart import Apart
+from tests.waiting import until
 
 # Mechanisms, 1: the script of a job, in its shortest form.
 JOB_SH = """#!/bin/sh
@@ -116,18 +116,6 @@ def clean_environ(**more: str) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}, **more}
 
 
-def until(look: Callable[[], Any], limit_s: float = 20.0) -> Any:
-    """What `look` gives as soon as it is true."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        began = time.monotonic()
-        seen = look()
-        if seen:
-            return seen
-        time.sleep(max(0.01, 3 * (time.monotonic() - began)))  # some look at every process
-    raise AssertionError(f"not within {limit_s} s: {look}")
-
-
 def obey_modes() -> None:
     """Let the modes of files hold for this process and its children even if they are root's."""
     for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
@@ -174,7 +162,7 @@ class Job:
 
     def run(self, **env: str) -> dict[str, Any]:
         """Run it to its end; the outcome of the first attempt."""
-        self.start(**env).wait(60)
+        self.start(**env).wait(150)
         return self.outcome()
 
     def call(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
@@ -182,7 +170,7 @@ class Job:
         command, *rest = arguments
         argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), command, str(self.folder), *rest]
         return subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, env=clean_environ(**env), timeout=60,
+            argv, input=stdin, capture_output=True, text=True, env=clean_environ(**env), timeout=150,
             preexec_fn=lambda: self._before(None),
         )  # fmt: skip
 

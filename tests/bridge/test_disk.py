@@ -13,7 +13,8 @@ import pytest
 import clusterfn
 from clusterfn import HostDiskFull
 from clusterfn.bridge.supervisor import classify_exit
-from tests.bridge.host import Bench, is_running, until
+from tests.bridge.host import Bench, is_running
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_a_disk_that_is_full_before_the_start(small: Bench):
     job = small.job("def f():\n    print('ran')\n")
     fill(small.root / "ballast")
 
-    assert job.start().wait(60) == 28
+    assert job.start().wait(150) == 28
 
     assert not (job.attempt / "stdout").exists()
     (small.root / "ballast").unlink()
@@ -124,13 +125,13 @@ def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path
     script = job.start()
     until((tmp_path / "full").exists)
     worker = job.worker_pid()
-    until(lambda: not is_running(worker), 10)
+    until(lambda: not is_running(worker))
     time.sleep(1.0)
 
     assert script.poll() is None
     (small.root / "ballast").unlink()
 
-    assert script.wait(20) == 10
+    assert script.wait(150) == 10
     assert (job.outcome()["kind"], job.outcome()["by"]) == ("disk", "supervisor")
 
 
@@ -155,11 +156,10 @@ def own_disk(tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, as_roo
     subprocess.run(["umount", "-l", str(root)], check=True)
 
 
-@pytest.mark.timeout(60)
 def test_a_map_onto_a_full_disk_ends_names_the_disk_and_leaves_no_temporaries(own_disk: Path, gate: Path):
     gate.touch()
     group = clusterfn.cluster(abs).map(range(6), max_parallel=2)
-    until(lambda: len(list(gate.parent.glob("waits-*"))) == 2, 30)
+    until(lambda: len(list(gate.parent.glob("waits-*"))) == 2)
     fill(own_disk / "ballast")
     gate.unlink()
 
@@ -171,7 +171,6 @@ def test_a_map_onto_a_full_disk_ends_names_the_disk_and_leaves_no_temporaries(ow
     assert [info.state for info in clusterfn.jobs()].count("PENDING") == 1, "what is there can still be listed"
 
 
-@pytest.mark.timeout(60)
 def test_a_map_that_finds_no_room_for_its_items_names_the_disk(own_disk: Path):
     fill(own_disk / "ballast")
 
@@ -179,7 +178,6 @@ def test_a_map_that_finds_no_room_for_its_items_names_the_disk(own_disk: Path):
         clusterfn.cluster(abs).map(range(6)).results()
 
 
-@pytest.mark.timeout(60)
 def test_a_call_onto_a_full_disk_names_it_and_the_next_one_runs_once_there_is_room(own_disk: Path):
     fill(own_disk / "ballast")
     with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/jobs/"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -12,15 +13,17 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.supervisor import limits
-from tests.bridge.host import Bench, is_running, until
+from clusterfn.calls.liveness import SILENT_AFTER_S
+from tests.bridge.host import Bench, is_running
+from tests.waiting import until
 
-SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(60)\n"
+SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(600)\n"
 
 WITH_CHILDREN = """def f():
     import subprocess
-    subprocess.Popen(['sleep', '61'])
+    subprocess.Popen(['sleep', '610'])
     print('up', flush=True)
-    subprocess.run(['sleep', '60'])
+    subprocess.run(['sleep', '600'])
 """
 
 LARGE = """def f():
@@ -28,7 +31,7 @@ LARGE = """def f():
     block = bytearray(95 << 20)
     block[::4096] = b'1' * len(block[::4096])
     print('up', flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -86,7 +89,7 @@ def test_a_killed_worker_is_named(bench: Bench):
 
     os.kill(job.worker_pid(), signal.SIGKILL)
 
-    assert script.wait(20) == 10
+    assert script.wait(150) == 10
     assert (job.outcome()["kind"], job.outcome()["signal"]) == ("signal", "SIGKILL")
     assert "neither clusterfn nor Python code of this process sent it" in job.outcome()["hint"]
 
@@ -123,7 +126,7 @@ def test_a_killed_supervisor_takes_its_tree_along_and_job_sh_concludes(bench: Be
 
     os.kill(job.supervisor_pid(), signal.SIGKILL)
 
-    assert script.wait(20) == 10
+    assert script.wait(150) == 10
     outcome = job.outcome()
     assert (outcome["kind"], outcome["stage"], outcome["by"]) == ("lost", "supervisor", "after")
     assert "SIGKILL" in outcome["message"]
@@ -139,7 +142,7 @@ def test_a_killed_supervisor_kills_its_worker_at_once(bench: Bench):
 
     os.kill(supervisor, signal.SIGKILL)
 
-    until(lambda: not is_running(worker), 2)
+    until(lambda: not is_running(worker))
 
 
 def test_a_killed_script_does_not_end_a_job_on_a_bare_host(bench: Bench):
@@ -155,16 +158,15 @@ def test_a_killed_script_does_not_end_a_job_on_a_bare_host(bench: Bench):
 
 
 def test_the_time_limit_is_exact_and_ends_children(bench: Bench):
-    source = "def f():\n    import subprocess\n    subprocess.run(['sleep', '60'])\n"
+    source = "def f():\n    import subprocess\n    subprocess.run(['sleep', '600'])\n"
     job = bench.job(source, resources={"time_s": 1.0})
-    began = time.monotonic()
 
     outcome = job.run()
 
     assert outcome["kind"] == "time"
     assert "longer than the 1 s" in outcome["message"]
     assert outcome["hint"].startswith("ask for more")
-    assert time.monotonic() - began < 20  # a busy machine takes its time; the child would take a minute
+    assert 1.0 <= outcome["usage"]["wall_s"] < 30  # from the worker's start to its end, on a busy machine too
     assert job.tagged() == []
 
 
@@ -175,7 +177,7 @@ def test_a_request_to_stop_ends_the_tree(bench: Bench):
 
     (job.folder / "cancel").touch()
 
-    assert script.wait(10) == 10
+    assert script.wait(150) == 10
     assert job.outcome()["kind"] == "cancelled"
     assert job.tagged() == []
 
@@ -221,7 +223,7 @@ def test_sigterm_without_a_reason_is_left_to_after(bench: Bench):
 
     os.kill(job.supervisor_pid(), signal.SIGTERM)
 
-    assert script.wait(20) == 10
+    assert script.wait(150) == 10
     assert (job.outcome()["kind"], job.outcome()["by"]) == ("lost", "after")
     assert "SIGTERM" in job.outcome()["message"]
     assert job.outcome()["usage"]["last_known"] and job.outcome()["usage"]["wall_s"] > 0
@@ -233,7 +235,7 @@ GREEDY = """def f(megabytes, children):
         if os.fork() == 0:
             break
     block = bytearray(os.urandom(1) * (megabytes << 20))
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -381,5 +383,8 @@ def test_the_heart_beats(bench: Bench):
 
     job.wait_for_text("sleeping")
 
-    assert (job.attempt / "heartbeat").read_bytes() == b"00000001"
-    until(lambda: (job.attempt / "heartbeat").read_bytes() == b"00000002", 7)
+    beats = job.attempt / "heartbeat"
+    first, since = beats.read_bytes(), beats.stat().st_mtime
+    assert re.fullmatch(rb"0000\d{4}", first) and int(first) > 0
+    later = int(until(lambda: int(beats.read_bytes()) > int(first) and beats.read_bytes()))
+    assert (beats.stat().st_mtime - since) / (later - int(first)) < SILENT_AFTER_S  # who listens calls it dead then

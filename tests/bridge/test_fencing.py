@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.supervisor import conclude
-from tests.bridge.host import Bench, is_running, until
+from tests.bridge.host import Bench, is_running
+from tests.waiting import until
 
 COUNT = "def f(path):\n    import time\n    open(path, 'a').write('ran\\n')\n    time.sleep(0.5)\n    return 1\n"
-SLEEP = "def f():\n    import time\n    print('up', flush=True)\n    time.sleep(60)\n"
+SLEEP = "def f():\n    import time\n    print('up', flush=True)\n    time.sleep(600)\n"
 
 
 def final_outcomes(job) -> list[int]:
@@ -31,7 +32,7 @@ def final_outcomes(job) -> list[int]:
 def test_a_second_submission_of_a_job_runs_nothing(bench: Bench, tmp_path: Path):
     job = bench.job(COUNT, str(tmp_path / "ran"))
 
-    codes = [script.wait(20) for script in [job.start() for _ in range(4)]]
+    codes = [script.wait(150) for script in [job.start() for _ in range(4)]]
 
     assert codes == [0, 0, 0, 0]
     assert (tmp_path / "ran").read_text() == "ran\n"
@@ -47,10 +48,10 @@ def test_a_requeued_job_fences_the_attempt_before(bench: Bench):
     job.wait_for_text("up")
 
     second = job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1")
-    until(lambda: not is_running(worker), 5)
+    until(lambda: not is_running(worker))
     (job.folder / "cancel").touch()
 
-    assert second.wait(20) == 10
+    assert second.wait(150) == 10
     assert (job.outcome(1)["kind"], job.outcome(1)["superseded_by"]) == ("superseded", 2)
     assert job.outcome(2)["kind"] == "cancelled"
     assert final_outcomes(job) == [2]
@@ -75,8 +76,8 @@ def test_a_requeued_job_begins_when_the_attempt_before_has_ended(bench: Bench, t
     first = job.start(SLURM_JOB_ID="77")
     job.wait_for("running")
 
-    job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(20)
-    first.wait(20)
+    job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(150)
+    first.wait(150)
 
     beats = (tmp_path / "beats").read_text()
     assert beats.lstrip("1") == "2", "no line of the first attempt came after the second had begun"
@@ -85,9 +86,9 @@ def test_a_requeued_job_begins_when_the_attempt_before_has_ended(bench: Bench, t
 
 def test_a_requeued_job_that_had_concluded_runs_nothing(bench: Bench, tmp_path: Path):
     job = bench.job(COUNT, str(tmp_path / "ran"), scheduler="slurm")
-    job.start(SLURM_JOB_ID="77").wait(20)
+    job.start(SLURM_JOB_ID="77").wait(150)
 
-    assert job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(20) == 0
+    assert job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(150) == 0
 
     assert (tmp_path / "ran").read_text() == "ran\n"
     assert (job.outcome(2)["kind"], job.outcome(2)["superseded_by"]) == ("superseded", 1)
@@ -97,7 +98,7 @@ def test_a_requeued_job_that_had_concluded_runs_nothing(bench: Bench, tmp_path: 
 def test_a_third_attempt_after_a_concluded_first_runs_nothing(bench: Bench, tmp_path: Path):
     job = bench.job(COUNT, str(tmp_path / "ran"), scheduler="slurm")
     for count in range(3):
-        job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT=str(count)).wait(20)
+        job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT=str(count)).wait(150)
 
     assert (tmp_path / "ran").read_text() == "ran\n"
     assert job.outcome(3)["superseded_by"] == 1
@@ -105,7 +106,7 @@ def test_a_third_attempt_after_a_concluded_first_runs_nothing(bench: Bench, tmp_
 
 def test_elements_of_an_array_are_told_apart(bench: Bench):
     job = bench.job("def f():\n    return 1\n", scheduler="slurm")
-    job.start(SLURM_JOB_ID="9", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="3").wait(20)
+    job.start(SLURM_JOB_ID="9", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="3").wait(150)
 
     assert (job.folder / "claim").read_text() == "7_3"
 
@@ -113,7 +114,7 @@ def test_elements_of_an_array_are_told_apart(bench: Bench):
 def test_a_submission_on_a_bare_host_is_named_by_its_script(bench: Bench):
     job = bench.job("def f():\n    return 1\n")
     script = job.start()
-    script.wait(20)
+    script.wait(150)
 
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert (job.folder / "claim").read_text().startswith(f"{boot_id}:{script.pid}:")
@@ -124,7 +125,7 @@ def test_a_withdrawn_job_never_runs(bench: Bench, tmp_path: Path):
     said = job.call("conclude", stdin=json.dumps({"kind": "cancelled", "message": "withdrawn", "withdraw": True}))
 
     assert json.loads(said.stdout) == {"attempt": 1, "kind": "cancelled", "won": True}
-    assert job.start().wait(20) == 0
+    assert job.start().wait(150) == 0
     assert not (tmp_path / "ran").exists()
     assert final_outcomes(job) == [1]
 
@@ -137,7 +138,7 @@ def test_a_claimed_job_cannot_be_withdrawn(bench: Bench):
     said = job.call("conclude", stdin=json.dumps({"kind": "cancelled", "message": "withdrawn", "withdraw": True}))
 
     assert json.loads(said.stdout) == {"attempt": None, "kind": None, "won": False}
-    assert script.wait(20) == 0
+    assert script.wait(150) == 0
 
 
 def test_a_verdict_from_outside_ends_a_living_attempt(bench: Bench):
@@ -148,13 +149,13 @@ def test_a_verdict_from_outside_ends_a_living_attempt(bench: Bench):
     said = job.call("conclude", stdin=json.dumps({"kind": "time", "message": "over", "stage": "scheduler"}))
 
     assert json.loads(said.stdout) == {"attempt": 1, "kind": "time", "won": True}
-    assert script.wait(20) == 0
+    assert script.wait(150) == 0
     assert (job.outcome()["kind"], job.outcome()["by"], job.outcome()["message"]) == ("time", "conclude", "over")
     assert job.tagged() == []
 
 
 def test_a_verdict_from_outside_ends_what_a_dead_supervisor_left(bench: Bench):
-    source = "def f():\n    import subprocess\n    print('up', flush=True)\n    subprocess.run(['sleep', '60'])\n"
+    source = "def f():\n    import subprocess\n    print('up', flush=True)\n    subprocess.run(['sleep', '600'])\n"
     job = bench.job(source)
     script = job.start()
     job.wait_for_text("up")
@@ -178,7 +179,7 @@ def test_a_fenced_supervisor_ends_its_tree(bench: Bench):
 
     (job.attempt / "outcome.json").write_text('{"final": false, "kind": "superseded", "superseded_by": 2}')
 
-    until(lambda: not is_running(worker), 20)
+    until(lambda: not is_running(worker))
 
 
 def test_a_verdict_that_comes_too_late_changes_nothing(bench: Bench):
@@ -240,14 +241,14 @@ def test_a_sigterm_is_explained_by_the_scheduler(bench: Bench, scontrol, state, 
 
 
 def test_after_a_preempted_attempt_the_job_runs_again(bench: Bench, scontrol):
-    source = "def f():\n    import os, time\n    time.sleep(60 if '/1/' in os.getcwd() else 0)\n"
+    source = "def f():\n    import os, time\n    time.sleep(600 if '/1/' in os.getcwd() else 0)\n"
     job = bench.job(source, scheduler="slurm")
     first = job.start(SLURM_JOB_ID="77", PATH=scontrol("COMPLETING", 1))
     job.wait_for("running")
     os.kill(job.supervisor_pid(), signal.SIGTERM)
-    assert first.wait(20) == 10
+    assert first.wait(150) == 10
 
-    job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(20)
+    job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(150)
 
     assert [job.outcome(n)["kind"] for n in (1, 2)] == ["preempted", "returned"]
     assert final_outcomes(job) == [2]
@@ -261,7 +262,7 @@ def test_slurm_jobs_end_with_their_script(bench: Bench):
 
     os.kill(script.pid, signal.SIGKILL)
 
-    until(lambda: not is_running(worker), 5)
+    until(lambda: not is_running(worker))
     assert not job.has_outcome()
 
 

@@ -17,9 +17,10 @@ from clusterfn.bridge.queue import machine, plan
 from clusterfn.bridge.queue.admission import Admission
 from clusterfn.bridge.supervisor.items import ElementRun, GaveWay
 from tests.bridge.box import Box
-from tests.bridge.host import clean_environ, until
+from tests.bridge.host import clean_environ
 from tests.bridge.test_groups import Group, listed, once
-from tests.bridge.test_queue import LONG_S, WAITS
+from tests.bridge.test_queue import WAITS
+from tests.waiting import until
 
 # Says that it began, and waits for a file of its own.
 ITEM = """
@@ -56,7 +57,7 @@ class Cards(Group):
     def start_all(self, count: int) -> list[subprocess.Popen[bytes]]:
         """So many elements, once each runs an item."""
         started = [self.start(number) for number in range(1, count + 1)]
-        until(lambda: len(self.items()) == count, LONG_S)
+        until(lambda: len(self.items()) == count)
         return started
 
     def items(self) -> list[int]:
@@ -69,7 +70,7 @@ class Cards(Group):
 
     def message(self) -> str:
         """How the group ended, once it has."""
-        until((self.folder / "attempts" / "1" / "outcome.json").exists, LONG_S)
+        until((self.folder / "attempts" / "1" / "outcome.json").exists)
         return self.outcome()["message"]
 
     def kinds(self, number: int) -> list[str]:
@@ -99,14 +100,14 @@ def test_a_group_has_all_cards_again_when_nobody_else_waits_any_more(box: Box):
 
     with waits(box, 2):
         group.end(0, 1, 2, 3)
-        until(lambda: len(group.items()) == 6 and len(gone(elements)) == 2, LONG_S)
+        until(lambda: len(group.items()) == 6 and len(gone(elements)) == 2)
         gave_way = gone(elements)
         assert [elements[number - 1].returncode for number in gave_way] == [WAITS, WAITS]
         assert cards_held(box) == 2 and len(group.items()) == 6
         assert box.tickets() == {f"{group.folder.name}.{number}" for number in gave_way}
         until(lambda: len(box.status()) == 2)
         assert all("reserved for 4242's job of 2, which" in line["reason"] for line in box.status()), box.status()
-    until(lambda: len(group.items()) == 8, LONG_S)
+    until(lambda: len(group.items()) == 8)
     assert cards_held(box) == 4 and not box.tickets()
 
     group.end(4, 5, 6, 7)
@@ -150,12 +151,12 @@ def test_who_gave_way_keeps_no_items_and_is_not_started_when_none_is_left(box: B
 
     with waits(box, 1):
         group.end(0)
-        (number,) = until(lambda: gone(elements), LONG_S)
+        (number,) = until(lambda: gone(elements))
         group.end(1, 2, 3, 4, 5)
 
-        assert elements[2 - number].wait(60) == 0
+        assert elements[2 - number].wait(150) == 0
         assert group.message() == "6 of 6 ended: 6 returned" and once(group, 6)
-        until(lambda: not box.tickets() and not box.spoolers(), LONG_S)
+        until(lambda: not box.tickets() and not box.spoolers())
         assert len(box.order()) == 2
 
 
@@ -164,13 +165,13 @@ def test_who_gave_way_and_died_on_its_way_out_has_its_turn_though_the_spooler_ha
     script = group.folder / "job.sh"
     script.write_text(script.read_text().replace("rc=$?\n", f"rc=$?\n[ $rc = {WAITS} ] && rc=137\n", 1))
     elements = [group.start(number, CLUSTERFN_TURN="1") for number in (1, 2)]
-    until(lambda: len(group.items()) == 2, LONG_S)
+    until(lambda: len(group.items()) == 2)
 
     with waits(box, 1):
         group.end(0, 1)
-        (number,) = until(lambda: gone(elements), LONG_S)
+        (number,) = until(lambda: gone(elements))
         assert group.kinds(number) == ["preempted"]
-    until(lambda: len(group.items()) == 4, LONG_S)
+    until(lambda: len(group.items()) == 4)
 
     group.end(2, 3)
     assert group.message() == "4 of 4 ended: 4 returned"
@@ -182,13 +183,13 @@ def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box)
 
     with waits(box, 2):
         group.end(0, 1)
-        (number,) = until(lambda: gone(elements) if len(group.items()) == 3 else None, LONG_S)
+        (number,) = until(lambda: gone(elements) if len(group.items()) == 3 else None)
         assert listed(box.bench, group.folder) == ("RUNNING", "2 of 4 ended: 2 returned")
 
         os.killpg(elements[2 - number].pid, signal.SIGKILL)
-        elements[2 - number].wait(20)
+        elements[2 - number].wait(150)
         group.call("conclude", 3 - number, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
         state, message = until(lambda: told if (told := listed(box.bench, group.folder))[0] == "PENDING" else None)
         assert message.startswith("2 of 4 ended: 2 returned; ") and "waiting for 1" in message
     group.end(2, 3)
-    until(lambda: len(group.ends()) == 4, LONG_S)
+    until(lambda: len(group.ends()) == 4)

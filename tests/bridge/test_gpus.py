@@ -14,8 +14,9 @@ import pytest
 
 from clusterfn.bridge.supervisor import gpus
 from tests.bridge.cards import machine
-from tests.bridge.host import Bench, Job, clean_environ, until
+from tests.bridge.host import Bench, Job, clean_environ
 from tests.lab.gpubox import GpuBox
+from tests.waiting import until
 
 SLEEP = "def f(s):\n    import time\n    time.sleep(s)\n"
 
@@ -33,7 +34,7 @@ class Desk:
         self.path = f"{folder}:{os.environ['PATH']}"
 
     def start(self, gpus: int, **spec: Any) -> Job:
-        job = self.bench.job(SLEEP, 60, resources={"gpus": gpus}, **spec)
+        job = self.bench.job(SLEEP, 600, resources={"gpus": gpus}, **spec)
         job.start(PATH=self.path)
         return job
 
@@ -47,7 +48,7 @@ class Desk:
         argv = [*supervise, "gpus", str(self.bench.root), lease]
         environ, enter = clean_environ(PATH=self.path), self.bench.apart and self.bench.apart.enter
         done = subprocess.run(
-            argv, capture_output=True, text=True, env=environ, preexec_fn=enter, timeout=60, check=True
+            argv, capture_output=True, text=True, env=environ, preexec_fn=enter, timeout=150, check=True
         )
         return json.loads(done.stdout)
 
@@ -64,7 +65,7 @@ def test_a_held_card_is_its_jobs_and_a_strangers_is_nobodys(desk: Desk, box: Gpu
     box.write(state)
     job = desk.running(1)
 
-    held, free, used, hidden = desk.look()["cards"]
+    held, free, used, hidden = desk.look()["gpus"]
 
     assert (held["uuid"], held["index"], held["used_mib"], held["total_mib"]) == (box.uuid(0), 0, 4, 49140)
     assert (held["holder"]["own"], held["holder"]["job"], held["holder"]["name"]) == (True, job.id, "f")
@@ -136,7 +137,7 @@ def connections(job: Job) -> int:
 def test_a_lease_by_file_is_seen_too(desk: Desk, box: GpuBox):
     job = desk.running(1, lease="file")
 
-    holder = desk.look("file")["cards"][0]["holder"]
+    holder = desk.look("file")["gpus"][0]["holder"]
 
     assert (holder["own"], holder["job"]) == (True, job.id)
 
@@ -154,14 +155,14 @@ def test_what_nvidia_smi_says_instead_of_cards_is_passed_on(desk: Desk, box: Gpu
 
     told = desk.look()
 
-    assert told["cards"] == []
+    assert told["gpus"] == []
     assert told["trouble"].startswith(trouble) and bool(told["trouble"]) == bool(trouble)
 
 
 def test_a_machine_without_nvidia_smi_has_no_cards(desk: Desk):
     desk.path = "/nowhere"
 
-    assert (desk.look()["cards"], desk.look()["trouble"]) == ([], "")
+    assert (desk.look()["gpus"], desk.look()["trouble"]) == ([], "")
 
 
 def test_the_name_of_another_users_process_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

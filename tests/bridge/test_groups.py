@@ -18,8 +18,9 @@ from clusterfn.bridge.supervisor.attempt import Attempt
 from clusterfn.bridge.supervisor.group import ItemRecorder
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.hosts import serialization
-from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running, until
+from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running
 from tests.bridge.test_calls import bench_of
+from tests.waiting import until
 
 # Says that it began, and waits for the file `go` if it is one of those named.
 ITEM = """
@@ -85,7 +86,7 @@ class Group:
         folder = self.folder / "elements" / str(number)
         argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), command, str(folder), *rest]
         return subprocess.run(
-            argv, input=stdin, text=True, env=clean_environ(), check=False, timeout=60, preexec_fn=before
+            argv, input=stdin, text=True, env=clean_environ(), check=False, timeout=150, preexec_fn=before
         ).returncode
 
     def began(self, x: int) -> list[int]:
@@ -134,7 +135,7 @@ def test_elements_share_the_items(bridge, tmp_path, host):
     bench = bench_of(bridge, tmp_path, host, f"3.{os.sys.version_info[1]}")
     group = Group(bench, 7, 2, failing=(3,))
 
-    codes = [process.wait(60) for process in [group.start(1), group.start(2)]]
+    codes = [process.wait(150) for process in [group.start(1), group.start(2)]]
 
     assert codes == [0, 0] and once(group, 7)
     assert group.ends() == {x: ["raised" if x == 3 else "returned"] for x in range(7)}
@@ -144,7 +145,7 @@ def test_elements_share_the_items(bridge, tmp_path, host):
 def test_a_value_lies_where_the_journal_says(bench):
     group = Group(bench, 5, 5)
 
-    assert group.start(1).wait(60) == 0
+    assert group.start(1).wait(150) == 0
     assert [group.value(1, x) for x in range(5)] == [0, 1, 4, 9, 16]
     attempt = group.folder / "elements" / "1" / "attempts" / "1"
     assert not list((attempt / "work").iterdir())
@@ -159,12 +160,12 @@ def test_the_chunk_of_a_dead_element_is_taken_over(bench):
     until(lambda: group.began(3))
 
     killed.kill()
-    killed.wait(20)
+    killed.wait(150)
     until(lambda: not is_running(group.began(1)[0]))
     group.call("conclude", 1, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
     group.go()
 
-    assert other.wait(60) == 0 and once(group, 6)
+    assert other.wait(150) == 0 and once(group, 6)
     assert group.ends() == {x: ["lost" if x == 1 else "returned"] for x in range(6)}
 
 
@@ -173,10 +174,10 @@ def test_an_element_that_lives_keeps_its_chunk(bench):
     slow = group.start(1)
     until(lambda: group.began(0))
 
-    assert group.start(2).wait(60) == 0
+    assert group.start(2).wait(150) == 0
     assert sorted(group.ends()) == [2, 3] and not group.began(1)
     group.go()
-    assert slow.wait(60) == 0 and once(group, 4)
+    assert slow.wait(150) == 0 and once(group, 4)
 
 
 def test_an_element_that_is_started_again_goes_on_behind_what_is_told(bench):
@@ -184,14 +185,14 @@ def test_an_element_that_is_started_again_goes_on_behind_what_is_told(bench):
     first = group.start(1, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="0")
     until(lambda: group.began(2))
     first.kill()
-    first.wait(20)
+    first.wait(150)
     until(lambda: not is_running(group.began(2)[0]))
     with next(group.folder.glob("elements/1/attempts/1/journal.jsonl")).open("a") as journal:
         journal.write('{"index": 3, "ki')  # torn by a crash
 
     again = group.start(1, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="1")
 
-    assert again.wait(60) == 0 and once(group, 5)
+    assert again.wait(150) == 0 and once(group, 5)
     assert group.ends() == {x: ["lost" if x == 2 else "returned"] for x in range(5)}
     assert group.outcome(1)["superseded_by"] == 2
 
@@ -203,10 +204,10 @@ def test_a_fenced_element_ends_its_item_and_tells_nothing_more(bench):
 
     group.call("conclude", 1, stdin=json.dumps({"kind": "node", "message": "went down", "stage": "scheduler"}))
 
-    assert fenced.wait(60) == 0 and not is_running(group.began(1)[0])
+    assert fenced.wait(150) == 0 and not is_running(group.began(1)[0])
     assert sorted(group.ends()) == [0] and not group.began(2)
     group.go()
-    assert group.start(2).wait(60) == 0 and once(group, 3)
+    assert group.start(2).wait(150) == 0 and once(group, 3)
     assert group.ends() == {0: ["returned"], 1: ["node"], 2: ["returned"]}
     taken_over = (group.folder / "claims" / "0.2").stat().st_mtime
     assert group.line(2)["t"] - taken_over >= 2.0  # the one before looks every second whether it is fenced
@@ -216,7 +217,7 @@ def test_a_fenced_element_ends_its_item_and_tells_nothing_more(bench):
 def test_a_group_has_returned_if_one_of_its_items_has(bench, failing, kind):
     group = Group(bench, 2, 2, failing=failing)
 
-    assert group.start(1).wait(60) == 0
+    assert group.start(1).wait(150) == 0
     assert group.outcome()["kind"] == kind
 
 
@@ -231,7 +232,7 @@ def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench, kind, of
 
     assert {x: kinds for x, kinds in group.ends().items()} == {x: [kind] for x in range(2, 6)}
     group.go()
-    assert alive.wait(60) == 0 and group.start(2).wait(60) == 0
+    assert alive.wait(150) == 0 and group.start(2).wait(150) == 0
     assert [len(group.began(x)) for x in range(6)] == [1, 1, 0, 0, 0, 0]
     assert group.outcome()["kind"] == of_all
     assert group.outcome()["message"] == f"6 of 6 ended: 2 returned, 4 {kind}"
@@ -266,7 +267,7 @@ def test_a_cancelled_element_ends_its_whole_chunk(bench):
 
     (group.folder / "cancel").touch()
 
-    assert element.wait(60) == 10
+    assert element.wait(150) == 10
     assert group.ends() == {0: ["returned"], 1: ["cancelled"], 2: ["cancelled"]}
     assert group.outcome(1)["kind"] == "cancelled" and not group.began(3)
     assert (group.folder / "done" / "0").exists()
@@ -275,22 +276,27 @@ def test_a_cancelled_element_ends_its_whole_chunk(bench):
 def test_no_item_begins_that_would_not_have_its_time(bench):
     group = Group(bench, 3, 3, resources={"time_s": 60.0}, group={"element_s": 20.0})
 
-    assert group.start(1).wait(60) == 0
+    assert group.start(1).wait(150) == 0
     assert sorted(group.ends()) == [0]
-    assert group.start(2).wait(60) == 0 and group.start(3).wait(60) == 0
+    assert group.start(2).wait(150) == 0 and group.start(3).wait(150) == 0
     assert group.ends() == {x: ["returned"] for x in range(3)} and once(group, 3)
+
+
+def has_usage(group: Group, x: int) -> bool:
+    """Whether its first element has written how much the item has used so far."""
+    return any(path.stat().st_size for path in group.folder.glob(f"elements/1/attempts/*/usage-{x}.json"))
 
 
 def test_the_script_of_a_killed_supervisor_goes_on_with_its_items_and_leaves_nothing_of_the_one_that_ran(bench):
     group = Group(bench, 5, 5, waiting=(1, 3))
     script = group.script(1)
     for x in (1, 3):
-        until(lambda x=x: group.began(x) and list(group.folder.glob(f"elements/1/attempts/*/usage-{x}.json")), 60)
+        until(lambda x=x: group.began(x) and has_usage(group, x))
         (ran,) = group.began(x)
         os.kill(supervisor_of(ran), signal.SIGKILL)
-        until(lambda ran=ran: not is_running(ran), 60)
+        until(lambda ran=ran: not is_running(ran))
 
-    assert script.wait(60) == 0 and once(group, 5)
+    assert script.wait(150) == 0 and once(group, 5)
     assert group.ends() == {x: ["lost" if x in (1, 3) else "returned"] for x in range(5)}
     assert "the supervisor of the job was ended by SIGKILL" in group.line(1)["message"]
     fenced = (group.folder / "elements/1/attempts/1/outcome.json").stat().st_mtime
@@ -312,7 +318,7 @@ def test_a_script_tries_again_only_where_an_item_had_begun(bench, told, kind):
         killed = group.start(1)
         until(lambda: group.began(0))
         killed.kill()
-        killed.wait(20)
+        killed.wait(150)
     else:
         (group.folder / "elements" / "1").mkdir(parents=True)
 
@@ -327,7 +333,7 @@ def test_who_takes_over_waits_where_the_one_before_may_not_know_yet_that_it_is_o
     killed = group.start(1)
     until(lambda: group.began(1))
     killed.kill()
-    killed.wait(20)
+    killed.wait(150)
     lost = json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"})
     group.call(how, 1, *(["143"] if how == "after" else []), stdin=lost)
 
@@ -354,11 +360,12 @@ class Counting(ItemRecorder):
 def test_what_an_item_uses_while_it_runs_is_not_kept_beside_its_line(bench):
     group = Group(bench, 1, 1, waiting=(0,))
     element = group.start(1)
-    until((so_far := group.folder / "elements/1/attempts/1/usage-0.json").exists, 60)
+    so_far = group.folder / "elements/1/attempts/1/usage-0.json"
+    until(lambda: so_far.exists() and so_far.stat().st_size)
 
     group.go()
 
-    assert element.wait(60) == 0
+    assert element.wait(150) == 0
     assert not so_far.exists()
     assert "last_known" not in group.line(0)["usage"]
 
@@ -366,10 +373,10 @@ def test_what_an_item_uses_while_it_runs_is_not_kept_beside_its_line(bench):
 def test_secrets_stay_until_the_whole_group_has_ended(bench):
     group = Group(bench, 2, 1, waiting=(1,), secret={"TOKEN": "s3cret"}, group={"per_element": 1})
 
-    assert group.start(1).wait(60) == 0
+    assert group.start(1).wait(150) == 0
     assert (group.folder / "secrets").exists()
     group.go()
-    assert group.start(2).wait(60) == 0
+    assert group.start(2).wait(150) == 0
     assert not (group.folder / "secrets").exists()
 
 
@@ -380,7 +387,7 @@ def test_a_group_is_one_line_of_the_list(bench):
 
     assert listed(bench, group.folder) == ("RUNNING", "2 of 3 ended: 2 returned")
     group.go()
-    element.wait(60)
+    element.wait(150)
     assert listed(bench, group.folder) == ("RETURNED", "3 of 3 ended: 3 returned")
 
 
@@ -389,7 +396,7 @@ def test_the_list_says_when_nobody_runs_the_rest_and_when_nothing_is_heard(bench
     killed = group.start(1)
     until(lambda: group.began(1))
     killed.kill()
-    killed.wait(20)
+    killed.wait(150)
     heartbeat = group.folder / "elements" / "1" / "attempts" / "1" / "heartbeat"
 
     os.utime(heartbeat, (time.time() - 1000,) * 2)
@@ -414,7 +421,7 @@ def test_what_is_claimed_follows_what_items_took(bench):
     slow = Group(bench, 4, 3, waiting=(0, 1, 2, 3), group={"aim_s": 0.01})
     slow.go()
 
-    assert quick.start(1).wait(60) == 0 and slow.start(1).wait(60) == 0
+    assert quick.start(1).wait(150) == 0 and slow.start(1).wait(150) == 0
 
     assert claims(quick) == [(1, 0, 1), (1, 1, 4), (1, 5, 4)]  # one to see how long it takes, then whole chunks
     assert claims(slow) == [(1, 0, 1), (1, 1, 1), (1, 2, 1), (1, 3, 1)]  # each takes longer than is to be claimed
@@ -431,16 +438,16 @@ def test_an_element_ends_before_slurm_would_end_it_with_an_item(bench):
     group = Group(bench, 3, 3, scheduler="slurm")
     soon = str(int(time.time()) + 20)
 
-    assert group.start(1, SLURM_JOB_ID="7", SLURM_JOB_END_TIME=soon).wait(60) == 0
+    assert group.start(1, SLURM_JOB_ID="7", SLURM_JOB_END_TIME=soon).wait(150) == 0
     assert sorted(group.ends()) == [0]
-    assert group.start(2, SLURM_JOB_ID="8", SLURM_JOB_END_TIME=str(int(time.time()) + 9999)).wait(60) == 0
+    assert group.start(2, SLURM_JOB_ID="8", SLURM_JOB_END_TIME=str(int(time.time()) + 9999)).wait(150) == 0
     assert group.ends() == {x: ["returned"] for x in range(3)} and once(group, 3)
 
 
 def test_many_who_begin_at_once_share_out_every_item_once(bench):
     group = Group(bench, 24, 2)
 
-    assert [process.wait(90) for process in [group.start(number) for number in range(1, 7)]] == [0] * 6
+    assert [process.wait(150) for process in [group.start(number) for number in range(1, 7)]] == [0] * 6
 
     assert once(group, 24) and group.ends() == {x: ["returned"] for x in range(24)}
     assert [first for _, first, _ in claims(group)] == list(range(0, 24, 2))

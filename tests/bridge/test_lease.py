@@ -58,7 +58,7 @@ def test_a_hanging_nvidia_smi_is_told(box: Box):
     outcome = box.run(box.job(1))
 
     assert (outcome["kind"], outcome["stage"]) == ("environment", "lease")
-    assert "did not answer within 10 seconds" in outcome["message"]
+    assert "did not answer within 30 seconds" in outcome["message"]
 
 
 def test_cards_that_strangers_use_are_passed_over(box: Box):
@@ -71,7 +71,7 @@ def test_cards_that_strangers_use_are_passed_over(box: Box):
 
 
 def test_the_worker_holds_the_cards_too(box: Box):
-    job = box.job(1, 60)
+    job = box.job(1, 600)
     box.start(job)
     job.wait_for("running")
 
@@ -83,7 +83,7 @@ def test_the_worker_holds_the_cards_too(box: Box):
 def test_slurms_own_cards_are_left_alone(box: Box):
     job = box.job(2, scheduler="slurm")
 
-    job.start(PATH="/nowhere", CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(20)
+    job.start(PATH="/nowhere", CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
 
     assert job.value() == "0,1"
 
@@ -91,7 +91,7 @@ def test_slurms_own_cards_are_left_alone(box: Box):
 def test_no_gpus_hides_slurms_cards_as_well(box: Box):
     job = box.job(0, scheduler="slurm")
 
-    job.start(CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(20)
+    job.start(CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
 
     assert job.value() == ""
 

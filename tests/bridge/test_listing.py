@@ -15,7 +15,7 @@ ONE = "def f():\n    return 1\n"
 
 def listed(bench: Bench) -> dict[str, dict[str, str]]:
     argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
-    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=60, preexec_fn=obey_modes)
+    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=150, preexec_fn=obey_modes)
     assert done.returncode == 0, done.stderr
     return {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.supervisor.output import Pump
-from tests.bridge.host import Bench, until
+from tests.bridge.host import Bench
+from tests.waiting import until
 
 
 def test_bytes_arrive_as_they_were_written(bench: Bench):

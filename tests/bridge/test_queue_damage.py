@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import Job, is_running, until
-from tests.bridge.test_queue import LONG_S, WAITS, ended, kill, let_go, running
+from tests.bridge.host import Job, is_running
+from tests.bridge.test_queue import WAITS, ended, kill, let_go, running
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
@@ -46,7 +47,7 @@ def stop(pids: list[int]) -> None:
 
 
 def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box):
-    first, second = running(box, box.job(2, 60)), box.job(2)
+    first, second = running(box, box.job(2, 600)), box.job(2)
     box.queued(second)
     until(lambda: box.reason(second))
     stopped = box.spoolers()
@@ -61,7 +62,7 @@ def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box):
 
 
 def test_a_spooler_that_is_busy_is_left_alone(box: Box):
-    first, second = running(box, box.job(2, 60)), box.job(2)
+    first, second = running(box, box.job(2, 600)), box.job(2)
     box.queued(second)
     spoolers = until(box.spoolers)
 
@@ -79,7 +80,7 @@ def test_who_stands_still_keeps_other_users_waiting_for_a_minute_at_most(box: Bo
     held = box.mark(f"wait/4242/1/{over}/2/1/0/aaaaaaaaaaaaaaaa//0")
     job = box.job(1)
 
-    assert box.start(job).wait(60) == 0
+    assert box.start(job).wait(150) == 0
 
     assert ended(job) == ["returned"]
     held.close()
@@ -93,7 +94,7 @@ def until_s(box: Box) -> int:
 
 def test_nobody_writes_down_an_end_that_is_farther_away_than_a_minute(box: Box):
     """Neither the supervisor that leaves its job to the queue nor a spooler."""
-    running(box, box.job(2, 60))
+    running(box, box.job(2, 600))
     second = box.job(1)
     box.queued(second)
     by_supervisor = until_s(box) - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -107,7 +108,7 @@ def test_nobody_writes_down_an_end_that_is_farther_away_than_a_minute(box: Box):
 
 
 def test_nobody_passes_who_waits_before_the_spooler_that_is_there_has_named_it(box: Box):
-    first, second = running(box, box.job(2, 60)), box.job(1)
+    first, second = running(box, box.job(2, 600)), box.job(1)
     box.queued(second)
     name = next(name for name in until(box.apart.names) if name.startswith("spool/"))
     (box.machine / "queue" / second.id).unlink()
@@ -115,7 +116,7 @@ def test_nobody_passes_who_waits_before_the_spooler_that_is_there_has_named_it(b
     spooler, third = box.mark(name), box.job(1)  # it lives, with nothing to do, and is slow to look
 
     script = box.start(third)
-    spooler.settimeout(LONG_S)
+    spooler.settimeout(WAIT_S)
     spooler.accept()[0].close()
     said = until_s(box)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,7 +125,7 @@ def test_nobody_passes_who_waits_before_the_spooler_that_is_there_has_named_it(b
 
     (own,) = [name for name in box.apart.names() if name.startswith("wait/")]
     named = box.mark(own.replace(f"/{said}/", f"/{said + 1}/"))
-    assert script.wait(60) == WAITS and until_s(box) == said + 1
+    assert script.wait(150) == WAITS and until_s(box) == said + 1
     named.close()
     spooler.close()
     let_go(first)
@@ -132,12 +133,12 @@ def test_nobody_passes_who_waits_before_the_spooler_that_is_there_has_named_it(b
 
 @pytest.mark.long
 def test_who_waits_for_long_is_kept_in_mind(box: Box):
-    running(box, box.job(2, 120))
+    running(box, box.job(2, 600))
     second = box.job(1)
     box.queued(second)
 
     first = until_s(box)
-    until(lambda: until_s(box) > first, LONG_S)
+    until(lambda: until_s(box) > first)
 
 
 def as_fifo(ticket: Path) -> None:
@@ -154,7 +155,7 @@ def with_words_for_numbers(ticket: Path) -> None:
 def test_a_damaged_ticket_ends_its_own_job_by_name_and_keeps_nobody_else_waiting(
     box: Box, damage: Callable[[Path], None]
 ):
-    first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    first, bad, good = running(box, box.job(2, 600)), box.job(1), box.job(1)
     box.queued(bad)
     box.queued(good)
     kill(until(box.spoolers))
@@ -171,7 +172,7 @@ def test_a_damaged_ticket_ends_its_own_job_by_name_and_keeps_nobody_else_waiting
 
 
 def test_a_ticket_of_another_version_is_left_to_its_own_spooler(box: Box):
-    first, other, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    first, other, good = running(box, box.job(2, 600)), box.job(1), box.job(1)
     box.queued(other)
     box.queued(good)
     kill(until(box.spoolers))
@@ -186,13 +187,13 @@ def test_a_ticket_of_another_version_is_left_to_its_own_spooler(box: Box):
 
 def test_more_names_than_a_process_may_open_keep_nobody_waiting(box: Box):
     """Everybody on the machine can make such names, and jobs of other users that run do."""
-    first, second = box.job(2, 60), box.job(1)
+    first, second = box.job(2, 600), box.job(1)
     first.start(PATH=box.path, before=few_files)
     first.wait_for("running")
     names = [f"run/4242/{number:016x}/0/0/0" for number in range(80)]
     held = [box.mark(name) for name in [*names, *(f"gpu/GPU-of-nobody-{number}" for number in range(80))]]
 
-    assert second.start(PATH=box.path, before=few_files).wait(60) == WAITS
+    assert second.start(PATH=box.path, before=few_files).wait(150) == WAITS
     (spooler,) = until(box.spoolers)
     until(lambda: box.reason(second))
     let_go(first)
@@ -208,7 +209,7 @@ def few_files() -> None:
 
 
 def test_a_job_whose_end_cannot_be_published_keeps_nobody_else_waiting(box: Box):
-    first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    first, bad, good = running(box, box.job(2, 600)), box.job(1), box.job(1)
     box.queued(bad)
     box.queued(good)
     (bad.folder / "spec.json").unlink()
@@ -262,7 +263,7 @@ def spool_and_turn(box: Box) -> tuple[str, str]:
 
 
 def test_a_spooler_that_hangs_is_replaced_once_its_turn_is_long_overdue(box: Box):
-    first, second = running(box, box.job(2, 60)), box.job(1)
+    first, second = running(box, box.job(2, 600)), box.job(1)
     box.queued(second)
     until(lambda: box.reason(second))
     spool, turn = spool_and_turn(box)
@@ -274,12 +275,12 @@ def test_a_spooler_that_hangs_is_replaced_once_its_turn_is_long_overdue(box: Box
 
     box.here("queue", str(box.bench.root))
 
-    assert hangs.wait(60) == -signal.SIGKILL
+    assert hangs.wait(150) == -signal.SIGKILL
     assert ended(second) == ["returned"]
 
 
 def test_a_spooler_that_has_promised_a_turn_is_left_until_then(box: Box):
-    first, second = running(box, box.job(2, 60)), box.job(1)
+    first, second = running(box, box.job(2, 600)), box.job(1)
     box.queued(second)
     until(lambda: box.reason(second))
     spool, turn = spool_and_turn(box)
@@ -300,7 +301,7 @@ def test_a_spooler_that_has_promised_a_turn_is_left_until_then(box: Box):
 
 
 def test_a_job_whose_script_cannot_be_started_keeps_nobody_else_waiting(box: Box):
-    first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    first, bad, good = running(box, box.job(2, 600)), box.job(1), box.job(1)
     box.queued(bad)
     (bad.folder / "scheduler.log").unlink(missing_ok=True)
     (bad.folder / "scheduler.log").mkdir()
@@ -314,10 +315,10 @@ def test_a_job_whose_script_cannot_be_started_keeps_nobody_else_waiting(box: Box
 
 
 def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting(box: Box):
-    first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    first, bad, good = running(box, box.job(2, 600)), box.job(1), box.job(1)
     box.queued(bad)
     script = bad.folder / "job.sh"
-    script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 60\n", 1))
+    script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 600\n", 1))
     box.queued(good)
 
     let_go(first)
@@ -344,7 +345,7 @@ def read(path: Path) -> bytes:
 
 
 def test_queue_timeout_is_not_measured_by_a_clock_that_is_set(box: Box):
-    first, second = running(box, box.job(2, 60)), box.job(1, queue_timeout_s=600.0)
+    first, second = running(box, box.job(2, 600)), box.job(1, queue_timeout_s=600.0)
     box.queued(second)
     kill(until(box.spoolers))
     ticket = box.machine / "queue" / second.id
@@ -358,7 +359,7 @@ def test_queue_timeout_is_not_measured_by_a_clock_that_is_set(box: Box):
 
 
 def test_a_supervisor_that_dies_once_it_has_left_its_job_to_the_queue_loses_nothing(box: Box):
-    first, second = running(box, box.job(2, 60)), box.job(1)
+    first, second = running(box, box.job(2, 600)), box.job(1)
     box.queued(second)
     kill(until(box.spoolers))
 
@@ -400,7 +401,7 @@ def test_another_users_false_name_of_a_job_does_not_keep_it_from_starting(box: B
     job = box.job(1)
     held = box.mark(f"run/{os.getuid()}/{job.id}/2/1/0")
 
-    assert box.start(job).wait(30) == 0
+    assert box.start(job).wait(150) == 0
     held.close()
 
 
@@ -412,5 +413,5 @@ def test_a_look_at_the_locks_does_not_turn_a_job_away(box: Box):
     fcntl.flock(looking, fcntl.LOCK_EX)
     threading.Timer(1.0, looking.close).start()
 
-    assert box.start(job).wait(60) == 0, job.log()
+    assert box.start(job).wait(150) == 0, job.log()
     assert ended(job) == ["returned"]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import Job, until
+from tests.bridge.host import Job
 from tests.bridge.test_queue import WAITS, ended
 from tests.builder import toys
 from tests.lab.condapackage import Entry
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
@@ -56,8 +57,8 @@ def environments(box: Box, tmp_path: Path) -> Environments:
 def test_a_job_whose_environment_is_being_made_keeps_no_gpus_from_others(box: Box, environments: Environments):
     first, second = environments.job(2, queue_timeout_s=0.5), box.job(2)
 
-    assert box.start(first).wait(60) == WAITS
-    until(lambda: box.reason(first) == "environment: scripts 0 of 1: post-link script of slow 1.0", 60)
+    assert box.start(first).wait(150) == WAITS
+    until(lambda: box.reason(first) == "environment: scripts 0 of 1: post-link script of slow 1.0")
     assert box.run(second)["kind"] == "returned"
     assert not first.has_outcome()
     environments.finish()
@@ -88,7 +89,7 @@ def test_a_job_whose_turn_has_come_makes_a_missing_environment_itself(box: Box, 
 
     script = job.start(PATH=box.path, CLUSTERFN_TURN="1")  # as a spooler does that looks at no environment
 
-    assert script.wait(60) == 0, job.log()
+    assert script.wait(150) == 0, job.log()
     assert job.outcome()["kind"] == "returned"
 
 
@@ -98,7 +99,7 @@ def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_
     first, second = environments.job(1), environments.job(1)
     box.queued(first)
     box.queued(second)
-    until(lambda: "scripts" in box.reason(second), 60)
+    until(lambda: "scripts" in box.reason(second))
 
     (first.folder / "cancel").touch()
     assert ended(first) == ["cancelled"]

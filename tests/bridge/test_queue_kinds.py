@@ -7,8 +7,8 @@ import os
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import until
-from tests.bridge.test_queue import LONG_S, ended, group_of, let_go, running
+from tests.bridge.test_queue import ended, group_of, let_go, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
@@ -18,7 +18,7 @@ AGES = 99999999  # seconds since the machine's start
 
 def test_a_job_that_waits_for_one_kind_of_card_keeps_no_other_kind_from_ones_own_jobs(box: Box):
     box.say(kinds=BOTH)
-    holder, waiting = running(box, box.job(1, 60, kind="a100")), box.job(1, kind="a100")
+    holder, waiting = running(box, box.job(1, 600, kind="a100")), box.job(1, kind="a100")
     other = box.job(1, kind="a6000")
     box.queued(waiting)
 
@@ -63,7 +63,7 @@ def test_a_job_that_is_content_with_any_card_keeps_none_that_another_needs_more(
     held = box.mark(f"wait/4242/1/{AGES}/1/1/0/aaaaaaaaaaaaaaaa//0")
     mine = box.job(1, kind="a100")
 
-    assert box.start(mine).wait(30) == 0
+    assert box.start(mine).wait(150) == 0
 
     assert mine.value() == box.uuid(0)
     held.close()
@@ -73,20 +73,20 @@ def test_a_group_has_all_cards_of_its_kind_while_another_user_waits_for_another(
     box.say(cards=4, kinds=BOTH)
     group = group_of(box, 2, (0, 1), "a6000")
     first = group.start(1, PATH=box.path)
-    until(lambda: group.began(0) or group.began(1), LONG_S)
+    until(lambda: group.began(0) or group.began(1))
     held = box.mark(f"wait/4242/99999999999999/{AGES}/1/1/0/aaaaaaaaaaaaaaaa/a100/0")
 
     second = group.start(2, PATH=box.path)
 
-    until(lambda: group.began(0) and group.began(1), LONG_S)
+    until(lambda: group.began(0) and group.began(1))
     group.go()
-    assert [first.wait(60), second.wait(60)] == [0, 0]
+    assert [first.wait(150), second.wait(150)] == [0, 0]
     held.close()
 
 
 def test_a_job_says_which_kind_of_card_it_waits_for(box: Box):
     box.say(kinds=BOTH)
-    running(box, box.job(1, 60, kind="a100"))
+    running(box, box.job(1, 600, kind="a100"))
     waiting = box.job(1, kind="A100")
     waiting_large = box.bench.job(
         "def f():\n    pass\n", resources={"gpus": 1, "gpu_type": "a100", "gpu_memory_bytes": 40 << 30}

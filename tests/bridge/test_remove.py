@@ -16,7 +16,7 @@ ONE = "def f():\n    return 1\n"
 
 def asked(bench: Bench, *words: str) -> dict[str, Any]:
     argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), words[0], str(bench.root), *words[1:]]
-    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=60, preexec_fn=obey_modes)
+    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=150, preexec_fn=obey_modes)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.bridge.cards import machine
-from tests.bridge.host import Bench, Job, is_running, until
+from tests.bridge.host import Bench, Job, is_running
 from tests.bridge.test_groups import ITEM, Group
+from tests.waiting import until
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later"
 # Counts its attempts in checkpoint/, and raises in the first `failures` of them.
@@ -117,7 +118,7 @@ def test_the_last_error_stands_when_all_attempts_fail(bench: Bench):
         pytest.param("import os; os._exit(3)", id="the end by itself"),
         pytest.param("import os; os.kill(os.getpid(), 9)", id="a signal"),
         pytest.param("import threading; return threading.Lock()", id="a value that cannot be pickled"),
-        pytest.param("import time; time.sleep(60)", id="the end of its time"),
+        pytest.param("import time; time.sleep(600)", id="the end of its time"),
     ],
 )
 def test_what_would_fail_again_is_not_tried_again(bench: Bench, body: str):
@@ -146,12 +147,12 @@ def test_all_attempts_share_the_time(bench: Bench):
 
 
 def test_a_supervisor_that_died_is_followed_by_another(bench: Bench):
-    job = bench.job(SLOW, 60, retries=1)
+    job = bench.job(SLOW, 600, retries=1)
     job.start()
     job.wait_for("running")
 
     os.kill(job.supervisor_pid(), signal.SIGKILL)
-    job.script.wait(60)
+    job.script.wait(150)
 
     first, outcome = outcomes(job)
     assert (first["kind"], first["superseded_by"], first["retried"]["kind"]) == ("superseded", 2, "lost")
@@ -164,13 +165,13 @@ def test_a_supervisor_that_died_is_followed_by_another(bench: Bench):
 
 
 def test_supervisors_that_die_again_and_again_are_counted(bench: Bench):
-    job = bench.job("def f():\n    import time\n    time.sleep(60)\n", retries=2)
+    job = bench.job("def f():\n    import time\n    time.sleep(600)\n", retries=2)
     job.start()
     for number in (1, 2, 3):
         folder = job.folder / "attempts" / str(number)
         begun = until(lambda: folder.joinpath("events.jsonl").exists() and _starting(folder))
         os.kill(_parent(begun["pid"]), signal.SIGKILL)
-    job.script.wait(60)
+    job.script.wait(150)
 
     outcome = last(job)
     assert (outcome["kind"], outcome["attempt"], outcome["by"]) == ("lost", 3, "after")
@@ -179,7 +180,7 @@ def test_supervisors_that_die_again_and_again_are_counted(bench: Bench):
 
 
 def test_a_try_that_dies_before_it_is_one_is_not_followed_for_ever(bench: Bench):
-    job = bench.job(SLOW, 60, retries=3)
+    job = bench.job(SLOW, 600, retries=3)
     script = job.folder / "job.sh"
     again = next(line for line in script.read_text().split("\n") if " run " in line and line.endswith(" $rc"))
     script.write_text(script.read_text().replace(again, "    (exit 137)"))
@@ -187,42 +188,42 @@ def test_a_try_that_dies_before_it_is_one_is_not_followed_for_ever(bench: Bench)
     job.wait_for("running")
 
     os.kill(job.supervisor_pid(), signal.SIGKILL)
-    job.script.wait(60)
+    job.script.wait(150)
 
     assert last(job)["kind"] == "lost"
     assert not job.tagged()
 
 
 def test_a_supervisor_that_was_told_to_end_is_not_followed(bench: Bench):
-    job = bench.job(SLOW, 60, retries=3)
+    job = bench.job(SLOW, 600, retries=3)
     job.start()
     job.wait_for("running")
 
     os.kill(job.supervisor_pid(), signal.SIGTERM)
-    job.script.wait(60)
+    job.script.wait(150)
 
     assert (last(job)["kind"], last(job)["attempt"]) == ("lost", 1)
 
 
 def test_a_job_that_was_stopped_is_not_tried_again(bench: Bench):
-    job = bench.job(SLOW, 60, retries=3)
+    job = bench.job(SLOW, 600, retries=3)
     job.start()
     job.wait_for("running")
 
     (job.folder / "cancel").touch()
-    job.script.wait(60)
+    job.script.wait(150)
 
     assert (last(job)["kind"], last(job)["attempt"]) == ("cancelled", 1)
 
 
 def test_killed_between_two_attempts_it_has_one_final_outcome(bench: Bench):
     """The next attempt is there before the one before says that it was followed."""
-    lingering = FLAKY.replace("raise kind", "__import__('atexit').register(time.sleep, 60); raise kind")
+    lingering = FLAKY.replace("raise kind", "__import__('atexit').register(time.sleep, 600); raise kind")
     job = bench.job(lingering, 1, retries=1)
     job.start()
     until(lambda: (job.folder / "attempts" / "2").exists())
     os.kill(job.supervisor_pid(), signal.SIGKILL)
-    job.script.wait(60)
+    job.script.wait(150)
 
     assert last(job)["kind"] in ("lost", "returned")
     assert len({each["attempt"] for each in outcomes(job)}) == len(outcomes(job)) <= 3
@@ -236,7 +237,7 @@ def test_whoever_concludes_a_job_between_two_attempts_ends_it(bench: Bench):
     verdict = {"kind": "time", "message": "concluded from outside", "withdraw": False}
 
     job.call("conclude", stdin=json.dumps(verdict))
-    job.script.wait(60)
+    job.script.wait(150)
 
     finals = [each for each in outcomes(job) if each["final"]]
     assert [each["message"] for each in finals] == ["concluded from outside"]
@@ -261,7 +262,7 @@ def lines(group: Group, index: int) -> list[dict[str, Any]]:
 def test_an_item_is_tried_again_by_itself(bench: Bench):
     group = Group(bench, 3, 3, source=FLAKY_ITEM, failing=(2,), retries=2)
 
-    group.start(1).wait(60)
+    group.start(1).wait(150)
 
     assert [len(group.began(x)) for x in range(3)] == [1, 3, 1]
     assert group.ends() == {x: ["returned"] for x in range(3)}
@@ -274,7 +275,7 @@ def test_an_item_is_tried_again_by_itself(bench: Bench):
 def test_an_item_that_fails_too_often_keeps_its_last_error(bench: Bench):
     group = Group(bench, 3, 3, source=FLAKY_ITEM, failing=(9,), retries=1)
 
-    group.start(1).wait(60)
+    group.start(1).wait(150)
 
     assert len(group.began(1)) == 2
     assert group.ends() == {0: ["returned"], 1: ["raised"], 2: ["returned"]}
@@ -287,7 +288,7 @@ def die(group: Group, number: int, index: int, starts: int) -> None:
     os.kill(_parent(worker), signal.SIGKILL)
     assert until(lambda: not is_running(worker))
     for process in group.bench.started:
-        process.wait(20)
+        process.wait(150)
     verdict = {"kind": "lost", "message": "its machine is gone", "withdraw": False}
     group.call("conclude", number, stdin=json.dumps(verdict))
 
@@ -298,7 +299,7 @@ def test_an_item_whose_element_was_lost_runs_again_elsewhere(bench: Bench):
     die(group, 1, 0, 1)
     group.go()
 
-    group.start(2).wait(60)
+    group.start(2).wait(150)
 
     assert [len(group.began(x)) for x in range(2)] == [2, 1]
     assert group.ends() == {0: ["returned"], 1: ["returned"]}
@@ -312,7 +313,7 @@ def test_an_item_that_is_lost_too_often_is_given_up(bench: Bench):
     group.start(2)
     die(group, 2, 0, 2)
 
-    group.start(3).wait(60)
+    group.start(3).wait(150)
 
     assert [len(group.began(x)) for x in range(2)] == [2, 1]
     assert group.ends() == {0: ["lost"], 1: ["returned"]}
@@ -397,7 +398,7 @@ def test_an_attempt_after_the_first_keeps_its_own_checkpoint(bench: Bench):
     first, _ = bench.run(SAVES, True)
     job = bench.job(FLAKY, 1, retries=1, resume=first.id)
 
-    assert job.start().wait(60) == 0
+    assert job.start().wait(150) == 0
     assert job.outcome(2)["kind"] == "returned"
 
 

@@ -15,7 +15,7 @@ def opened(bench: Bench, job: str, facts: str = "") -> subprocess.CompletedProce
     argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "shell", job, facts]
     env = {**clean_environ(), "SHELL": "/bin/sh"}
     return subprocess.run(
-        argv, input=ASKS, capture_output=True, text=True, env=env, timeout=60, preexec_fn=obey_modes, check=False
+        argv, input=ASKS, capture_output=True, text=True, env=env, timeout=150, preexec_fn=obey_modes, check=False
     )
 
 
@@ -35,7 +35,7 @@ def test_beside_a_running_job_the_shell_has_its_folder_and_variables(bench: Benc
 
     ran = opened(bench, str(job.folder))
     (job.folder / "cancel").touch()
-    script.wait(60)
+    script.wait(150)
 
     assert ran.returncode == 3 and "MINE=of the job\n" in ran.stdout and "JOB=[]" in ran.stdout
     assert ran.stdout.splitlines()[-1] == str(job.attempt / "work")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, Job, interpreter, until
+from tests.bridge.host import Bench, Job, interpreter
+from tests.waiting import until
 
 # As a module that travels: its file lies on the host, so its lines can be shown.
 STUCK = """import multiprocessing
@@ -144,7 +145,7 @@ def test_who_asks_gets_the_stacks_and_the_job_goes_on(job, tmp_path: Path):
     answer = asked.folder / f"stack.{token}"
     stack = until(lambda: answer.exists() and answer.read_text())
     (tmp_path / "go").touch()
-    script.wait(30)
+    script.wait(150)
 
     assert "in beside_a_program\n      time.sleep(0.01)  # waits\n" in stack
     assert "sleep (pid " in stack
@@ -162,7 +163,7 @@ def test_a_stack_that_is_asked_for_shows_no_secret(job, tmp_path: Path):
     answer = asked.folder / "stack.0123456789abcdef"
     stack = until(lambda: answer.exists() and answer.read_text())
     (tmp_path / "go").touch()
-    script.wait(30)
+    script.wait(150)
 
     assert "      time.sleep***\n" in stack and "# waits" not in stack
 
@@ -175,7 +176,7 @@ def test_an_odd_question_is_not_answered_and_does_no_harm(job, tmp_path: Path, w
     (asked.folder / "stack").write_text(written)
     until(lambda: not (asked.folder / "stack").exists())
     (tmp_path / "go").touch()
-    script.wait(30)
+    script.wait(150)
 
     assert asked.outcome()["kind"] == "returned"
     assert not [name for name in os.listdir(asked.folder) if name.startswith("stack.")]
@@ -198,7 +199,7 @@ def test_a_job_that_does_nothing_for_long_says_so_once_and_that_it_works_again(b
     go.touch()
     until(lambda: '"active"' in events.read_text())
 
-    job.script.wait(30)
+    job.script.wait(150)
 
     told = [json.loads(line) for line in events.read_text().splitlines()]
     said = [each["reason"] for each in told if each["event"] == "quiet"]

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import until
 from tests.bridge.test_giving_way import Cards
-from tests.bridge.test_queue import LONG_S
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
@@ -25,7 +24,7 @@ def waits_for_a_stranger(box: Box) -> tuple[Cards, subprocess.Popen[bytes]]:
     box.say(cards=1, used={"0": 812})
     looks = box.looks()
     os.kill(supervisor(script), signal.SIGKILL)
-    until(lambda: box.looks() > looks, LONG_S)
+    until(lambda: box.looks() > looks)
     return group, script
 
 
@@ -39,9 +38,9 @@ def test_it_goes_on_when_the_stranger_has_gone(box: Box):
 
     box.say(cards=1)
 
-    until(lambda: group.began(1), LONG_S)
+    until(lambda: group.began(1))
     group.end(1)
-    assert script.wait(60) == 0
+    assert script.wait(150) == 0
     assert group.ends() == {0: ["lost"], 1: ["returned"]}
 
 
@@ -50,7 +49,7 @@ def test_it_can_be_stopped_meanwhile(box: Box):
 
     (group.folder / "cancel").touch()
 
-    assert script.wait(60) == 10
+    assert script.wait(150) == 10
     assert group.kinds(1) == ["cancelled"] and group.items() == [0]
 
 
@@ -59,5 +58,5 @@ def test_it_can_be_told_to_end_meanwhile(box: Box):
 
     os.kill(supervisor(script), signal.SIGTERM)
 
-    assert script.wait(60) == 10
+    assert script.wait(150) == 10
     assert group.kinds(1) == ["lost"] and group.items() == [0]

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bridge.host import clean_environ, until
+from tests.bridge.host import clean_environ
+from tests.waiting import until
 
 
 def entry(archive: Path, url: str | None = None) -> dict[str, Any]:
@@ -130,7 +131,7 @@ class Host:
     def run(self, plan: dict[str, Any], program: str, *arguments: str) -> str:
         """What a program of the environment prints."""
         argv = [*self.before, str(self.prefix(plan) / "bin" / program), *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), cwd="/", timeout=60)
+        done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), cwd="/", timeout=150)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

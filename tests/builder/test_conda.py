@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.host import clean_environ, until
+from tests.bridge.host import clean_environ
 from tests.builder import toys
 from tests.builder.host import Host, entry
 from tests.lab import Lab, conda36
 from tests.lab.channel import Channel
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -52,7 +53,6 @@ print(json.dumps([sys.prefix[-8:], mine.NAME, names]))
 """
 
 
-@pytest.mark.timeout(300)  # half a minute of conda alone on an idle machine
 def test_it_makes_the_same_as_we_do(host: Host, channel: Channel, conda: str, python: dict[str, Any]):
     names = ["greeter-*.conda", "textprefix-*", "binprefix-*.conda", "postlink-*.tar.bz2", "python_abi-3.9-*.conda"]
     wheel = toys.wheel(host.root.parent / "shelf", "mine", {"mine.py": b"NAME = 'mine'\n"})

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, until
+from tests.bridge.host import Bench
 from tests.builder import toys
 from tests.builder.host import Host
 from tests.builder.test_together import held_by
 from tests.builder.toys import PLACEHOLDER
 from tests.lab.condapackage import Entry
+from tests.waiting import until
 
 
 def built(host: Host, shelf: Path, python: dict) -> dict:

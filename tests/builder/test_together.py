@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import until
 from tests.builder import toys
 from tests.builder.host import Host
 from tests.builder.toys import SITE
 from tests.lab.condapackage import Entry
+from tests.waiting import until
 
 # Holds its build up until a file is there.
 WAITS = b'echo begun >> "$PREFIX/../begun"; while ! [ -e "$PREFIX/../../go" ]; do sleep 0.05; done\n'

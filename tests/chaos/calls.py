@@ -43,9 +43,9 @@ def note_run(path):
 
 
 def work(path, loading, seconds, keeping, size):
-    """Run, with a child that would stay for a minute; a value of `size` bytes and more."""
+    """Run, with a child that would stay for ten minutes; a value of `size` bytes and more."""
     note_run(path)
-    subprocess.Popen(["setsid", "sleep", "60"])
+    subprocess.Popen(["setsid", "sleep", "600"])
     time.sleep(seconds)
     return {"value": VALUE, "late": SlowToKeep(keeping), "data": b"x" * size}
 

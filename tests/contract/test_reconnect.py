@@ -16,9 +16,9 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts.connection import ConnectionState, HostConnection
 from clusterfn.hosts.rpc.reply import Reply
-from tests.contract.conftest import Connect, until
+from tests.contract.conftest import Connect
+from tests.waiting import WAIT_S, until
 
-WAIT_S = 30.0
 Break = Callable[[], None]
 
 

@@ -19,11 +19,11 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import connect
 from clusterfn.hosts.transports import transport_for
-from tests.contract.conftest import Connect, until
+from tests.contract.conftest import Connect
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
 LabHost = Callable[[str], Host]
-WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -93,10 +93,10 @@ def test_a_port_that_never_answers_is_given_up_after_connect_timeout(configured:
         )
         began = time.monotonic()
 
-        with pytest.raises(Unreachable, match="127.0.0.1:"):
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:.* did not answer within 1 s"):
             connect(host)
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # TCP alone tries for two minutes
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.hosts.transports import Stream, shared_login, transport_for
-from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far
+from tests.waiting import until
 
 Open = Callable[[str], Stream]
 BY_SSH = ["paramiko", "openssh", "auto"]
@@ -108,7 +108,7 @@ def test_close_ends_a_blocked_read_and_has_no_cause(open_stream: Open) -> None:
     reader.start()
 
     stream.close()
-    reader.join(10)
+    reader.join(150)
 
     assert (reader.is_alive(), seen, stream.cause()) == (False, [b""], None)
 

@@ -63,7 +63,7 @@ def fingerprint(lab: Any, port: int) -> str:
 
 def ssh_agrees(known: Path, alias: str) -> bool:
     argv = ["ssh", "-F", str(known.with_name("ssh_config")), "-o", "BatchMode=yes", alias, "true"]
-    return subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
+    return subprocess.run(argv, capture_output=True, timeout=150, check=False).returncode == 0
 
 
 def test_yes_at_a_terminal_writes_the_key(hosts: Lines, terminal: Any, lab: Any, capsys: Any) -> None:

@@ -26,16 +26,17 @@ ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", ma
 ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
 
 
-def wait_until(true: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-    """What `true` gives as soon as it gives something; fails after timeout_s."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        began = time.monotonic()
-        if found := true():
-            return found
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {timeout_s} s")
-        time.sleep(max(0.02, 3 * (time.monotonic() - began)))  # some look at every process
+def lab_venv(lab: Any, name: str, *packages: str) -> Path:
+    """Return a virtual environment with these packages that the lab's hosts can use; it stays with the lab."""
+    from tests.lab.layout import ENVS
+
+    folder: Path = ENVS / f"{name}-{MINOR}"
+    if not folder.exists():
+        part = folder.with_name(f"{folder.name}.{os.getpid()}")
+        subprocess.run([lab.python(MINOR), "-m", "venv", part], check=True)
+        subprocess.run([part / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True, timeout=500)
+        part.rename(folder)
+    return folder
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Terminal:
         """A key such as "\\x03"."""
         os.write(self._tty, key.encode())
 
-    def wait_for(self, *patterns: str, timeout_s: float = 60.0) -> str:
+    def wait_for(self, *patterns: str, timeout_s: float = 150.0) -> str:
         """The first of these patterns that appears after what was waited for before; its text."""
         deadline = time.monotonic() + timeout_s
         wanted = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
@@ -50,7 +50,7 @@ class Terminal:
         self._read_to = found.end()
         return found[0]
 
-    def command(self, line: str, answers: Mapping[str, str], timeout_s: float = 100.0) -> str:
+    def command(self, line: str, answers: Mapping[str, str], timeout_s: float = 200.0) -> str:
         """Run a command and answer what it asks; all that it showed.
 
         Args:

@@ -24,8 +24,9 @@ import pytest
 
 from clusterfn.calls import attach, call
 from clusterfn.config.options import parse_options
-from tests.e2e.conftest import MINOR, wait_until
+from tests.e2e.conftest import MINOR
 from tests.lab import Cable
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -84,8 +85,8 @@ class Talk:
 
     def is_whole(self) -> None:
         """Its value, every line once and in order, and one run."""
-        assert self.job.result(60) == self.lines
-        wait_until(lambda: self.output.count(b"\n") >= self.lines, 5)
+        assert self.job.result(150) == self.lines
+        until(lambda: self.output.count(b"\n") >= self.lines)
         assert self.output.decode() == told(self.lines)
         assert self.runs.read_text().split() == [f"{self.job.id}/1"] and len(self.outcomes) == 1
 
@@ -123,7 +124,7 @@ def far(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
 def test_five_seconds_without_a_cable_are_not_even_noticed(far: Far) -> None:
     """What is submitted meanwhile starts once the cable is back."""
     first = far.talk(120, 0.05)
-    wait_until(lambda: len(first.output) > 200)
+    until(lambda: len(first.output) > 200)
     agent = first.connection.facts.pid
     far.cable.down()
     second = far.talk(3, 0.0)
@@ -137,16 +138,15 @@ def test_five_seconds_without_a_cable_are_not_even_noticed(far: Far) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 def test_after_a_minute_without_a_cable_everything_is_there(far: Far) -> None:
     """One job ends meanwhile, one goes on, one is submitted before anybody knows, one after."""
     ends, goes_on = far.talk(200, 0.1), far.talk(900, 0.1)
-    wait_until(lambda: len(ends.output) > 200 and len(goes_on.output) > 200)
+    until(lambda: len(ends.output) > 200 and len(goes_on.output) > 200)
     far.cable.down()
     began = time.monotonic()
     unknowing = far.talk(3, 0.0)
-    wait_until(lambda: goes_on.troubles, 55)
-    assert 40 < time.monotonic() - began < 55
+    until(lambda: goes_on.troubles)
+    assert 40 < time.monotonic() - began < 90
     assert LOST.search(goes_on.job.status), goes_on.job.status
     knowing = far.talk(3, 0.0)
     assert knowing.job.status == f"PENDING ({goes_on.job.reason})"
@@ -163,14 +163,14 @@ def test_after_a_minute_without_a_cable_everything_is_there(far: Far) -> None:
 def test_a_job_that_ends_behind_a_cable_that_never_comes_back_is_found_by_another_way(far: Far) -> None:
     """And whoever waited may stop waiting."""
     talk = far.talk(20, 0.1)
-    wait_until(lambda: len(talk.output) > 20)
+    until(lambda: len(talk.output) > 20)
     far.cable.down()
-    wait_until(lambda: talk.outcomes)
+    until(lambda: talk.outcomes)
     with pytest.raises(concurrent.futures.TimeoutError):
         talk.job.result(timeout=0.5)
     found = attach.attach(talk.job.id, "near")
 
-    assert found.result(60) == 20 and found.logs() == told(20)
+    assert found.result(150) == 20 and found.logs() == told(20)
     assert talk.runs.read_text().split() == [f"{talk.job.id}/1"]
     talk.connection.close()
 
@@ -248,12 +248,15 @@ def test_who_waits_is_told_and_each_line_is_shown_once(far: Far, tmp_path: Path,
     path = tmp_path / "script.py"
     path.write_text(f"{SCRIPT}\nspeak({str(runs)!r}, 60, 0.05)\n")
     with Script(path, terminal) as script:
-        wait_until(lambda: script.read() or b"line 5\r" in script.text[script.end], 30)
+        until(lambda: script.read() or b"line 5\r" in script.text[script.end])
         far.cable.down()
         far.cable.cut()
-        wait_until(script.says(LOST), 30)
+        began = time.monotonic()
+        until(script.says(LOST))
+        assert time.monotonic() - began < 40  # a link that only falls silent counts as dead after 45 s
         far.cable.up()
-        assert wait_until(lambda: script.ended() is not None, 60) and script.process.returncode == 0, script.shown
+        until(lambda: script.ended() is not None)
+        assert script.process.returncode == 0, script.shown
         printed = script.text[script.end].decode().replace("\r\n", "\n")
         shown = script.shown.replace("\r\n", "\n")
     if terminal:
@@ -272,12 +275,14 @@ def test_a_script_may_end_though_its_cable_is_pulled(far: Far, tmp_path: Path) -
     path = tmp_path / "script.py"
     path.write_text(f"{SCRIPT}\njob = speak.submit({str(runs)!r}, 20, 0.05)\nprint(job.id)\nsys.stdin.read()\n")
     with Script(path, terminal=False) as script:
-        wait_until(lambda: script.read() or runs.exists(), 30)
+        until(lambda: script.read() or runs.exists())
         far.cable.down()
         script.process.stdin.close()
-        wait_until(lambda: script.ended() is not None, 30)
+        began = time.monotonic()
+        until(lambda: script.ended() is not None)
+        assert time.monotonic() - began < 40  # after 45 s the link counts as dead, which must not be waited for
         job_id = script.text[script.end].decode().strip()
         assert script.process.returncode == 0
         assert f"keeps running on far: {job_id[:4]}" in script.shown
 
-    assert attach.attach(job_id, "near").result(60) == 20
+    assert attach.attach(job_id, "near").result(150) == 20

@@ -71,7 +71,7 @@ else:
 jobs = [whole.submit(Point(n)) for n in range(3)]
 assert [asyncio.run(wait_for(job))[0].x for job in jobs] == [0, 3, 6]
 assert [file.name for file in jobs[0].files] == ["left.txt"]
-again = clusterfn.attach(jobs[0].id).result(20)[0]
+again = clusterfn.attach(jobs[0].id).result(150)[0]
 assert type(again) is Point and jobs[0].logs() == "printed: äöü Point(x=0, label='p')\\n"
 assert jobs[0].id in {info.id for info in clusterfn.jobs(sys.argv[1])}
 assert whole.local(Point(1))[0] == Point(3)

@@ -167,7 +167,7 @@ def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
 
     assert slurm.submissions() == 1
     said = capsys.readouterr().err
-    assert "driver 525.60.13" in said and "while they are unknown: the first job on a GPU finds out" in said
+    assert "driver 525.60.13" in said and "while they are unknown; the first job on a GPU checks it" in said
     told = json.loads((slurm.environments / "cards" / "gpu.json").read_text())
     assert (told["driver"], told["capabilities"], told["node"] in ("n1", "n2")) == (NEW, ["8.6"], True)
     known = known_gpus(slurm.session, str(slurm.environments))
@@ -195,16 +195,16 @@ def test_what_does_not_run_on_the_cards_is_chosen_again_once(slurm, capsys):
 def test_a_submitted_job_says_it_and_the_next_one_is_right(slurm):
     slurm.have(OLD)
 
-    error = call("slurm").submit().exception(100)
+    error = call("slurm").submit().exception(150)
 
     assert isinstance(error, EnvironmentBuildError) and error.stage == "cards"
     told = str(error)
     assert "does not run on the GPUs of n" in told and OLD in told and "8.6" in told and "call again" in told
-    assert call("slurm").submit().result(100) == ("11.8", 4.0)
+    assert call("slurm").submit().result(150) == ("11.8", 4.0)
     assert slurm.submissions() == 2
 
     slurm.have(TOO_OLD)  # what has run on a node before is asked again under another driver
-    assert call("slurm").submit().exception(100).stage == "cards"
+    assert call("slurm").submit().exception(150).stage == "cards"
 
 
 def test_cards_without_code_are_not_tried_twice_with_the_same(slurm, capsys):

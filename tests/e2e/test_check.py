@@ -43,8 +43,9 @@ def ended(printed: str, word: str, step: str) -> tuple[str, str]:
 def test_a_host_in_order_passes_every_step(check):
     printed = check("tensor01")
 
-    assert not re.findall("^(?:FAIL|WARN).*", printed, re.MULTILINE)
-    assert ended(printed, "PASS", "noexec")[0] == "programs there can be started"
+    troubles = re.findall("^(?:FAIL|WARN).*", printed, re.MULTILINE)
+    assert not [line for line in troubles if "also holds jobs of a host" not in line]  # the lab's hosts share a root
+    assert ended(printed, "PASS", "noexec")[0] == "programs on it can be started"
     assert "files free" in ended(printed, "PASS", "space")[0]
     assert "compute capability 8.6; driver 575.57.08" in ended(printed, "PASS", "gpus")[0]
 
@@ -70,23 +71,23 @@ def tiny(lab: Any) -> str:
 def test_a_home_of_eight_megabytes(check, tiny):
     said, mends = ended(check(tiny, without="root:"), "FAIL", "space")
 
-    assert re.match(r"only \d\.\d MB are left in .*/cftiny/.clusterfn", said)
+    assert re.match(r"only \d\.\d MB is left in .*/cftiny/.clusterfn", said)
     assert mends.startswith(
-        "free some there (`du -xhd1 /opt/clusterfn-lab/home/cftiny | sort -h`), or set root: of host"
+        "free some space (`du -xhd1 /opt/clusterfn-lab/home/cftiny | sort -h`), or set root: of host"
     )
 
 
 def test_an_rc_file_that_prints(check):
     said, mends = ended(check("py36-noisy", without="root:"), "WARN", "shell")
 
-    assert "prints although nobody is at the terminal" in said
+    assert "prints without a terminal" in said
     assert "case $- in *i*) ;; *) return ;; esac" in mends
 
 
 def test_a_python_that_is_not_there(check):
     said, mends = ended(check("py36", "python: /nowhere/python3"), "FAIL", "python")
 
-    assert said == "No Python of at least 3.6 was found on py36"
+    assert said == "No Python 3.6 or newer was found on py36"
     assert mends.startswith("set python: /path/to/python3 under host py36")
 
 
@@ -172,7 +173,7 @@ def test_for_machines_all_of_it_is_one_object(check, tiny):
     steps = {step["name"]: step for step in told["steps"]}
     assert (told["host"], told["ready"]) == (tiny, False)
     assert steps["space"]["result"] == "fail"
-    assert "free some there" in steps["space"]["hint"]
+    assert "free some space" in steps["space"]["hint"]
     assert steps["function"] == {
         "name": "function", "result": "skip", "message": "needs space", "evidence": [], "hint": "",
     }  # fmt: skip

@@ -8,13 +8,16 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import clusterfn
 from clusterfn.bridge.queue import machine
 from tests.e2e.terminal import PROMPT, Terminal
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
@@ -68,7 +71,7 @@ def argv(*words: str) -> list[str]:
 @pytest.fixture
 def run(folder) -> Callable[..., Ran]:
     def command(*words: str) -> Ran:
-        return subprocess.run(argv(*words), cwd=folder, capture_output=True, text=True, timeout=60)
+        return subprocess.run(argv(*words), cwd=folder, capture_output=True, text=True, timeout=150)
 
     return command
 
@@ -149,13 +152,13 @@ def test_check_of_this_machine_passes(run):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no queue elsewhere")
 def test_check_says_that_jobs_wait_their_turn_and_how_many_do(run, folder):
-    assert "cores, memory and GPUs; none of your jobs wait now" in run("check", "here", "--no-job").stdout
+    assert "memory and GPUs, and share the cores; none of your jobs wait now" in run("check", "here", "--no-job").stdout
 
     queue = folder / "root" / "machines" / machine.name() / "queue"
     queue.mkdir(parents=True)
     for name in ("00000000000000aa", "00000000000000bb.3", ".00000000000000cc.new"):
         (queue / name).touch()
-    assert "cores, memory and GPUs; 2 of your jobs wait now" in run("check", "here", "--no-job").stdout
+    assert "memory and GPUs, and share the cores; 2 of your jobs wait now" in run("check", "here", "--no-job").stdout
 
 
 def test_check_of_an_unknown_host_names_the_nearest_and_tries_nothing(run):
@@ -222,7 +225,7 @@ def test_a_job_that_has_ended_can_still_be_asked_for(run):
 
     assert run("logs", job).stdout == "tick 0\ntick 1\n"
     assert run("attach", job).stdout == "tick 0\ntick 1\n"
-    assert "had ended already: RETURNED" in run("stop", job).stderr
+    assert "had already ended: RETURNED" in run("stop", job).stderr
 
 
 def test_logs_follow_until_the_end(run, started):
@@ -260,7 +263,7 @@ def test_a_job_that_several_hosts_show_is_taken_from_the_one_it_was_sent_to(run,
 def test_a_job_is_listed_under_the_host_it_was_sent_to_and_another_with_its_scheduler_may_be_asked(run, one_home):
     assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "b"]
     assert [job["host"] for job in json.loads(run("jobs", "c", "--json").stdout)] == ["b"]
-    assert " on a had ended" in run("cancel", one_home, "a").stderr
+    assert " on a had already ended" in run("cancel", one_home, "a").stderr
 
 
 def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_home):
@@ -349,10 +352,10 @@ def test_jobs_are_narrowed_by_state_time_and_number(run):
     assert names("-n", "1") == names("--state", "failed") == ["fail"]
     assert names("--state", "returned,raised", "--since", "1h") == names("--since", "2001-02-03") == ["fail", "add"]
     assert names("--state", "active") == []
-    assert "none of 2 jobs on here fits" in run("jobs", "--state", "active").stderr
+    assert "none of 2 jobs on here matches" in run("jobs", "--state", "active").stderr
     wrong = run("jobs", "--state", "retruned")
     assert wrong.returncode == 2 and "did you mean returned?" in wrong.stderr
-    assert "is no duration and no date" in run("jobs", "--since", "yesterday").stderr
+    assert "is neither a duration nor a date" in run("jobs", "--since", "yesterday").stderr
 
 
 def test_jobs_of_all_hosts_are_one_list_and_a_host_that_fails_is_named(folder, run, tmp_path):
@@ -494,6 +497,25 @@ def test_a_shell_has_the_environment_of_a_host_and_the_folder_of_a_job(run, star
         run("cancel", job)
 
 
+@pytest.mark.lab
+def test_a_shell_beside_a_job_of_slurm_is_on_its_node(hosts, tmp_path):
+    job = clusterfn.cluster(host="slurm", cores=1)(time.sleep).submit(300)
+    until(job.running)
+    terminal = Terminal(["/bin/sh"], tmp_path, {**os.environ, "SHELL": "/bin/sh"})
+    try:
+        terminal.type(f"{sys.executable} -m clusterfn shell {job.id} slurm")
+        terminal.wait_for(rf"\({job.id[:4]}\) \$ ")
+        terminal.type("echo node=$SLURMD_NODENAME parent=$(cat /proc/$PPID/comm); pwd; exit 5")
+        terminal.wait_for(r"node=n\d parent=slurmstepd")
+        terminal.wait_for(f"/jobs/{job.id}/attempts/1/work")
+        terminal.wait_for(PROMPT)
+        terminal.type("echo status=$?")
+        terminal.wait_for("status=5")
+    finally:
+        os.kill(terminal.pid, signal.SIGKILL)
+        job.stop()
+
+
 def test_rm_removes_what_has_ended_and_never_what_runs(run, started, folder):
     run("run", "work.py::add", "1")
     running, (ended,) = started("work.py::tick", "300"), json.loads(run("jobs", "--state", "ended", "--json").stdout)
@@ -558,7 +580,7 @@ def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
 
 def test_a_reader_that_leaves_early_is_no_error(folder):
     shell = f"{sys.executable} -m clusterfn script work.py::add 1 | head -n 1"
-    ran = subprocess.run(["/bin/sh", "-c", shell], cwd=folder, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(["/bin/sh", "-c", shell], cwd=folder, capture_output=True, text=True, timeout=150)
 
     assert ran.stdout.startswith("# job add on here")
     assert ran.stderr == ""
@@ -566,7 +588,7 @@ def test_a_reader_that_leaves_early_is_no_error(folder):
 
 def test_debug_shows_our_own_traceback(folder):
     env = {**os.environ, "CLUSTERFN_DEBUG": "1"}
-    ran = subprocess.run(argv("run", "none.py::f"), cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(argv("run", "none.py::f"), cwd=folder, env=env, capture_output=True, text=True, timeout=150)
 
     assert "Traceback (most recent call last)" in ran.stderr
     assert ran.returncode == 2
@@ -590,8 +612,8 @@ def test_check_shows_what_an_rc_file_prints(folder, run, lab):
 
     ran = run("check", "--no-job", "py36-noisy")
 
-    assert re.search(r"^WARN  shell +an rc file .*\n +[|] Welcome to the lab", ran.stdout, re.MULTILINE)
-    assert "next: put before what prints, in ~/.bashrc there: case $- in *i*)" in ran.stdout
+    assert re.search(r"^WARN  shell +a startup file .*\n +[|] Welcome to the lab", ran.stdout, re.MULTILINE)
+    assert "next: in ~/.bashrc on the host, put this before the lines that print: case $- in *i*)" in ran.stdout
     assert "\033[31m" not in ran.stdout
 
 
@@ -656,7 +678,7 @@ def test_check_shows_why_its_job_waits_and_withdraws_it(folder, hosts, queue, mo
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
     jobs_before = hosts.jobs()
 
-    ran = subprocess.run(argv("check", "slurm", "--timeout", "8"), capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(argv("check", "slurm", "--timeout", "8"), capture_output=True, text=True, timeout=150)
 
     start = r"\((?:expected start .* host time; )?BeginTime: it "
     waits = rf"^\.\.\.\.  function +waits in the queue 00:0\d {start}may not start before its begin time"
@@ -681,7 +703,7 @@ def test_check_that_is_ended_leaves_no_job_in_the_queue(folder, hosts, queue, mo
         mine = hosts.jobs() - jobs_before
         waited = {job for job in mine if f"check.{job}" in queue()}
         checking.send_signal(number)
-        checking.communicate(timeout=30)
+        checking.communicate(timeout=150)
 
     assert "waits in the queue" in line
     assert len(waited) == 1

@@ -45,14 +45,12 @@ def check_compared(printed, said, why=", as sequential_up_to=2 asks", counts=(1,
 
 
 @pytest.mark.lab
-@pytest.mark.timeout(300)
 def test_models_are_compared_here(hosts, here, torch):
     check_compared(*compared("--environment", torch, "--counts", "2", "3"), counts=(2, 3))
 
 
 @pytest.mark.lab
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_models_are_compared_on_a_box_of_gpus(hosts, torch, gpubox_reset):
     printed, said = compared("--host", "tensor01", "--environment", torch, "--gpus", "1")
     check_compared(printed, said, " to avoid GPU deadlock")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.round_trips import ACTIONS, DELAYS_MS, behind, counted
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.lab]
 
 
 @pytest.mark.parametrize("delay_ms", [DELAYS_MS[0], pytest.param(DELAYS_MS[1], marks=pytest.mark.long)])

@@ -24,7 +24,7 @@ def shown(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
     for name in ("tmp", "home"):
         (folder / name).mkdir()
     argv = [sys.executable, "-m", "clusterfn", "demo"]
-    ran = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=110)
+    ran = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=150)
     return ran, folder
 
 

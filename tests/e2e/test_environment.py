@@ -10,7 +10,8 @@ import subprocess
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import MINOR, give_to, wait_until
+from tests.e2e.conftest import MINOR, give_to
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
@@ -159,9 +160,9 @@ def test_secrets_arrive_and_stay_nowhere(hosts, monkeypatch):
 
     job = cluster(host="tensor01", secrets=["HF_TOKEN"])(lambda: os.environ["HF_TOKEN"][::-1]).submit()
 
-    assert job.result(30) == secret[::-1]
+    assert job.result(150) == secret[::-1]
     folder = hosts.root / "jobs" / job.id
-    wait_until(
+    until(
         lambda: not [path for path in folder.rglob("*") if path.is_file() and secret in path.read_text("latin1")]
     )
 

@@ -99,7 +99,7 @@ def test_a_script_that_ends_right_after_submit_sends_its_payload_once_over_one_c
             job_id = run_script(UPLOAD)
             connections, megabytes = proxy.accepted, proxy.bytes_up >> 20
 
-            assert clusterfn.attach(job_id).result(60) == 30 << 20
+            assert clusterfn.attach(job_id).result(150) == 30 << 20
         finally:
             shutil.rmtree(lab.home("bash") / root, ignore_errors=True)
 

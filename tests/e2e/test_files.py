@@ -145,7 +145,7 @@ def test_odd_names_are_listed_and_fetched_as_they_are(hosts, host, tmp_path):
             pathlib.Path("sub dir", name).write_text(name)
 
     job = leave.submit(ODD_NAMES)
-    job.result(30)
+    job.result(150)
 
     assert {file.name for file in job.files} == {f"sub dir/{name}" for name in ODD_NAMES}
     fetched = job.download("**/*", to=tmp_path / "got")
@@ -235,7 +235,7 @@ def test_files_that_nobody_asked_for_are_told_of(hosts, capsys):
 
 
 def wait_in_this_thread(job):
-    return job.result(30)
+    return job.result(150)
 
 
 def test_a_local_path_that_is_not_there_says_how_to_send_it(hosts, tmp_path, monkeypatch):

@@ -214,7 +214,7 @@ def test_ctrl_c_tells_what_was_done_and_the_command_goes_on(
     terminal.wait_for(PROMPT)
     shown = terminal.seen + terminal.command("stty -a", {})
 
-    assert re.search(r"Stopped: wrote the host's key to .*; made a key: .*The same command goes on from here", shown)
+    assert re.search(r"Stopped: wrote the host's key to .*; created a key: .*Run the same command again", shown)
     assert re.search(r"[ ;]echo[ ;]", shown)
     assert "project/clusterfn.yml" not in laptop.files() and not (newcomer.home / ".ssh").exists()
     key = (laptop.home / ".ssh" / "id_ed25519").read_bytes()
@@ -248,8 +248,8 @@ def test_a_home_that_others_may_write_to_is_told_of(terminal: Terminal, newcomer
 
     shown = terminal.command(f"clusterfn init {address}", {**RETURNS, **TRUSTS, PASSWORD: newcomer.password})
 
-    assert "There: chmod go-w ~" in shown
-    assert f"did not let {newcomer.name} in" in shown or "your home there must not be writable" in shown
+    assert "On the host, run: chmod go-w ~" in shown
+    assert f"did not let {newcomer.name} in" in shown or "make your home folder writable only by you" in shown
     newcomer.home.chmod(0o755)
     assert "is ready." in terminal.command(f"clusterfn init {address}", RETURNS)
 
@@ -272,7 +272,7 @@ def test_where_the_home_cannot_be_written_to_the_root_is_asked_for(
     root.chmod(0o1777)  # as the administrator makes a /scratch
     use_config(laptop, lab)
     try:
-        shown = terminal.command("clusterfn init py36-ro", {**RETURNS, r"with room in it: $": f"{root}/of-ada"})
+        shown = terminal.command("clusterfn init py36-ro", {**RETURNS, r"with free space: $": f"{root}/of-ada"})
     finally:
         shutil.rmtree(root)
 
@@ -313,7 +313,7 @@ def test_without_a_terminal_what_is_missing_is_named(
     given = [fingerprint(int(address.rpartition(":")[2])) if word == "right" else word for word in options]
 
     ran = subprocess.run(
-        laptop.inside("clusterfn", "init", address, *given), cwd=laptop.project, env=laptop.env, timeout=60,
+        laptop.inside("clusterfn", "init", address, *given), cwd=laptop.project, env=laptop.env, timeout=150,
         stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False,
     )  # fmt: skip
 

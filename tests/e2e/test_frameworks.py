@@ -25,7 +25,6 @@ def torch(lab):
     return f"python:{lab.torch_python}"
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("host", "nodes", "frameworks"),
     [
@@ -145,7 +144,7 @@ def test_lightning_with_two_processes_on_each_of_two_nodes_says_what_to_use(host
 
 @long
 def test_the_rank_that_failed_is_named_whatever_lightning_does_next(hosts, torch):
-    error = cluster(host="tensor01", environment=torch, cores=2, memory="4GB")(fits).submit("ddp", 2, 1).exception(120)
+    error = cluster(host="tensor01", environment=torch, cores=2, memory="4GB")(fits).submit("ddp", 2, 1).exception(150)
 
     told = getattr(error, "hint", None) or "".join(getattr(error, "__notes__", ()))
     assert "look at another rank" in told and "LOCAL_RANK=1: ValueError: of rank 1" in told

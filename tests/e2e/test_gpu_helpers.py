@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import wait_until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("hosts", "gpubox_reset")]
 
@@ -24,8 +24,8 @@ def test_a_job_sees_the_cards_that_it_was_given_and_helps_itself(lab):
             hardware = gpu.validate_startup_configuration(gpus=2, vram_gb=40.0)
             with gpu.sync_model_context(lambda: ["weights"]) as model:
                 size = gpu.get_recommended_batch_size(1.0, model_gb=4.0)
-        uuids = [card.uuid for card in hardware.gpus.cards]
-        return uuids, hardware.device, size, gpu.supports_fp8(), model, [str(each) for each in monitor.cards]
+        uuids = [card.uuid for card in hardware.gpus.devices]
+        return uuids, hardware.device, size, gpu.supports_fp8(), model, [str(each) for each in monitor.devices]
 
     uuids, device, size, fp8, model, seen = look()
 
@@ -44,7 +44,7 @@ def test_an_explained_error_comes_home_as_itself_with_its_explanation():
 
     job = fail.submit()
     with pytest.raises(RuntimeError, match="uncorrectable ECC error encountered") as caught:
-        job.result(timeout=60)
+        job.result(timeout=150)
 
     notes = "\n".join(caught.value.__notes__)
     assert "loading CLIP failed on " in notes and f"job {job.id}" in notes
@@ -138,6 +138,6 @@ def test_many_jobs_with_cards_leave_no_process_thread_or_file_behind(tmp_path, m
     jobs, values = asyncio.run(awaited(range(4)))
 
     assert [value for value in values if not isinstance(value, RuntimeError)] == [0, 1, 3]
-    wait_until(lambda: not naming([job.id for job in jobs]), 60)
-    wait_until(lambda: set(threading.enumerate()) <= threads, 60)
+    until(lambda: not naming([job.id for job in jobs]))
+    until(lambda: set(threading.enumerate()) <= threads)
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ import pytest
 
 from clusterfn import cluster
 from clusterfn.cli import main
-from tests.e2e.conftest import wait_until
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -44,7 +44,7 @@ def box(_box, lab, hosts, tmp_path, monkeypatch):
 
 
 def started(job):
-    wait_until(lambda: job.state == "RUNNING", 60)
+    until(lambda: job.state == "RUNNING")
     return job
 
 
@@ -52,7 +52,7 @@ def stopped(*jobs):
     for job in jobs:
         job.stop()
     for job in jobs:
-        wait_until(job.done, 60)
+        until(job.done)
 
 
 def test_two_users_see_whose_each_card_is_and_who_waits(box, _box, capsys):
@@ -61,7 +61,7 @@ def test_two_users_see_whose_each_card_is_and_who_waits(box, _box, capsys):
         jobs = [started(cluster(host=mine, gpus=2)(rest).submit())]
         jobs.append(started(cluster(host=theirs, gpus=4)(rest).submit()))
         jobs.append(cluster(host=mine, gpus=3, name="eval")(rest).submit())
-        wait_until(lambda: "held by" in jobs[-1].reason, 60)
+        until(lambda: "held by" in jobs[-1].reason)
         capsys.readouterr()
 
         assert main(["gpus", mine]) == 0
@@ -78,9 +78,7 @@ def test_two_users_see_whose_each_card_is_and_who_waits(box, _box, capsys):
     assert held[7].startswith("in use without a lease: python3 (pid ")
     waiting = " ".join(lines[-1].split())
     assert waiting.startswith(f"1 you: eval ({jobs[2].id[:4]}) 3 GPUs ") and "held by" in waiting
-    assert [card["holder"] and card["holder"]["user"] for card in told["cards"][:6]] == ["cfbash"] * 2 + [
-        "cfsecond"
-    ] * 4
+    assert [card["holder"] and card["holder"]["user"] for card in told["gpus"][:6]] == ["cfbash"] * 2 + ["cfsecond"] * 4
     assert [(each["user"], each["own"], each["asked"]["gpus"]) for each in told["waiting"]] == [("cfbash", False, 3)]
 
 
@@ -92,9 +90,9 @@ def test_watching_goes_on_until_ctrl_c(box, _box):
     _box.cards.set("nvml-mismatch")
     seen += read_until(watching.stdout, "nvidia-smi failed with exit code 18")
     _box.cards.set("no-devices")
-    seen += read_until(watching.stdout, "nvidia-smi is not there, or lists none")
+    seen += read_until(watching.stdout, "nvidia-smi is missing, or lists none")
     watching.send_signal(signal.SIGINT)
-    out, err = watching.communicate(timeout=60)
+    out, err = watching.communicate(timeout=150)
 
     assert (watching.returncode, err) == (130, "")
     assert f"\n\n{box[0]}, " in seen and "\x1b" not in seen + out
@@ -114,25 +112,25 @@ def test_a_broken_driver_is_told_and_no_card_is_no_error(box, _box, capsys):
     _box.cards.set("nvml-mismatch")
     assert main(["gpus", box[0]]) == 1
     said = capsys.readouterr().err
-    assert f"the cards of {box[0]} cannot be seen: nvidia-smi failed with exit code 18" in said
-    assert "Driver/library version mismatch" in said and "run nvidia-smi there" in said
+    assert f"the GPUs of {box[0]} cannot be seen: nvidia-smi failed with exit code 18" in said
+    assert "Driver/library version mismatch" in said and "run nvidia-smi on the host" in said
 
     _box.cards.set("no-devices")
     assert main(["gpus", box[0]]) == 0
-    assert capsys.readouterr().err == f"clusterfn: no GPUs on {box[0]}: nvidia-smi is not there, or lists none\n"
+    assert capsys.readouterr().err == f"clusterfn: no GPUs on {box[0]}: nvidia-smi is missing, or lists none\n"
 
 
 @pytest.mark.long
 def test_an_nvidia_smi_that_hangs_is_told(box, _box, capsys):
     _box.cards.set("hang")
     assert main(["gpus", box[0]]) == 1
-    assert "nvidia-smi did not answer within 10 seconds" in capsys.readouterr().err
+    assert "nvidia-smi did not answer within 30 seconds" in capsys.readouterr().err
 
 
 def test_a_clusters_free_cards_and_who_waits(hosts, capsys):
     running, waiting = (cluster(host="slurm", gpus=4, name=name)(rest).submit() for name in ("one", "two"))
     also = cluster(host="slurm", gpus=4, name="three")(rest).submit()
-    wait_until(lambda: [job.state for job in (running, waiting, also)].count("RUNNING") == 2, 120)
+    until(lambda: [job.state for job in (running, waiting, also)].count("RUNNING") == 2)
     capsys.readouterr()
 
     assert main(["gpus", "slurm"]) == 0

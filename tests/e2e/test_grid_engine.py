@@ -18,7 +18,8 @@ from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.site import Given
-from tests.e2e.conftest import MINOR, wait_until
+from tests.e2e.conftest import MINOR
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -80,7 +81,7 @@ def there(function: Any, **options: Any) -> Any:
 def number_of(lab: Any, root: Path, job: Any) -> str:
     """Grid Engine's number of a job that has started."""
     claim = root / layout.JOBS / job.id / layout.CLAIM
-    return str(wait_until(lambda: claim.exists() and claim.read_text().strip()))
+    return str(until(lambda: claim.exists() and claim.read_text().strip()))
 
 
 def test_a_call_returns_its_value_and_shows_its_output(root: Path, capfd: Any) -> None:
@@ -128,22 +129,22 @@ def test_a_function_that_takes_too_much_memory_is_ended(root: Path) -> None:
 
 def test_a_running_job_is_stopped_and_says_so(root: Path, lab: Any) -> None:
     job = there(sleep).submit(60)
-    wait_until(lambda: "began" in job.logs())
+    until(lambda: "began" in job.logs())
     job.stop()
 
     with pytest.raises(Cancelled):
-        job.result(20)
+        job.result(150)
     number = number_of(lab, root, job)
     assert lab.grid_engine.wait_ended(number)["failed"] == "0"  # it ended by itself, and qdel killed nothing
 
 
 def test_a_job_that_qdel_killed_is_told_by_the_accounting(root: Path, lab: Any) -> None:
     job = there(sleep).submit(60)
-    wait_until(lambda: "began" in job.logs())
+    until(lambda: "began" in job.logs())
     lab.grid_engine.run("qdel", number_of(lab, root, job))
 
     with pytest.raises(Cancelled, match="as `qdel` does"):
-        job.result(60)
+        job.result(150)
 
 
 def test_what_can_never_run_is_refused_in_the_words_of_qsub(root: Path) -> None:
@@ -151,18 +152,18 @@ def test_what_can_never_run_is_refused_in_the_words_of_qsub(root: Path) -> None:
         there(place, gpus=99)("never")
 
     assert 'cannot run at host "ge1" because it offers only hc:gpu=4' in "\n".join(refusal.value.evidence)
-    wait_until(lambda: not list((root / layout.JOBS).iterdir()))
+    until(lambda: not list((root / layout.JOBS).iterdir()))
 
 
 def test_a_job_that_waits_says_why_and_can_be_withdrawn(root: Path, lab: Any) -> None:
     blockers = []
     for host in ("ge1", "ge2"):
         command = f"qsub -terse -N blocker -S /bin/sh -o /dev/null -j y -l gpu=3,h={host}"
-        blockers.append(lab.ssh("gridengine-bash", command, stdin=b"sleep 60\n").stdout.decode().strip())
+        blockers.append(lab.ssh("gridengine-bash", command, stdin=b"sleep 600\n").stdout.decode().strip())
     try:
-        wait_until(lambda: all(lab.grid_engine.job_state(each) == "r" for each in blockers))
+        until(lambda: all(lab.grid_engine.job_state(each) == "r" for each in blockers))
         job = there(sleep, gpus=2).submit(1)
-        wait_until(lambda: "offers only hc:gpu=1" in job.reason)
+        until(lambda: "offers only hc:gpu=1" in job.reason)
         assert job.reason.startswith("waiting until enough slots, memory or GPUs are free")
         assert job.cancel()
         waiting = lab.ssh("gridengine-bash", "qstat -s p -r").stdout.decode()
@@ -175,8 +176,8 @@ def test_a_job_that_waits_says_why_and_can_be_withdrawn(root: Path, lab: Any) ->
     ("options", "message"),
     [
         ({"nodes": 2}, "nodes=2: Grid Engine starts a job on one host"),
-        ({"gpus": 1, "gpu_type": "a100"}, "gpu_type= cannot be asked of Grid Engine"),
-        ({"gpus": 1, "gpu_memory": "24GB"}, "gpu_memory= cannot be asked of Grid Engine"),
+        ({"gpus": 1, "gpu_type": "a100"}, "gpu_type= cannot be requested from Grid Engine"),
+        ({"gpus": 1, "gpu_memory": "24GB"}, "gpu_memory= cannot be requested from Grid Engine"),
         ({"gpus": 1, "cores": 2}, "gpus=1 with cores=2: Grid Engine gives each slot the same"),
     ],
 )

@@ -29,7 +29,6 @@ def compute() -> tuple[str, bool]:
 compute.__module__ = "__main__"
 
 
-@pytest.mark.timeout(300)  # half a minute of conda alone on an idle machine
 def test_a_conda_of_2017_makes_it_and_a_function_runs_there(lab, hosts, channel, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     root = lab.home("bash") / f"conda-{secrets.token_hex(4)}"

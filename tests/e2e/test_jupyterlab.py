@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -19,7 +20,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-pytestmark = pytest.mark.long
+from tests.e2e.conftest import lab_venv
+from tests.waiting import until
+
+pytestmark = [pytest.mark.long, pytest.mark.browser]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _MISSING = "JupyterLab or its browser is not installed: make test-jupyterlab"
 _TIMEOUT_MS = 120_000
@@ -89,6 +93,7 @@ def server(folder):
     environment = {
         **os.environ,
         "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"),
+        "JUPYTER_PATH": str(folder / "jupyter"),
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -103,12 +108,12 @@ def server(folder):
         time.sleep(0.2)
     yield address
     process.terminate()
-    process.wait(30)
+    process.wait(150)
 
 
 def answers(address):
     try:
-        with urllib.request.urlopen(address, timeout=5):
+        with urllib.request.urlopen(address, timeout=150):
             return True
     except (urllib.error.URLError, OSError):
         return False
@@ -148,6 +153,25 @@ class Notebook:
         prompt = self.cells.nth(number).locator(".jp-InputPrompt")
         prompt.filter(has_text=re.compile(r"\[\d+\]:")).wait_for(timeout=_TIMEOUT_MS)
 
+    def run(self, number):
+        """Run one cell, once the kernel is ready."""
+        self.page.evaluate(
+            """async number => {
+                const panel = window.jupyterapp.shell.currentWidget;
+                await panel.context.ready;
+                await panel.sessionContext.ready;
+                await panel.sessionContext.session.kernel.info;
+                panel.content.activeCellIndex = number;
+                panel.content.deselectAll();
+                window.jupyterapp.commands.execute("notebook:run-cell");
+            }""",
+            number,
+        )
+
+    def ask_kernel(self, what):
+        """Let JupyterLab interrupt, restart or shut down the kernel."""
+        self.page.evaluate(f"window.jupyterapp.shell.currentWidget.sessionContext.session.{what}()")
+
     def screenshot(self, what):
         kept = Path(os.environ.get("SCREENSHOTS") or self.page.context.kept)
         kept.mkdir(parents=True, exist_ok=True)
@@ -159,9 +183,9 @@ def open_notebook(server, browser, folder, tmp_path):
     """Open a notebook with these cells, and run all of them."""
     contexts = []
 
-    def opened(name, *cells):
+    def opened(name, *cells, kernel="python3", run=True):
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text.strip()) for text in cells])
-        made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        made.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
         nbformat.write(made, folder / f"{name}.ipynb")
         context = browser.new_context(viewport=_SIZE)
         context.kept = tmp_path
@@ -171,7 +195,8 @@ def open_notebook(server, browser, folder, tmp_path):
         page.goto(f"{server}/doc/tree/{name}.ipynb?reset")
         page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
         page.wait_for_function(f"window.jupyterapp.commands.isEnabled('{_RUN}')")
-        page.evaluate(_RUN_WHEN_READY)
+        if run:
+            page.evaluate(_RUN_WHEN_READY)
         return Notebook(page, name)
 
     yield opened
@@ -228,3 +253,73 @@ def test_a_figure_appears_once(open_notebook):
 
     notebook.screenshot("done")
     assert notebook.output(1).locator("img").count() == 1
+
+
+@pytest.fixture
+def far_kernel(lab, server, folder):
+    """A kernel behind a cable, which the server offers as "far"; the cable and the root of its host."""
+    environment = lab_venv(lab, "plots", "ipykernel", "ipywidgets", "matplotlib")
+    root = lab.home("bash") / f"browser-{secrets.token_hex(4)}"
+    config = folder / "clusterfn.yml"
+    before = config.read_text()
+    with lab.cable() as cable:
+        config.write_text(
+            f"{before}  far: {{address: {cable.alias}, ssh_config: {lab.ssh_config}, scheduler: bare, root: {root}}}\n"
+        )
+        words = ["far", "--name", "far", "--environment", f"venv:{environment}"]
+        variables = {**os.environ, "CLUSTERFN_CONFIG": str(config), "JUPYTER_DATA_DIR": str(folder / "jupyter")}
+        subprocess.run([sys.executable, "-m", "clusterfn", "kernel", "add", *words], env=variables, check=True)
+        yield cable, root
+    config.write_text(before)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.lab
+def test_a_kernel_on_a_host_is_used_interrupted_restarted_and_stopped(open_notebook, far_kernel):
+    cable, root = far_kernel
+    notebook = open_notebook(
+        "kernel",
+        "import os; print('kept' if 'plt' in globals() else 'new', os.environ['CLUSTERFN_JOB'])",
+        "from matplotlib import pyplot as plt; plt.plot([1, 4, 9]);",
+        "import ipywidgets; slider = ipywidgets.IntSlider(); slider",
+        "slider.value",
+        "import time; print('sleeps', flush=True); time.sleep(600)",
+        "for number in range(700): print(number, flush=True); time.sleep(0.1)",
+        kernel="far",
+        run=False,
+    )
+    notebook.run(0)
+    notebook.wait_for(0, "new")
+    (job,) = (path.name for path in (root / "jobs").iterdir())
+    assert job in notebook.output(0).first.inner_text()
+
+    notebook.run(1)
+    notebook.output(1).locator("img").first.wait_for()
+    notebook.run(2)
+    notebook.output(2).locator(".noUi-handle").press("ArrowRight")
+    notebook.run(3)
+    notebook.wait_for(3, "1")
+    notebook.screenshot("used")
+
+    notebook.run(4)
+    notebook.wait_for(4, "sleeps")
+    notebook.ask_kernel("kernel.interrupt")
+    notebook.wait_for(4, "KeyboardInterrupt")
+
+    notebook.run(5)
+    notebook.wait_for(5, "3")
+    cable.down()
+    time.sleep(60)
+    cable.up()
+    notebook.wait_for(5, "699")
+    assert notebook.output(5).first.inner_text().split() == [str(number) for number in range(700)]
+
+    notebook.ask_kernel("kernel.restart")
+    notebook.run(0)
+    notebook.wait_for(0, "new")
+    assert job in notebook.output(0).first.inner_text(), "a restart keeps the job"
+    notebook.screenshot("restarted")
+
+    notebook.ask_kernel("shutdown")
+    ended = root / "jobs" / job / "attempts" / "1" / "outcome.json"
+    assert '"returned"' in until(lambda: ended.exists() and ended.read_text())

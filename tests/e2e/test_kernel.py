@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
+import secrets
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
+import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jupyter_kernel_test
 import pytest
+from jupyter_client import write_connection_file
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from clusterfn import cluster
 from clusterfn.bridge.supervisor.process_tree import children_of_thread, descendants, environment_of
-from tests.e2e.conftest import wait_until
+from tests.e2e.conftest import BOTH, Hosts, lab_venv
+from tests.waiting import WAIT_S, until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself"),
@@ -28,7 +38,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-WAIT_S = 40
 
 
 @pytest.fixture
@@ -59,7 +68,7 @@ class Notebook:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=WAIT_S)
 
-    def run(self, code: str, answer: str = "") -> tuple[str, str]:
+    def run(self, code: str, answer: str = "", within_s: float = WAIT_S) -> tuple[str, str]:
         """The status of a cell, and what it has printed and returned."""
         texts: list[str] = []
 
@@ -68,7 +77,7 @@ class Notebook:
             texts.append(content.get("text") or content.get("data", {}).get("text/plain") or content.get("ename") or "")
 
         done = self.client.execute_interactive(
-            code, timeout=WAIT_S, output_hook=keep, allow_stdin=bool(answer),
+            code, timeout=within_s, output_hook=keep, allow_stdin=bool(answer),
             stdin_hook=lambda _: self.client.input(answer),
         )  # fmt: skip
         return done["content"]["status"], "".join(texts)
@@ -76,6 +85,21 @@ class Notebook:
     def job(self) -> str:
         """The job of the kernel, which the kernel's own processes see."""
         return self.run("import os; print(os.environ['CLUSTERFN_JOB'].partition('/')[0])")[1].strip()
+
+    def print_slowly(self, numbers: int) -> tuple[str, str]:
+        """Print numbers, and lose the connection three times meanwhile."""
+        marks = [self.root / f"at-{number}" for number in range(3)]
+        for mark in marks:
+            after(0, lambda mark=mark: until(mark.exists) and self.cut())
+        third = numbers // 3
+        touch = f"open({str(self.root)!r} + '/at-%d' % (number // {third}), 'w').close()"
+        said = self.run(
+            f"import time\nfor number in range({numbers}):\n    print(number, flush=True)\n    time.sleep(0.01)\n"
+            f"    if number % {third} == {third // 2}: {touch}"
+        )
+        for mark in marks:
+            mark.unlink()  # it was made: the connection was cut
+        return said
 
     def outcome(self, job: str) -> Any:
         path = self.root / "jobs" / job / "attempts" / "1" / "outcome.json"
@@ -93,19 +117,31 @@ class Notebook:
                 os.killpg(child, signal.SIGKILL)
 
 
-@pytest.fixture
-def notebook(here: Path, jupyter: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    added = command("add", "here", "--name", "GPU box", "--environment", "current", *getattr(request, "param", ()))
+@contextlib.contextmanager
+def opened_notebook(host: str, root: Path, log: Path, *words: str) -> Iterator[Notebook]:
+    """A kernel on a host, and nothing of it when the test is over."""
+    before = {path.name for path in (root / "jobs").iterdir()} if (root / "jobs").exists() else set()
+    added = command("add", host, "--name", "GPU box", *words)
     assert added.returncode == 0, added.stderr
-    opened = Notebook(here, tmp_path / "stderr")
+    opened = Notebook(root, log)
     yield opened
     opened.client.stop_channels()
     if opened.manager.has_kernel:
         opened.manager.shutdown_kernel(now=True)
     opened.stderr.close()
-    for folder in (here / "jobs").iterdir():  # what the test has left running
+    ours = [path for path in (root / "jobs").iterdir() if path.name not in before]
+    for folder in ours:  # what the test has left running
         (folder / "cancel").touch()
-    wait_until(lambda: all(opened.outcome(folder.name) for folder in (here / "jobs").iterdir()))
+    until(lambda: all(opened.outcome(folder.name) for folder in ours))
+    del opened.client, opened.manager
+    gc.collect()  # what Jupyter's client leaves open is found in this test, which ignores it, and not in a later one
+
+
+@pytest.fixture
+def notebook(here: Path, jupyter: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    words = getattr(request, "param", ())
+    with opened_notebook("here", here, tmp_path / "stderr", "--environment", "current", *words) as opened:
+        yield opened
 
 
 def tcp_sockets(pids: list[int]) -> set[str]:
@@ -131,8 +167,8 @@ def test_cells_run_in_a_job_print_return_ask_and_are_interrupted(notebook: Noteb
 
     for interrupt in (notebook.manager.interrupt_kernel, lambda: os.kill(notebook.proxy, signal.SIGINT)):
         marked = notebook.root / "sleeps"
-        after(0, lambda: wait_until(marked.exists) and interrupt())
-        status, text = notebook.run(f"import time; open({str(marked)!r}, 'w').close(); time.sleep(60)")
+        after(0, lambda: until(marked.exists) and interrupt())
+        status, text = notebook.run(f"import time; open({str(marked)!r}, 'w').close(); time.sleep(600)")
         marked.unlink()
         assert (status, text) == ("error", "KeyboardInterrupt")
 
@@ -153,7 +189,7 @@ def test_what_listens_is_private(notebook: Notebook):
     assert (environment_of(holder) or {})["CLUSTERFN_JOB"].startswith(notebook.job())
 
     notebook.client.shutdown()
-    wait_until(lambda: not folder.exists())
+    until(lambda: not folder.exists())
 
 
 def test_a_restart_keeps_the_job_and_a_shutdown_ends_it(notebook: Notebook):
@@ -170,7 +206,7 @@ def test_a_restart_keeps_the_job_and_a_shutdown_ends_it(notebook: Notebook):
     notebook.manager.shutdown_kernel()
 
     assert not any(Path(f"/proc/{pid}").exists() for pid in kernels)
-    ended = wait_until(lambda: notebook.outcome(job))
+    ended = until(lambda: notebook.outcome(job))
     assert (ended["kind"], len(list((notebook.root / "jobs").iterdir()))) == ("returned", 1)
 
 
@@ -178,7 +214,7 @@ def test_a_kernel_that_dies_says_why_and_starts_again_in_its_job(notebook: Noteb
     job, proxy = notebook.job(), notebook.proxy
     notebook.client.execute("import os, sys; os.write(2, b'out of luck\\n'); os._exit(7)")
 
-    wait_until(lambda: not notebook.manager.is_alive())
+    until(lambda: not notebook.manager.is_alive())
     assert notebook.manager.provisioner.process.poll() == 1
     assert "the kernel died: exit status 7" in notebook.log.read_text()
 
@@ -200,38 +236,52 @@ def test_the_kernel_drops_no_output_and_opens_no_debugger(notebook: Notebook):
 
 
 def test_a_lost_connection_loses_no_output(notebook: Notebook):
-    marks = [notebook.root / f"at-{number}" for number in range(3)]
-    for mark in marks:
-        after(0, lambda mark=mark: wait_until(mark.exists) and notebook.cut())
-    code = (
-        "import time\nfor number in range(300):\n    print(number, flush=True)\n    time.sleep(0.01)\n"
-        f"    if number % 100 == 50: open({str(notebook.root)!r} + '/at-%d' % (number // 100), 'w').close()"
-    )
-
-    status, text = notebook.run(code)
-
-    assert all(mark.exists() for mark in marks)
-    assert (status, text) == ("ok", "".join(f"{number}\n" for number in range(300)))
+    assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
     assert "the connection to the kernel is back" in notebook.log.read_text()
 
 
-def test_a_client_that_ends_without_a_word_ends_the_kernel(notebook: Notebook):
-    job = notebook.job()
+def start_as_vs_code(folder: Path, name: str) -> tuple[subprocess.Popen[bytes], BlockingKernelClient]:
+    """Start a kernel by its argv alone, with a connection file of its own."""
+    path, _ = write_connection_file(str(folder / name), key=name.encode())
+    argv = KernelSpecManager().get_kernel_spec("gpu-box").argv
+    process = subprocess.Popen([path if word == "{connection_file}" else word for word in argv])
+    client = BlockingKernelClient(connection_file=path)
+    client.load_connection_file()
+    client.start_channels()
+    client.kernel_info(reply=True, timeout=WAIT_S)  # wait_for_ready gives up when the heart does not beat at once
+    return process, client
+
+
+def test_a_client_that_ends_without_a_word_may_start_the_kernel_again_in_its_job(notebook: Notebook, tmp_path: Path):
+    job, kernel = notebook.job(), notebook.run("import os; os.getpid()")[1]
+    notebook.client.stop_channels()
+    notebook.cut()  # as VS Code does: the children first, and the next process before this one has ended
     os.kill(notebook.proxy, signal.SIGTERM)
 
-    ended = wait_until(lambda: notebook.outcome(job))
-    assert ended["kind"] == "returned"
+    process, notebook.client = start_as_vs_code(tmp_path, "first.json")
+    assert notebook.job() == job
+    assert notebook.run("import os; os.getpid()")[1] != kernel
+    until(lambda: not Path(f"/proc/{kernel}").exists())
+
+    other, client = start_as_vs_code(tmp_path, "other.json")
+    notebook.client, first = client, notebook.client
+    assert notebook.job() != job, "it has taken the job of a kernel that lives"
+    for each, ended in ((first, process), (client, other)):
+        each.stop_channels()
+        ended.terminate()
+        assert ended.wait(WAIT_S) == 0
+    assert until(lambda: notebook.outcome(job))["kind"] == "returned"
 
 
 @pytest.mark.parametrize("notebook", [["--idle", "3s"]], indirect=True)
 def test_an_idle_kernel_ends_its_job_and_does_not_start_again_by_itself(notebook: Notebook):
-    wait_until(lambda: not notebook.manager.is_alive())
+    until(lambda: not notebook.manager.is_alive())
     (job,) = [folder.name for folder in (notebook.root / "jobs").iterdir()]
-    assert wait_until(lambda: notebook.outcome(job))["kind"] == "returned"
+    assert until(lambda: notebook.outcome(job))["kind"] == "returned"
     assert "the kernel was idle for 3s, and has released its GPUs" in notebook.log.read_text()
 
     notebook.manager.restart_kernel(now=True)  # as a client does by itself
-    wait_until(lambda: not notebook.manager.is_alive())
+    until(lambda: not notebook.manager.is_alive())
     assert [folder.name for folder in (notebook.root / "jobs").iterdir()] == [job]
 
 
@@ -239,15 +289,154 @@ def test_a_cancelled_job_ends_the_kernel_and_says_why(notebook: Notebook):
     job = notebook.job()
     (notebook.root / "jobs" / job / "cancel").touch()
 
-    wait_until(lambda: not notebook.manager.is_alive())
+    until(lambda: not notebook.manager.is_alive())
     assert "stopped on request" in notebook.log.read_text() or "cancelled" in notebook.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def with_ipykernel(lab: Any) -> Path:
+    return lab_venv(lab, "kernel", "ipykernel")
+
+
+@pytest.mark.lab
+@BOTH
+def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
+    hosts: Hosts, host: str, with_ipykernel: Path, jupyter: Path, tmp_path: Path
+):
+    words = ["--environment", f"venv:{with_ipykernel}", "--memory", "500MB"]
+    with opened_notebook(host, hosts.root, tmp_path / "stderr", *words) as notebook:
+        job = notebook.job()
+        assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
+        assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
+        where = "__import__('os').environ.get('SLURM_JOB_ID', '').isdecimal(), __import__('os').uname()[1]"
+        assert notebook.run(where)[1].startswith(f"({host == 'slurm'}")
+
+        after(1.0, notebook.manager.interrupt_kernel)
+        assert notebook.run("import time; time.sleep(600)") == ("error", "KeyboardInterrupt")
+        assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
+        assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
+
+        notebook.manager.restart_kernel()
+        notebook.client.wait_for_ready(timeout=WAIT_S)
+        assert notebook.job() == job
+        assert notebook.run("number") == ("error", "NameError")
+
+        notebook.manager.shutdown_kernel()
+        assert until(lambda: notebook.outcome(job))["kind"] == "returned"
+
+
+@pytest.mark.lab
+@pytest.mark.long
+@BOTH
+def test_a_kernel_keeps_the_protocol(
+    hosts: Hosts, host: str, with_ipykernel: Path, jupyter: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ["--name", "GPU box", "--environment", f"venv:{with_ipykernel}", "--memory", "500MB"]
+    assert command("add", host, *words).returncode == 0
+    suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, (ProtocolTests, WelcomeTests)))
+
+    done = unittest.TextTestRunner(verbosity=2).run(suite)
+
+    assert done.wasSuccessful(), capsys.readouterr().err
+    assert [why for _, why in done.skipped] == ["History range not supported"], "as for ipykernel itself"
+    assert done.testsRun >= 13
+
+
+class ProtocolTests(jupyter_kernel_test.KernelTests):
+    __test__ = False  # run on the lab's hosts, by the test above
+    kernel_name = "gpu-box"
+    language_name = "python"
+    file_extension = ".py"
+    code_hello_world = "print('hello, world')"
+    code_stderr = "import sys; print('test', file=sys.stderr)"
+    completion_samples = [{"text": "zi", "matches": {"zip"}}]
+    complete_code_samples = ["1", "print('hello')", "def f(x):\n  return x*2\n\n"]
+    incomplete_code_samples = ["print((1,", "def f(x):\n  x*2"]
+    invalid_code_samples = ["import = 7q"]
+    code_page_something = "zip?"
+    code_generate_error = "raise ValueError('seven')"
+    code_execute_result = [
+        {"code": "1+2+3", "result": "6"},
+        {"code": "[n*n for n in range(1, 4)]", "result": "[1, 4, 9]"},
+    ]
+    code_display_data = [
+        {"code": "from IPython.display import HTML, display; display(HTML('<b>test</b>'))", "mime": "text/html"}
+    ]
+    supported_history_operations = ("tail", "search")
+    code_history_pattern = "1?2*"
+    code_inspect_sample = "zip"
+    code_clear_output = "from IPython.display import clear_output; clear_output()"
+
+
+class WelcomeTests(jupyter_kernel_test.IopubWelcomeTests):
+    __test__ = False
+    kernel_name = "gpu-box"
+    support_iopub_welcome = True
+
+
+@pytest.mark.lab
+@pytest.mark.long
+def test_a_minute_without_network_loses_no_output(
+    lab: Any, with_ipykernel: Path, jupyter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    root = lab.home("bash") / f"kernel-{secrets.token_hex(4)}"
+    with lab.cable() as cable:
+        config = tmp_path / "clusterfn.yml"
+        config.write_text(
+            f"hosts:\n  far: {{address: {cable.alias}, ssh_config: {lab.ssh_config}, scheduler: bare, root: {root}}}\n"
+        )
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+        with opened_notebook("far", root, tmp_path / "stderr", "--environment", f"venv:{with_ipykernel}") as notebook:
+            began = root / "began"
+            after(0, lambda: until(began.exists) and cable.down())
+            after(60, cable.up)
+            text = notebook.run(
+                f"import time; open({str(began)!r}, 'w').close()\n"
+                "for number in range(700): print(number, flush=True); time.sleep(0.1)",
+                within_s=200,
+            )[1]
+        assert text == "".join(f"{number}\n" for number in range(700))
+        assert "the connection to the kernel is back" in (tmp_path / "stderr").read_text()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def connection_file(path: Path) -> Path:
+    ports = {f"{name}_port": 0 for name in ("shell", "iopub", "stdin", "control", "hb")}
+    path.write_text(json.dumps({"transport": "tcp", "ip": "127.0.0.1", "key": "k", **ports}))
+    return path
+
+
+def until_there(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.02)
+
+
+@pytest.mark.long  # other tests' jobs on this machine wait behind it
+def test_a_kernel_that_waits_says_so_and_is_withdrawn_when_its_client_ends(here: Path, tmp_path: Path):
+    before = cluster(cores=40)(until_there).submit(str(tmp_path / "gate"))
+    until(before.running)
+    words = ["kernel", "run", "here", "--cores", "40", "--environment", "current"]
+    with (tmp_path / "stderr").open("wb") as stderr:
+        argv = [sys.executable, "-m", "clusterfn", *words, str(connection_file(tmp_path / "file"))]
+        proxy = subprocess.Popen(argv, stderr=stderr)
+    try:
+        until(lambda: "PENDING (waiting" in (tmp_path / "stderr").read_text())
+        (waiting,) = {folder.name for folder in (here / "jobs").iterdir()} - {before.id}
+        proxy.terminate()
+
+        assert proxy.wait(WAIT_S) == 0
+        outcome = here / "jobs" / waiting / "attempts" / "1" / "outcome.json"
+        until(outcome.exists)
+        assert json.loads(outcome.read_text())["kind"] == "cancelled"
+    finally:
+        (tmp_path / "gate").touch()
+        proxy.kill()
+    before.result(WAIT_S)
 
 
 def test_an_environment_without_ipykernel_is_an_error_that_says_so(here: Path, jupyter: Path, tmp_path: Path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    file = tmp_path / "connection.json"
-    ports = {f"{name}_port": 0 for name in ("shell", "iopub", "stdin", "control", "hb")}
-    file.write_text(json.dumps({"transport": "tcp", "ip": "127.0.0.1", "key": "k", **ports}))
+    file = connection_file(tmp_path / "connection.json")
 
     ran = [command("run", "here", "--environment", f"venv:{tmp_path}/bare", str(file)) for _ in range(2)]
 
@@ -286,7 +475,7 @@ def test_kernels_are_added_listed_and_removed(here: Path, jupyter: Path, tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["slurm"], "kernels cannot run on slurm: its jobs run on nodes of SLURM"),
+        (["campus"], "kernels cannot run on campus: clusterfn cannot reach into a running job of Grid Engine"),
         (["bare"], "no environment is named for the kernel"),
         (["bare", "--environment", "no.yml"], "there is no file"),
         (["bare", "--environment", "conda:ml", "--memory", "8"], "memory='8'"),
@@ -295,10 +484,7 @@ def test_kernels_are_added_listed_and_removed(here: Path, jupyter: Path, tmp_pat
 )
 def test_what_cannot_start_is_not_added(words: list[str], said: str, jupyter: Path, tmp_path: Path, monkeypatch):
     config = tmp_path / "clusterfn.yml"
-    config.write_text(
-        "hosts:\n  slurm: {address: a, scheduler: slurm, slurm: {partition: p}}\n"
-        "  bare: {address: b, scheduler: bare}\n"
-    )
+    config.write_text("hosts:\n  campus: {address: a, scheduler: grid_engine}\n  bare: {address: b, scheduler: bare}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
 
     ran = command("add", *words)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]  # the first one installs
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]  # the first one installs
 WANTED = ("optuna", "pandas")
 
 
@@ -150,6 +150,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import ItemOutcome, GroupState
 
 known = GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
+known.arguments = [{"lr": each / 10, "wall_s": "long", "state": each} for each in range(4)]
 known.on_end(0, ItemOutcome("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
 known.on_end(1, ItemOutcome("RAISED", None, ValueError("no\\nmore")))
 known.on_end(2, ItemOutcome("RETURNED", 3))
@@ -166,7 +167,9 @@ print(json.dumps([
 def test_a_table_has_a_row_for_each_item(run_with):
     columns, items, states, errors, values, missing = run_with(TABLE)
 
-    assert columns == ["item", "state", "error", "wall_s", "loss", "result_state", "result"]
+    assert columns == [
+        "item", "state", "error", "lr", "argument_wall_s", "argument_state", "wall_s", "loss", "result_state", "result",
+    ]  # fmt: skip
     assert items == ["a", "b", "c", "d"]
     assert states == ["RETURNED", "RAISED", "RETURNED", "PENDING"]
     assert errors == {"1": "ValueError: no"}

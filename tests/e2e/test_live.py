@@ -203,7 +203,7 @@ def test_two_threads_do_not_get_each_others_lines(hosts):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(150)
 
     for word in ("ping", "pong"):
         said = "".join(text for _, text, thread in arrivals.pieces if thread.name == word)

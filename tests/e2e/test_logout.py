@@ -30,9 +30,9 @@ def test_the_first_submission_of_a_process_says_that_jobs_end_with_the_connectio
     ending_jobs("here", monkeypatch)
     function = cluster(host="here")(double)
 
-    assert function.map([1, 2]).results(60) == [2, 4]
+    assert function.map([1, 2]).results(150) == [2, 4]
     assert capfd.readouterr().err.startswith(SAID.format("here"))
-    assert function(3) == 6 and function.submit(4).result(60) == 8
+    assert function(3) == 6 and function.submit(4).result(150) == 8
     assert "logind" not in capfd.readouterr().err
 
 

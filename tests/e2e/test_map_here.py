@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,9 +28,9 @@ def test_a_method_of_an_object_has_submit_and_map_and_each_call_gets_the_constan
     group = triple.map([1, 2], offset=10)
     job = triple.with_options(name="renamed").submit(4)
 
-    assert group.results(60) == [13, 16] and group.name == "of"
+    assert group.results(150) == [13, 16] and group.name == "of"
     assert group.label(1) == "2"
-    assert job.result(60) == 12 and job.name == "renamed"
+    assert job.result(150) == 12 and job.name == "renamed"
 
 
 def test_a_constant_that_the_function_does_not_take_is_rejected_before_anything_is_sent(here):
@@ -61,18 +62,18 @@ def second_time(gate, x):
 second_time.__module__ = "__main__"
 
 
-def test_a_retry_keeps_the_indices_the_labels_and_what_had_returned(here, tmp_path, capfd):
+def test_a_retry_keeps_the_indices_the_arguments_and_what_had_returned(here, tmp_path, capfd, monkeypatch):
     gate = tmp_path / "gate"
     gate.mkdir()
     group = cluster(host="here")(second_time).map([str(gate)] * 6, range(10, 16))
-    before = group.results(60)
+    before = group.results(150)
     first, labels = group.id, [group.label(index) for index in range(6)]
     assert [type(each) for each in before] == [int, ValueError] * 3
     capfd.readouterr()
 
     assert group.retry_failed() is group
 
-    assert group.results(60) == list(range(10, 16)) and group.failed == {} and group.id != first
+    assert group.results(150) == list(range(10, 16)) and group.failed == {} and group.id != first
     assert [group.label(index) for index in range(6)] == labels
     assert [group.logs(index) for index in (2, 3)] == ["first 12\n", "again 13\n"]
     assert [group.files(index)[0].name for index in (2, 3)] == ["model.txt"] * 2
@@ -81,19 +82,22 @@ def test_a_retry_keeps_the_indices_the_labels_and_what_had_returned(here, tmp_pa
     assert f"{group.id[:4]} second_time on here (again, of {first[:4]}): 3 items, " in said
     assert "[4/6] " in said and "[3/6] " not in said and "clusterfn: 6/6 returned" in said
     again = clusterfn.attach(group.id)
-    assert again.results(60) == list(range(10, 16)) and again.logs(3) == "again 13\n"
+    assert again.results(150) == list(range(10, 16)) and again.logs(3) == "again 13\n"
     assert [again.label(index) for index in range(6)] == labels
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, index: rows, RangeIndex=range))
+    for each in (group, again):
+        assert [row["x"] for row in each.to_dataframe()] == list(range(10, 16))
     assert clusterfn.attach(first).failed.keys() == {1, 3, 5}
 
 
 def test_what_fails_again_is_retried_again(here, tmp_path):
     group = cluster(host="here")(divmod).map([1, 1, 1], [1, 0, 0])
-    assert group.results(60)[0] == (1, 0)
+    assert group.results(150)[0] == (1, 0)
 
     for _ in range(2):
-        results = group.retry_failed().results(60)
+        results = group.retry_failed().results(150)
         assert results[0] == (1, 0) and [type(each) for each in results[1:]] == [ZeroDivisionError] * 2
-    assert [type(each) for each in clusterfn.attach(group.id).results(60)] == [tuple, *[ZeroDivisionError] * 2]
+    assert [type(each) for each in clusterfn.attach(group.id).results(150)] == [tuple, *[ZeroDivisionError] * 2]
 
 
 def test_the_files_of_each_item_come_into_a_folder_of_its_own_also_after_a_retry(here, tmp_path, monkeypatch, capfd):
@@ -103,7 +107,7 @@ def test_the_files_of_each_item_come_into_a_folder_of_its_own_also_after_a_retry
     function = cluster(host="here", outputs=["*.txt", "*.pt"])(second_time)
 
     group = function.map([str(tmp_path / "gate")] * 3, range(3))
-    results = group.results(60)
+    results = group.results(150)
     made = {path.relative_to(group.outputs_to).as_posix(): path.read_text() for path in group.outputs_to.rglob("*.txt")}
     said = capfd.readouterr().err
 
@@ -113,5 +117,5 @@ def test_the_files_of_each_item_come_into_a_folder_of_its_own_also_after_a_retry
     missing = f"item 2: outputs='*.pt' matches nothing; the job left model.txt: clusterfn.attach(\"{group.id}\")"
     assert f'{missing}.download(2, "*", to=".")\n' in said
     folder = group.outputs_to
-    assert group.retry_failed().results(60) == [0, 1, 2]
+    assert group.retry_failed().results(150) == [0, 1, 2]
     assert group.outputs_to == folder and (folder / "1" / "model.txt").read_text() == "retried 1"

@@ -80,12 +80,12 @@ def message(error, call, *args):
     raise AssertionError("nothing was raised")
 
 job = whole.submit(Point(1), lambda p: -p.x)
-version, points, doubled, back, ran_there = job.result(60)
+version, points, doubled, back, ran_there = job.result(150)
 assert version == there != sys.version_info[:2]
 assert points == [Point(4, Kind.B), Point(1, Kind.B)] and type(points[0]) is Point and points[0].kind is Kind.B, points
 assert doubled == 6 and back(Point(3)) == 5 and not ran_there
 assert job.logs() == "calling whole\\n", job.logs()
-again = clusterfn.attach(job.id).result(20)
+again = clusterfn.attach(job.id).result(150)
 assert type(again[1][0]) is Point and again[3](Point(1)) == 3
 try:
     fails(Point(7))
@@ -197,7 +197,7 @@ def test_a_prompt_that_keeps_no_text(environment_of, caller, installed):  # noqa
     environment_of("3.9")
 
     done = subprocess.run(
-        [python, "-i", "-q"], input=PROMPT, capture_output=True, text=True, timeout=60, env=os.environ, check=False
+        [python, "-i", "-q"], input=PROMPT, capture_output=True, text=True, timeout=150, env=os.environ, check=False
     )
 
     assert "PayloadError" in done.stderr

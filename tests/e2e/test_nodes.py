@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ConfigError, NodeFailed, Unsatisfiable, WorkerLost, cluster
-from tests.e2e.conftest import wait_until
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 on_two = cluster(host="slurm", nodes=2, memory="1GB", time="3min")
@@ -124,7 +124,7 @@ def test_the_error_that_came_first_is_raised_with_the_name_of_its_node(hosts):
 def started(job, hosts):
     """rank -> pid of its supervisor, once both have said so."""
     work = hosts.root / "jobs" / job.id / "attempts/1/work"
-    names = wait_until(lambda: work.exists() and len(list(work.glob("here-*"))) == 2 and list(work.glob("here-*")), 60)
+    names = until(lambda: work.exists() and len(list(work.glob("here-*"))) == 2 and list(work.glob("here-*")))
     return {int(name.name.split("-")[1]): int(name.name.split("-")[2]) for name in names}
 
 
@@ -134,8 +134,8 @@ def test_a_stopped_job_leaves_nothing_on_any_node(hosts):
 
     job.stop()
 
-    assert type(job.exception(60)).__name__ == "Cancelled"
-    wait_until(lambda: not processes_of(job.id), 30)
+    assert type(job.exception(150)).__name__ == "Cancelled"
+    until(lambda: not processes_of(job.id))
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.long)])
@@ -143,12 +143,12 @@ def test_the_death_of_a_supervisor_ends_the_job_on_all_nodes(hosts, rank):
     job = on_two(waits).submit()
     os.kill(started(job, hosts)[rank], signal.SIGKILL)
 
-    error = job.exception(60)
+    error = job.exception(150)
 
     assert type(error) is WorkerLost, error
     assert "supervisor" in error.message and error.stage == "supervisor"
     assert rank == 0 or "n2" in "\n".join(error.evidence)
-    wait_until(lambda: not processes_of(job.id), 30)
+    until(lambda: not processes_of(job.id))
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_the_death_of_a_supervisor_ends_the_job_on_all_nodes(hosts, rank):
 def test_what_passes_on_one_node_is_tried_again_on_all(hosts, how, told):
     job = on_two(fails_once).with_options(retries=1).submit(how)
 
-    assert job.result(120) == 2
+    assert job.result(150) == 2
     assert job.notes == (f"attempt 1 failed: {told}; retried (1 of 1)",)
-    wait_until(lambda: not processes_of(job.id), 30)
+    until(lambda: not processes_of(job.id))
 
 
 def test_an_srun_that_cannot_start_says_why(hosts, lab, tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_host_without_nodes_is_refused_before_anything_is_sent(hosts):
     before = hosts.jobs()
     with pytest.raises(ConfigError, match="nodes=2: tensor01 is one machine"):
         cluster(host="tensor01", nodes=2)(time.sleep)(0)
-    with pytest.raises(ConfigError, match="nodes=2 does not go with map"):
+    with pytest.raises(ConfigError, match="nodes=2 cannot be used with map"):
         on_two(time.sleep).map([0])
 
     assert hosts.jobs() == before

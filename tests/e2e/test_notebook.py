@@ -12,7 +12,8 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 from clusterfn import Cancelled, attach
-from tests.e2e.conftest import give_to, wait_until
+from tests.e2e.conftest import give_to
+from tests.waiting import until
 
 # Of Jupyter's own making: its sockets and loops are closed late.
 pytestmark = [
@@ -25,7 +26,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
 def run_notebook(notebook, folder, *, failing=False):
     """Each code cell's (stdout, text of its value, error) after all have run in a kernel."""
-    client = NotebookClient(notebook, timeout=100, kernel_name="python3", allow_errors=failing)
+    client = NotebookClient(notebook, timeout=150, kernel_name="python3", allow_errors=failing)
     client.execute(cwd=str(folder))
     return [told(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -73,7 +74,7 @@ values = score.map(range(20)).results()
 
 def test_the_status_of_a_call_is_one_grey_line_and_of_a_map_a_bar_with_four_lines(here, tmp_path):
     notebook = of_cells(MAP, "score(3)")
-    client = NotebookClient(notebook, timeout=100, kernel_name="python3")
+    client = NotebookClient(notebook, timeout=150, kernel_name="python3")
     client.execute(cwd=str(tmp_path))
 
     of_the_map, of_the_call = (cell.outputs for cell in notebook.cells)
@@ -109,7 +110,7 @@ print(shown)
 
 def test_a_submitted_job_that_a_cell_shows_receives_its_output(here, tmp_path):
     notebook = of_cells(SUBMITTED, UNTIL_SHOWN)
-    NotebookClient(notebook, timeout=100, kernel_name="python3").execute(cwd=str(tmp_path))
+    NotebookClient(notebook, timeout=150, kernel_name="python3").execute(cwd=str(tmp_path))
 
     (shown,), (then,) = (cell.outputs for cell in notebook.cells)
     assert shown.output_type == "display_data" and " talks on here: " in shown.data["text/plain"]
@@ -132,7 +133,7 @@ MAGIC = (
 
 def test_a_cell_runs_on_a_host_and_its_errors_name_its_lines(here, tmp_path):
     notebook = of_cells(*MAGIC)
-    NotebookClient(notebook, timeout=100, kernel_name="python3", allow_errors=True).execute(cwd=str(tmp_path))
+    NotebookClient(notebook, timeout=150, kernel_name="python3", allow_errors=True).execute(cwd=str(tmp_path))
     _, ran, then, late, total, failed, unknown, unsent = (cell.outputs for cell in notebook.cells)
 
     assert [each.data["text/plain"] for each in ran if each.output_type == "display_data"][1:] == ["{'a': 1}", "6.0"]
@@ -205,7 +206,7 @@ from clusterfn import cluster
 def wait(folder):
     import os, time
     print("began")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200  # longer than any test waits for what must end it before
     while not os.path.exists(os.path.join(folder, "go")) and time.monotonic() < deadline:
         time.sleep(0.02)
     return "value"
@@ -221,7 +222,7 @@ class Kernel:
         self.manager.start_kernel(cwd=str(folder))
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=150)
         self.said = ""
         self.error = None
 
@@ -229,7 +230,7 @@ class Kernel:
         self.said, self.error = "", None
         self.client.execute(code)
 
-    def until(self, words, timeout_s=30.0):
+    def until(self, words, timeout_s=150.0):
         """Read what the cell says until it says this; "" means: until it has ended."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -284,7 +285,7 @@ def test_the_stop_button_detaches_and_tells_the_id(waiting, gate):
     shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(waiting.error["traceback"]))
     assert "wait('" in shown and shown.count("clusterfn/") == shown.count("clusterfn/public_api.py") == 1, shown
     (gate / "go").touch()
-    waiting.execute(f"import clusterfn; clusterfn.attach('{waiting.job_id}').result(20)")
+    waiting.execute(f"import clusterfn; clusterfn.attach('{waiting.job_id}').result(150)")
     waiting.until("")
     assert "value" in waiting.said
 
@@ -300,8 +301,8 @@ def test_the_stop_button_twice_ends_the_job(waiting, lab):
 
     assert f"{job_id} was stopped" in waiting.said
     with pytest.raises(Cancelled):
-        attach(job_id, "tensor01").result(20)
-    wait_until(lambda: lab.processes(f"{job_id}/1") == [])
+        attach(job_id, "tensor01").result(150)
+    until(lambda: lab.processes(f"{job_id}/1") == [])
 
 
 @pytest.mark.lab
@@ -311,6 +312,6 @@ def test_restarting_the_kernel_leaves_the_job_running(waiting, gate):
     waiting.manager.restart_kernel(now=True)
 
     job = attach(job_id, "tensor01")
-    wait_until(lambda: job.state == "RUNNING")
+    until(lambda: job.state == "RUNNING")
     (gate / "go").touch()
-    assert job.result(20) == "value"
+    assert job.result(150) == "value"

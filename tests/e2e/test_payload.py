@@ -31,7 +31,7 @@ def test_a_closure(hosts):
 def test_lambdas_made_in_a_loop_are_different(hosts):
     jobs = [cluster(host="tensor01")(lambda n=n: n * n).submit() for n in range(4)]
 
-    assert [job.result(20) for job in jobs] == [0, 1, 4, 9]
+    assert [job.result(150) for job in jobs] == [0, 1, 4, 9]
 
 
 def test_generators_decorators_and_new_syntax_inside(hosts):
@@ -163,7 +163,7 @@ def test_modules_and_packages_of_a_project(hosts, tmp_path):
         (tmp_path / "src" / name).write_text(text)
 
     done = subprocess.run(
-        [sys.executable, "main.py"], cwd=tmp_path / "src", capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "main.py"], cwd=tmp_path / "src", capture_output=True, text=True, timeout=150, check=False
     )
 
     assert done.returncode == 0, done.stderr

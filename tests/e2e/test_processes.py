@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import wait_until
 from tests.e2e.test_notebook import of_cells, run_notebook
+from tests.waiting import until
 
 # The names are such as stand in the script of the worker too; only an argument has a Point.
 DEFINITIONS = """
@@ -39,7 +39,7 @@ def everything(points, apply):
         queue = context.Queue()
         process = context.Process(target=worker, args=(1, queue))
         process.start()
-        found.append(queue.get(timeout=60))
+        found.append(queue.get(timeout=150))
         process.join()
         with context.Pool(2) as pool:
             found += pool.map(apply, [2, 3]) + pool.map(operator.methodcaller("moved"), points)
@@ -68,7 +68,7 @@ def test_for_another_python(lab, here, run_script):
 def test_of_a_program_on_the_command_line(here, tmp_path):
     call = "print(json.dumps(cluster(everything)([Point(7)], here)))"
     done = subprocess.run(
-        [sys.executable, "-c", DEFINITIONS + call], capture_output=True, text=True, timeout=100, cwd=tmp_path
+        [sys.executable, "-c", DEFINITIONS + call], capture_output=True, text=True, timeout=150, cwd=tmp_path
     )
 
     assert done.returncode == 0, done.stderr
@@ -212,7 +212,7 @@ def test_what_is_left_open_neither_holds_the_value_back_nor_stays(here, kind):
     pids = cluster(leaves_open)(kind)
 
     assert pids
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 LARGE = """

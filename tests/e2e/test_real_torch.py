@@ -16,7 +16,7 @@ import pytest
 from clusterfn import cluster
 from tests.e2e.conftest import MINOR, Hosts, give_to
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 TORCH = "2.13.0"
 
 

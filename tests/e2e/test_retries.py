@@ -10,7 +10,8 @@ import pytest
 import clusterfn
 from clusterfn import cluster
 from clusterfn.errors import ConfigError, TimeLimit, WorkerLost
-from tests.e2e.conftest import ON_SLURM, wait_until
+from tests.e2e.conftest import ON_SLURM
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -87,20 +88,20 @@ def test_a_call_hears_at_once_of_an_attempt_that_failed_and_returns_from_the_nex
 def test_the_last_error_names_the_attempts_before_it(hosts):
     job = cluster(host="tensor01", retries=1)(flaky).submit(5)
 
-    error = job.exception(120)
+    error = job.exception(150)
 
     assert type(error) is RuntimeError
     told = "\n".join(error.__notes__)
     assert "attempt 1 failed on" in told and "this was the last of 2 attempts" in told
     again = clusterfn.attach(job.id)
-    assert type(again.exception(60)) is RuntimeError
+    assert type(again.exception(150)) is RuntimeError
     assert again.notes == job.notes and "retried (1 of 1)" in job.notes[0]
 
 
 def test_items_of_a_map_are_tried_again_by_themselves(hosts, capsys):
     group = cluster(host="tensor01", retries=1)(flaky).map([0, 1, 2], ["a", "b", "c"])
 
-    results = group.results(timeout=120)
+    results = group.results(timeout=150)
 
     assert [len(result) for result in results[:2]] == [1, 2]
     assert type(results[2]) is RuntimeError and "last of 2 attempts" in "\n".join(results[2].__notes__)
@@ -110,7 +111,7 @@ def test_items_of_a_map_are_tried_again_by_themselves(hosts, capsys):
 def watching(hosts, job):
     """The pid of the supervisor, as soon as the function runs."""
     path = hosts.root / "jobs" / job.id / "checkpoint" / "watching"
-    wait_until(path.exists, 60)
+    until(path.exists)
     return int(path.read_text())
 
 
@@ -119,31 +120,31 @@ def test_a_killed_supervisor_costs_an_attempt_where_retries_allow_it(hosts):
     job, strict = function.submit(300), function.with_options(retries=0).submit(300)
     for each in (job, strict):
         supervisor = watching(hosts, each)
-        wait_until((hosts.root / "jobs" / each.id / "attempts" / "1" / "usage.json").exists, 60)
+        until((hosts.root / "jobs" / each.id / "attempts" / "1" / "usage.json").exists)
         os.kill(supervisor, signal.SIGKILL)
 
-    assert job.result(120) is False
+    assert job.result(150) is False
     assert "the supervisor of the job was ended by SIGKILL" in job.notes[0]
-    assert isinstance(strict.exception(120), WorkerLost)
+    assert isinstance(strict.exception(150), WorkerLost)
     assert strict.usage["last_known"] and strict.usage["wall_s"] > 0
 
 
 def test_slurm_is_asked_to_start_a_lost_node_s_job_again_and_tries_again_within_the_allocation(hosts, lab):
     job = cluster(host="slurm", retries=1, name="flakyonce")(flaky).submit(1)
 
-    assert len(job.result(120)) == 2
+    assert len(job.result(150)) == 2
     said = lab.slurm.run("scontrol", "--oneliner", "show", "job", "--all").stdout
     (line,) = [line for line in said.splitlines() if f"JobName=flakyonce.{job.id}" in line]
     assert "Requeue=1" in line and "Restarts=0" in line
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_job_whose_node_is_lost_begins_elsewhere_and_never_runs_twice_at_the_same_time(hosts, lab):
     """slurmd is killed: SLURM calls the node dead, and what ran there goes on until it sees that it is fenced."""
     job = cluster(host="slurm", retries=1, time="10min")(beats).submit()
     path = hosts.root / "jobs" / job.id / "checkpoint" / "beats"
-    wait_until(lambda: path.exists() and path.read_text(), 60)
+    until(lambda: path.exists() and path.read_text())
     lost = path.read_text().split()[1]
     lab.slurmd(lost).kill()
     try:
@@ -171,8 +172,8 @@ def test_a_job_that_ran_out_of_time_says_how_to_resume_it_and_the_next_one_begin
 def test_what_cannot_be_resumed_is_refused_before_anything_is_sent(hosts, tmp_path, monkeypatch):
     plain = cluster(host="tensor01")(abs)
     done, running = plain.submit(-1), cluster(host="tensor01")(waiting).submit(1000)
-    done.result(60)
-    wait_until(lambda: running.state == "RUNNING")
+    done.result(150)
+    until(lambda: running.state == "RUNNING")
     refused = {
         done.id: "left no checkpoint on tensor01",
         running.id: "that job is still running",

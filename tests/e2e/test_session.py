@@ -25,7 +25,8 @@ from clusterfn.calls import submit
 from clusterfn.config.spec import JobSpec
 from clusterfn.errors import Cancelled, ConfigError, DiskFull, ExitedEarly, HostDiskFull, KilledBySignal, WorkerLost
 from tests.bridge.test_usage import SMI
-from tests.e2e.conftest import Hosts, wait_until
+from tests.e2e.conftest import Hosts
+from tests.waiting import until
 
 
 def process() -> tuple[int, int]:
@@ -74,7 +75,7 @@ def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch,
 
     with Session() as session:
         job = session.submit(chatter, 50_000)
-        assert job.result(60) == "value"
+        assert job.result(150) == "value"
         with pytest.raises(ExitedEarly) as caught:
             session.call(chatter_and_die, 10)
 
@@ -94,7 +95,7 @@ def test_each_call_has_a_process_of_its_own_forked_from_one_that_stays():
     assert first[0] != second[0]
     assert first[1] == second[1]
     assert marks == [False, False], "a call saw what an earlier one did to its process"
-    assert session.job is not None and session.job.result(30)["why"] == "closed"
+    assert session.job is not None and session.job.result(150)["why"] == "closed"
 
 
 @pytest.mark.usefixtures("here")
@@ -120,7 +121,7 @@ def test_a_call_shows_what_it_prints_and_raises_what_it_raises(capfd: pytest.Cap
                 session.call(speak, word)
         job = session.submit(speak, "three")
         with pytest.raises(KeyError, match="three"):
-            job.result(30)
+            job.result(150)
         assert job.logs() == "three ä\n"
 
     out, err = capfd.readouterr()
@@ -136,9 +137,9 @@ def hold(megabytes: int, then: Callable[[int], object] = abs) -> object:
 def test_each_call_tells_what_it_used_itself():
     with Session() as session:
         large, small, ended = (session.submit(hold, *args) for args in ((200,), (1,), (200, os._exit)))
-        large.result(60), small.result(60)
+        large.result(150), small.result(150)
         with pytest.raises(ExitedEarly):
-            ended.result(60)
+            ended.result(150)
 
     assert 200 << 20 > small.usage["peak_memory_bytes"] > 1 << 20
     for call in (large, ended):
@@ -173,7 +174,7 @@ def test_a_call_tells_how_the_cards_of_its_session_were_used(
 
     with Session(gpus=1) as session:
         long, short = session.submit(wait_until_asked, str(tmp_path / "asked")), session.submit(process)
-        assert long.result(60) == short.result(60)[1], "the session went on"
+        assert long.result(150) == short.result(150)[1], "the session went on"
 
     assert long.usage["gpus"] == [
         {
@@ -247,7 +248,7 @@ def test_modules_that_calls_use_are_loaded_before_later_ones():
         assert [session.call(loaded_before, "yaml") for _ in range(2)] == [False, True]
         told = session.job
 
-    assert told is not None and "yaml" in told.result(30)["loaded beforehand"]
+    assert told is not None and "yaml" in told.result(150)["loaded beforehand"]
 
 
 def test_a_module_that_starts_threads_is_left_to_the_calls(here: Path, tmp_path: Path):
@@ -268,7 +269,7 @@ def test_a_module_that_starts_threads_is_left_to_the_calls(here: Path, tmp_path:
         assert [session.call(use) for _ in range(2)] == [2, 2]
         told = session.job
 
-    assert told is not None and told.result(30)["loaded beforehand"] == ["quiet"]
+    assert told is not None and told.result(150)["loaded beforehand"] == ["quiet"]
 
 
 def _venv(folder: Path) -> Path:
@@ -281,7 +282,7 @@ def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, ca
     session = Session(idle="1s")
     first = session.call(process)
     job = session.job
-    assert job is not None and job.result(60)["why"] == "idle"
+    assert job is not None and job.result(150)["why"] == "idle"
     second = session.call(process)
     session.shutdown()
 
@@ -294,7 +295,7 @@ def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here:
 
     class PackedForLong:
         def __reduce__(self):
-            assert session.job is not None and session.job.result(60)["why"] == "idle"
+            assert session.job is not None and session.job.result(150)["why"] == "idle"
             return int, ("7",)
 
     assert session.call(abs, PackedForLong()) == 7
@@ -311,11 +312,11 @@ def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(here
     calls = here / "jobs" / job.id / "calls"
     (calls / "close").touch()
     call = session.submit(abs, -5)
-    wait_until(lambda: (calls / "2").exists())
+    until(lambda: (calls / "2").exists())
     (calls / "2").rename(calls / "2.late")  # as if it came after the last look
     os.kill(server, signal.SIGCONT)
-    wait_until(job.done, 60)
-    assert call.result(60) == 5
+    until(job.done)
+    assert call.result(150) == 5
     session.shutdown()
 
 
@@ -328,12 +329,12 @@ def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has
     calls = here / "jobs" / first.id / "calls"
     (calls / "close").touch()
     call = session.submit(abs, -5)
-    wait_until(lambda: (calls / "2").exists())
+    until(lambda: (calls / "2").exists())
     (calls / "2").rename(calls / "2.late")
     session.shutdown(wait=False)
     os.kill(server, signal.SIGCONT)
 
-    assert call.result(60) == 5
+    assert call.result(150) == 5
     assert session.job is not first
     session.shutdown()
     assert session.job is not None and session.job.result(0)["why"] == "closed"
@@ -348,7 +349,7 @@ def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Pa
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(submit, "send_contents", interrupted)
             session.call(abs, -2)
-        assert session.submit(abs, -3).result(60) == 3
+        assert session.submit(abs, -3).result(150) == 3
 
 
 @pytest.mark.usefixtures("here")
@@ -400,12 +401,12 @@ def test_a_session_that_dies_says_so_in_each_call_and_the_next_starts_another(tm
     server = session.call(process)[1]
     running = session.submit(wait_for_gate, str(tmp_path / "gate"))
     waiting = session.submit(abs, -1)
-    wait_until(lambda: running.state == "RUNNING", 60)
+    until(lambda: running.state == "RUNNING")
     os.kill(server, signal.SIGKILL)
 
     for call in (running, waiting):
         with pytest.raises(WorkerLost, match="the session of the call has ended: .*SIGKILL"):
-            call.result(60)
+            call.result(150)
     assert session.call(abs, -1) == 1
     session.shutdown()
 
@@ -415,15 +416,15 @@ def test_a_running_call_can_be_stopped_and_a_waiting_one_withdrawn_and_the_sessi
     with Session() as session:
         running = session.submit(wait_for_gate, str(tmp_path / "gate"))
         waiting = session.submit(abs, -1)
-        wait_until(lambda: running.state == "RUNNING", 60)
+        until(lambda: running.state == "RUNNING")
         assert waiting.cancel() and waiting.cancelled()
         assert not running.cancel()
         running.stop()
         with pytest.raises(Cancelled, match="stopped on request"):
-            running.result(60)
+            running.result(150)
         assert session.call(abs, -2) == 2
 
-    assert session.job is not None and session.job.result(30)["calls"] == 2
+    assert session.job is not None and session.job.result(150)["calls"] == 2
 
 
 @pytest.mark.usefixtures("here")
@@ -512,7 +513,7 @@ def test_a_session_whose_client_has_gone_ends_by_itself(hosts: Hosts, run_script
         "import os; os._exit(0)\n"
     )
 
-    assert clusterfn.attach(job_id).result(60)["why"] == "idle"
+    assert clusterfn.attach(job_id).result(150)["why"] == "idle"
 
 
 @pytest.mark.usefixtures("here")
@@ -520,7 +521,7 @@ def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
     (tmp_path / "script.py").write_text(
         "import clusterfn\nsession = clusterfn.Session(idle='2s')\nsession.call(abs, -1)\n"
     )
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=150)
 
     assert "keeps running on " in done.stderr
     assert "(it ends after 2 s without a call; to end it now: clusterfn cancel ID)" in done.stderr
@@ -541,7 +542,7 @@ def test_whoever_has_stopped_all_is_not_told_at_the_end_that_it_goes_on(tmp_path
         "group.stop()\n"
         "session.stop()\n".replace("BEGUN", repr(str(tmp_path / "begun")))
     )
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=150)
     (tmp_path / "begun").touch()
 
     assert "keeps running" not in done.stderr and "Traceback" not in done.stderr
@@ -555,7 +556,7 @@ def test_an_async_block_closes_its_session() -> None:
 
     value, session = asyncio.run(use())
 
-    assert value == 3 and session.job is not None and session.job.result(30)["why"] == "closed"
+    assert value == 3 and session.job is not None and session.job.result(150)["why"] == "closed"
 
 
 @pytest.mark.usefixtures("here")
@@ -576,9 +577,9 @@ def test_who_leaves_the_block_by_ctrl_c_is_told_that_the_session_is_closed(busy:
             "'gate'", repr(str(tmp_path / "gate"))
         )
     )
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=150)
     (tmp_path / "gate").touch()
 
     assert ("(it is closed, and ends with its last call; to end it now: clusterfn cancel ID)" in done.stderr) == busy
     assert ("keeps running on " in done.stderr) == busy
-    assert clusterfn.attach(done.stdout.strip()).result(60)["why"] == "closed"
+    assert clusterfn.attach(done.stdout.strip()).result(150)["why"] == "closed"

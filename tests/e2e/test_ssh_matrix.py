@@ -24,9 +24,9 @@ from clusterfn.config import config_file
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import open_session
 from tests.e2e.conftest import MINOR
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.lab
-WAIT_S = 60.0
 Describe = Callable[..., None]
 
 

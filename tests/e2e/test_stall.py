@@ -11,8 +11,9 @@ import pytest
 import clusterfn
 from clusterfn import cluster
 from clusterfn.errors import ClusterfnError, ConfigError, Stalled
-from tests.e2e.conftest import ON_BARE, ON_SLURM, Hosts, wait_until
+from tests.e2e.conftest import ON_BARE, ON_SLURM, Hosts
 from tests.fixtures.standing import waits_for
+from tests.waiting import until
 
 FORKS_AND_LOCKS = """def forks_while_a_lock_is_held():
     import os
@@ -51,25 +52,25 @@ def test_a_fork_that_waits_for_a_lock_is_shown_by_the_line(hosts: Hosts, host: s
 def test_a_running_job_says_where_it_is_and_goes_on(hosts: Hosts, host: str):
     gate = hosts.root / f"gate-{host}"
     job = cluster(host=host)(waits_for).submit(str(gate))
-    wait_until(lambda: job.state == "RUNNING", 60)
+    until(lambda: job.state == "RUNNING")
     stack = clusterfn.attach(job.id).stack()
     gate.parent.mkdir(exist_ok=True)
     gate.touch()
 
     assert 'File "tests/fixtures/standing.py", line ' in stack, "not as it is named here"
     assert "time.sleep(0.05)  # here" in stack
-    assert job.result(60) == "went on"
+    assert job.result(150) == "went on"
     assert not list((hosts.root / "jobs" / job.id).glob("stack*"))
 
 
 def test_who_has_ended_is_nowhere(here: Path):
     job = cluster(time.sleep).submit(0)
-    job.result(30)
+    job.result(150)
 
     with pytest.raises(ClusterfnError, match="there are no stacks of job .* it is RETURNED"):
         job.stack()
 
-    wait_until(lambda: not (here / "jobs" / job.id / "stack").exists())
+    until(lambda: not (here / "jobs" / job.id / "stack").exists())
 
 
 def test_a_time_without_a_unit_is_refused_under_its_own_name():

@@ -231,7 +231,7 @@ def restarted_host(case: Case) -> None:
     for name in ("script", "supervisor", "worker"):
         os.kill(pids[name], signal.SIGKILL)
     second: Job[Any] = clusterfn.attach(case.job.id, case.host)
-    case.error = second.exception(90)
+    case.error = second.exception(150)
 
 
 def damage_value(change: Callable[[bytearray], bytearray]) -> Action:
@@ -239,11 +239,11 @@ def damage_value(change: Callable[[bytearray], bytearray]) -> Action:
 
     def act(case: Case) -> None:
         assert case.job is not None
-        case.job.result(60)
+        case.job.result(150)
         path = case.attempts()[0] / "value.pkl"
         path.write_bytes(change(bytearray(path.read_bytes())))
         case.dies_now()
-        case.error = clusterfn.attach(case.job.id, case.host).exception(60)
+        case.error = clusterfn.attach(case.job.id, case.host).exception(150)
 
     return act
 
@@ -251,12 +251,12 @@ def damage_value(change: Callable[[bytearray], bytearray]) -> Action:
 def damage_outcome(case: Case) -> None:
     """Cut outcome.json, read the result a second time, and mend it."""
     assert case.job is not None
-    case.job.result(60)
+    case.job.result(150)
     path = case.attempts()[0] / "outcome.json"
     whole = path.read_bytes()
     path.write_bytes(whole[:20])
     case.dies_now()
-    case.error = clusterfn.attach(case.job.id, case.host).exception(60)
+    case.error = clusterfn.attach(case.job.id, case.host).exception(150)
     path.write_bytes(whole)
 
 
@@ -285,7 +285,7 @@ def damaged_payload(change: Callable[[bytearray], bytearray]) -> Callable[[Case]
 def blob_altered(case: Case) -> Job[Any]:
     """Send a large argument, alter it where it lies on the host, and call again."""
     first = case.function.submit(*case.row.args)
-    first.result(60)
+    first.result(150)
     root = Path(first.folder).parent.parent
     blob = max(root.glob("blobs/*"), key=lambda path: path.stat().st_mtime)
     data = bytearray(blob.read_bytes())

@@ -218,14 +218,14 @@ def hogs_memory(megabytes):
     for _ in range(megabytes // 10):
         blocks.append(b"x" * (10 << 20))
         time.sleep(0.01)
-    time.sleep(60)
+    time.sleep(600)
     return len(blocks)
 
 
 def children_hog_memory():
     import subprocess
 
-    code = "b = bytearray(b'1') * (80 << 20); import time; time.sleep(60)"
+    code = "b = bytearray(b'1') * (80 << 20); import time; time.sleep(600)"
     children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     print("up", flush=True)
     return [child.wait() for child in children]

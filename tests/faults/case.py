@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.faults.hosts import World
 
 # For an end that does not come; the mutants need not be waited for so long.
-LIMIT_S = float(os.environ.get("FAULTS_LIMIT_S", "120"))
+LIMIT_S = float(os.environ.get("FAULTS_LIMIT_S", "250"))
 _UP_S = LIMIT_S / 2
 NOTHING = object()
 
@@ -253,7 +253,7 @@ class Case:
     def attached(self) -> BaseException | None:
         """What a second reader gets."""
         assert self.job is not None
-        return clusterfn.attach(self.job.id, self.host).exception(60)
+        return clusterfn.attach(self.job.id, self.host).exception(150)
 
     def rendered(self) -> str:
         """The error as a traceback would show it."""

@@ -291,7 +291,7 @@ ROWS: list[Row] = [
         check=left_the_queue,
     ),
     Row(
-        "too many GPUs", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("slurm",), stage="submit",
+        "too many GPUs", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("slurm",), stage="submit",
         text=("sbatch refused",), options={"gpus": 9}, check=folder_is_gone,
     ),
     Row(
@@ -299,11 +299,11 @@ ROWS: list[Row] = [
         text=("gpus=9 is more than bare has: ",), options={"gpus": 9}, check=nothing_was_sent,
     ),
     Row(
-        "too much memory", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("slurm",), stage="submit",
+        "too much memory", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("slurm",), stage="submit",
         text=("sbatch refused",), options={"memory": "500GB"}, check=folder_is_gone,
     ),
     Row(
-        "no such partition", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("bad-partition",),
+        "no such partition", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("bad-partition",),
         stage="submit", text=("sbatch refused", "partition"), seen=("invalid partition",), check=folder_is_gone,
     ),
     # 24, 25: our own processes.

@@ -1,7 +1,7 @@
 """Fuzzing: whatever reads what another program wrote gets damaged samples, and may raise named errors only.
 
 `fuzzed` makes a test of a function that takes inputs. `make test` runs each with a few inputs, always the same ones;
-`make test-long` (pytest --long) divides a million new ones among the tests that it runs. `damaged` gives bytes and
+`make test-long` (pytest --long) divides 300,000 new ones among the tests that it runs. `damaged` gives bytes and
 `twisted` gives JSON values. The report of a failed test shows the input: keep it as a test of its own.
 """
 
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 FEW = 60
-MANY = 1_000_000  # in total
+MANY = 300_000  # in total
 _targets: list[float] = []
 
 
@@ -26,7 +26,7 @@ def fuzzed(weight: float = 1.0, **strategies: st.SearchStrategy[Any]) -> Callabl
     """Make a test of a function; its parameters without a strategy are fixtures, shared by all inputs.
 
     Args:
-        weight: Its share of the million, compared with other tests; less than 1 for a slow one.
+        weight: Its share of these, compared with other tests; less than 1 for a slow one.
         strategies: Where the inputs come from, by the function's parameters.
     """
 
@@ -73,7 +73,7 @@ def twisted(samples: Sequence[Any], odd: Sequence[Any] | None = None) -> st.Sear
 
 
 def _made_by(make: Callable[[random.Random, int], Any]) -> st.SearchStrategy[Any]:
-    """Inputs by nine bytes each: drawn step by step, a million would take hours. Fewer edits count as smaller."""
+    """Inputs by nine bytes each: drawn step by step, so many would take hours. Fewer edits count as smaller."""
     return st.binary(min_size=9, max_size=9).map(lambda seed: make(random.Random(seed), seed[0] % 5))
 
 

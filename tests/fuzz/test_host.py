@@ -130,7 +130,7 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
             read()
     bridge_gpus.GpuUsageMonitor(["GPU-1"], []).read_answer(text)
     gpus.read(text)
-    surveyed.cards(Section("cards", 0, text.splitlines()))
+    surveyed.surveyed_gpus(Section("gpus", 0, text.splitlines()))
     for line in text.splitlines():
         smi.parse_row(line)
 

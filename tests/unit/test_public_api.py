@@ -35,7 +35,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: there.map([1], gpu=1), "gpus= goes to @cluster or .with_options()"),
     (lambda: cluster(image="nvcr.io/x"), "containers are not supported: set environment="),  # type: ignore[call-overload]
     (lambda: Executor(max_workers=4), "leave it out: the host's free resources decide"),  # type: ignore[call-arg]
-    (lambda: Session(partition="short"), "set SLURM options in clusterfn.yml: `slurm: {partition: short}`"),  # type: ignore[call-arg]
+    (lambda: Session(partition="short"), 'write slurm={"partition": "short"}'),  # type: ignore[call-arg]
 ]  # fmt: skip
 
 
@@ -153,3 +153,18 @@ def test_frames_of_the_users_among_ours_are_never_left_out() -> None:
         there.map(items())
 
     assert files_of(interrupted.value) == ["test_public_api.py", "public_api.py", "test_public_api.py"]
+
+
+@pytest.mark.parametrize(("package", "is_shown"), [("ipykernel", False), ("IPython", False), ("pandas", True)])
+def test_ctrl_c_while_we_display_shows_no_frames_of_jupyter(package: str, is_shown: bool) -> None:
+    theirs = f"/venv/lib/python3.11/site-packages/{package}/display.py"
+    ours = str(Path(public_api.__file__).with_name("calls") / "console.py")
+    space: dict[str, Any] = {}
+    exec(compile("def publish():\n    raise KeyboardInterrupt\n", theirs, "exec"), space)
+    exec(compile("def call():\n    publish()\n", ours, "exec"), space)
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        public_api.public_api(space["call"])()
+
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    assert (theirs in files) == is_shown

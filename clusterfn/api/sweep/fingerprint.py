@@ -1,9 +1,9 @@
 """What a function or a value is, as a digest that every process computes alike.
 
 Pickles are no help: cloudpickle's differ between processes (sets, identities of shared objects, marks of classes). So
-the structure is walked. A function is its byte code, its constants, defaults and closure, and the globals that it
-names, in turn; one that is found by name in a module of the user's own is that name and the source of the module with
-all that it imports. Of the modules of others the name and version count.
+the structure is walked. A function is its byte code, its constants, defaults and closure, and in turn the globals that
+it names. If a module of the user has it under its name, it is that name, and the source of the module and its imports.
+Of the modules of others the name and version count.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class SweepJournal:
     """One file, open and locked until `close`.
 
     Args:
-        path: Made if it is not there.
+        path: Created if it does not exist.
 
     Attributes:
         records: What was in it when it was opened.

@@ -149,15 +149,26 @@ def _row(trial: Trial[Any]) -> dict[str, Any]:
 
 
 def report(result: SweepResult[Any]) -> list[str]:
-    """Return the last lines of a sweep: how many were completed, the best, what failed and what is suspicious."""
+    """Return what printing a result shows: how many were completed, the best, what failed and what is suspicious."""
     done, total = len(result.ranking), len(result.results)
     lines = [f"{done}/{total} configurations completed ({100 * done // total} %)"]
-    for rank, each in enumerate(result.top(), 1):
-        said = str(each.config.get(result.group_by, "")) if result.group_by else label(each.config)
-        lines.append(f"{rank}. {each.name} {number(each.score)} {said}".rstrip())
+    lines += [f"{rank}. {_ranked(each, result)}" for rank, each in enumerate(result.top(), 1)]
     lines += [f"… and {done - result.shown} more"] if done > result.shown else []
     lines += _failures(result.failed)
     return lines + [f"identical scores throughout: {', '.join(names)}" for names in result.ghosts]
+
+
+def last_line(result: SweepResult[Any]) -> str:
+    """Return the line with which a sweep ends: how many were completed, how many failed, and the best."""
+    failed = f", {len(result.failed)} failed" if result.failed else ""
+    best = f"; best: {_ranked(result.best, result)}"
+    ghosts = "; some have identical scores throughout (result.ghosts)" if result.ghosts else ""
+    return f"{len(result.ranking)}/{len(result.results)} configurations completed{failed}{best}{ghosts}"
+
+
+def _ranked(trial: Trial[Any], result: SweepResult[Any]) -> str:
+    said = str(trial.config.get(result.group_by, "")) if result.group_by else label(trial.config)
+    return f"{trial.name} {number(trial.score)} {said}".rstrip()
 
 
 def _failures(failed: Mapping[str, BaseException]) -> list[str]:

@@ -21,11 +21,11 @@ from clusterfn.api.sweep.report import CACHE, JOURNAL, SweepProgress, Trial, cau
 from clusterfn.api.sweep.scoring import Scoring, sequence
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.api.sweep.store import Kept, Store
+from clusterfn.bridge.job_states import RUNNING, SHORT
 from clusterfn.calls import attach, console, job_display, mapping
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
-from clusterfn.calls.job import RUNNING, SHORT
 from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
 from clusterfn.hosts import serialization
 

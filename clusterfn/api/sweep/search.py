@@ -60,8 +60,8 @@ def sweep(
         configurations: Keyword -> list of its values: the grid is their product, in the order written. Or a list of
             dicts, each a configuration.
         max_configs: How many are tested, exactly; None tests the whole grid.
-        sampler: "grid" keeps the order of the grid; "random" tests in the order of the draws, and takes functions of
-            a `random.Random` besides lists. Or an `optuna.Study`, which is asked for `max_parallel` at a time.
+        sampler: "grid" keeps the order of the grid. "random" tests in the order of the draws, and takes functions of a
+            `random.Random` as well as lists. Or an `optuna.Study`, which is asked for `max_parallel` at a time.
         seed: Of the draws: the same seed chooses the same configurations. None takes a new one, and says it.
         score: What a result is worth: a key of it, or a function of it. None takes a number, or its "score".
         minimize: Whether the lowest score is the best. A study says itself.
@@ -73,7 +73,7 @@ def sweep(
         max_parallel: As for `map`.
 
     Returns:
-        A `SweepResult`: `ranking`, `best`, `failed`, `ghosts` and each trial by name.
+        A `SweepResult`: `ranking`, `best`, `failed`, `ghosts` and each trial by name. Print it for the report.
 
     Raises:
         SweepError: No configuration was completed; it lists each distinct cause with its count.
@@ -122,7 +122,7 @@ def _check_arguments(function: object, max_configs: object, top: object, max_par
         )
     if function.options.outputs:
         raise ConfigError(
-            "outputs= does not go with a sweep: most files would be those of configurations that lose",
+            "outputs= cannot be used with a sweep: most files would be those of configurations that lose",
             hint="fetch those of a trial: clusterfn.attach(trial.job).download(trial.item, pattern)",
         )
     for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
@@ -184,8 +184,7 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal
     journal.add("end", completed=len(result.ranking), tested=len(result))
     if not result.ranking:
         raise _none_completed(result, phase, runner)
-    for text in reports.report(result):
-        show_line(text)
+    show_line(reports.last_line(result))  # the table is what printing the result shows
     return result
 
 
@@ -254,7 +253,7 @@ def _none_completed(result: SweepResult[Any], phase: int, runner: Runner) -> Swe
         job=jobs.pop() if len(jobs) == 1 else None,
         stage="function",
         evidence=shown,
-        hint=f"name the key that holds the score: score={keys[0]!r}" if keys
+        hint=f"name the key that holds the score: score={keys[0]!r}; if the lowest is best, add minimize=True" if keys
         else f"the journal lists each of them: {result.journal}",
         log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
     )  # fmt: skip

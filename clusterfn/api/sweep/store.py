@@ -1,4 +1,4 @@
-"""Values on this machine's disk, each in a file of its own that is whole or not there.
+"""Values on this machine's disk, each in a file of its own that is whole or missing.
 
 Serves the cache, where a file is named by what was called with what, and the journal, where it is named by the
 configuration. What cannot be read costs a line and is computed again.
@@ -37,7 +37,7 @@ class Store:
     """A folder of values.
 
     Args:
-        folder: Made if it is not there.
+        folder: Created if it does not exist.
 
     Raises:
         ConfigError: It cannot be made, or belongs to another user: to load a value may run any code.

@@ -140,6 +140,6 @@ class RequestHandler:
             self.fail(failure_of(error, str(error.filename or self.header.get("path") or "")))
         except (KeyError, TypeError, ValueError) as error:
             self.fail(Failure("bad", "%s: %s" % (type(error).__name__, error)))
-        except Exception:  # noqa: BLE001 - the agent's outermost frame: other requests must go on; the client gets all of it
+        except Exception:  # noqa: BLE001 - the agent's outermost frame: other requests must continue; the client gets all of it
             self.fail(Failure("bad", traceback.format_exc()))
         return None

@@ -15,7 +15,7 @@ from .files import CHUNK, mark_used
 from .frames import FULL, Inbox, Outbox
 from .handler import Failure, RequestHandler, expand
 from .processes import RepeatHandler, RunHandler, SpawnHandler
-from .sockets import ConnectHandler
+from .sockets import ConnectHandler, ConverseHandler
 from .uploads import PutHandler, PutTreeHandler
 
 TYPE_CHECKING = False
@@ -60,7 +60,7 @@ HANDLERS = {
     "put": PutHandler, "put_tree": PutTreeHandler, "get": GetHandler, "list": ListHandler,
     "follow": FollowHandler, "wait": WaitHandler, "still": StillHandler,
     "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler,
-    "connect": ConnectHandler,
+    "connect": ConnectHandler, "converse": ConverseHandler,
 }  # fmt: skip
 
 

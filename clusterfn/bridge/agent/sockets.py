@@ -1,17 +1,20 @@
-"""Carry bytes both ways between the client and a unix socket of this machine."""
+"""Carry bytes both ways between the client and a unix socket of this machine, or a program that runs on it."""
 
 import os
+import signal
+import subprocess
 
 from .files import CHUNK
 from .frames import pack
 from .handler import Failure, RequestHandler, expand
+from .processes import changed_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-    from typing import Optional
+    from typing import Optional, Tuple
 
 CONNECT_S = 5.0
+_WORDS = 4096
 
 
 class ConnectHandler(RequestHandler):
@@ -20,24 +23,28 @@ class ConnectHandler(RequestHandler):
     It ends when either side closes.
     """
 
-    sock: "Optional[socket.socket]" = None
+    fd = write_fd = -1
 
     def start(self) -> None:
+        self.outgoing = bytearray(self.body)
+        self.body = b""
+        self.fd, self.write_fd = self.connected()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self.write_fd, False)
+        self.agent.readers[self.fd] = self.on_data
+        self.write(self.write_fd)
+
+    def connected(self) -> "Tuple[int, int]":
+        """Return what to read from and what to write to: two numbers, as the loop watches each for one of the two."""
         import socket  # here: it takes milliseconds, and few clients need it
 
         path = expand(self.header["path"])
-        self.outgoing = bytearray(self.body)
-        self.body = b""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         if os.stat(path).st_uid != os.geteuid():
             raise Failure("refused", "it belongs to another user", path)
-        sock.settimeout(CONNECT_S)  # waits only where many clients connect at the same moment
-        sock.connect(path)
-        sock.setblocking(False)
-        # two numbers: the loop watches each either for reading or for writing
-        self.sock, self.fd, self.write_fd = sock, sock.fileno(), os.dup(sock.fileno())
-        self.agent.readers[self.fd] = self.on_data
-        self.write(self.write_fd)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(CONNECT_S)  # waits only where many clients connect at the same moment
+            sock.connect(path)
+            return os.dup(sock.fileno()), sock.detach()
 
     def on_data(self, fd: int) -> None:
         """Stop watching, and read when there is room for it."""
@@ -48,22 +55,25 @@ class ConnectHandler(RequestHandler):
         return True
 
     def frame(self) -> "Optional[bytes]":
-        assert self.sock is not None
         try:
-            data = self.sock.recv(CHUNK)
+            data = os.read(self.fd, CHUNK)
         except BlockingIOError:
             self.agent.readers[self.fd] = self.on_data
             return None
         except ConnectionResetError:
             data = b""
         if not data:
-            self.end()
+            self.on_close()
             return None
         return pack({"id": self.id}, data)
 
+    def on_close(self) -> None:
+        """Act on the end of what it says."""
+        self.end()
+
     def chunk(self, body: bytes, last: bool) -> None:
-        if self.sock is None:
-            raise Failure("bad", "the socket is not connected yet")
+        if self.write_fd < 0:
+            raise Failure("bad", "it is not connected yet")
         self.outgoing += body
         self.write(self.write_fd)
 
@@ -82,8 +92,85 @@ class ConnectHandler(RequestHandler):
         self.end()
 
     def release(self) -> None:
-        if self.sock is not None:
+        if self.write_fd >= 0:
             self.agent.readers.pop(self.fd, None)
             self.agent.writers.pop(self.write_fd, None)
+            os.close(self.fd)
             os.close(self.write_fd)
-            self.sock.close()
+            self.fd = self.write_fd = -1
+
+
+class ConverseHandler(ConnectHandler):
+    """Start a program whose input and output take the place of the socket; its exit status and last words answer."""
+
+    process: "Optional[subprocess.Popen[bytes]]" = None
+    errors = -1
+    words = b""
+    status: "Optional[int]" = None
+    is_closed = False
+
+    def connected(self) -> "Tuple[int, int]":
+        its_input, write_fd = os.pipe()
+        fd, its_output = os.pipe()
+        self.errors, its_errors = os.pipe()
+        os.set_blocking(self.errors, False)
+        self.agent.readers[self.errors] = self.on_words
+        try:
+            self.process = subprocess.Popen(
+                self.header["argv"], stdin=its_input, stdout=its_output, stderr=its_errors,
+                env=changed_environment(self.header), start_new_session=True, close_fds=True,
+            )  # fmt: skip
+        except OSError:
+            os.close(fd)
+            os.close(write_fd)
+            raise
+        finally:
+            for end in (its_input, its_output, its_errors):
+                os.close(end)
+        self.agent.children[self.process.pid] = self.on_exit
+        return fd, write_fd
+
+    def on_words(self, fd: int) -> None:
+        """Keep the last words of its stderr."""
+        try:
+            data = os.read(fd, CHUNK)
+        except BlockingIOError:
+            return
+        self.words = (self.words + data)[-_WORDS:]
+        if not data:
+            del self.agent.readers[fd]
+
+    def on_close(self) -> None:
+        self.is_closed = True
+        self.conclude()
+
+    def on_exit(self, status: int) -> None:
+        assert self.process is not None
+        self.status = self.process.returncode = status
+        self.conclude()
+
+    def conclude(self) -> None:
+        """End once all that it has said is read, and its status is known."""
+        if self.ended or self.status is None or not self.is_closed:
+            return
+        if self.errors in self.agent.readers:
+            self.on_words(self.errors)
+        if self.status == 0:
+            self.end()
+            return
+        said = self.words.decode("utf-8", "replace").strip()
+        code = os.WEXITSTATUS(self.status) if os.WIFEXITED(self.status) else -os.WTERMSIG(self.status)
+        message = "%s ended with status %d%s" % (self.header["argv"][0], code, ": " + said if said else "")
+        self.fail(Failure("unavailable" if code == os.EX_UNAVAILABLE else "program", message))
+
+    def release(self) -> None:
+        ConnectHandler.release(self)
+        if self.errors >= 0:
+            self.agent.readers.pop(self.errors, None)
+            os.close(self.errors)
+            self.errors = -1
+        if self.process is not None and self.status is None:
+            try:
+                os.killpg(self.process.pid, signal.SIGTERM)
+            except (ProcessLookupError, PermissionError):
+                return

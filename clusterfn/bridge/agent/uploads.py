@@ -1,7 +1,7 @@
 """Write files and folders that the client sends: completely or not at all.
 
-The bytes go to a `.part` file beside the final name, which is then renamed. A later agent removes what a killed one
-left of these, once it is a day old.
+The bytes are written to a `.part` file next to the final name, which is then renamed. A later agent removes what a
+killed one left of these, once it is a day old.
 """
 
 import collections

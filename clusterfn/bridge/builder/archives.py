@@ -1,7 +1,7 @@
 """Read and extract an archive: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
 
-An archive may hold anything: names that lead outside and entries that are no files are refused. zstd, which Python has
-only since 3.14, is read by its own module, by `zstandard`, or by the program `zstd`.
+An archive may hold anything: names that lead outside and entries that are no files are rejected. zstd is read by
+Python's own module (3.14 and newer), by `zstandard`, or by the program `zstd`.
 """
 
 import bz2

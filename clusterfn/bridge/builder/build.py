@@ -1,8 +1,8 @@
 """Build one environment, from top to bottom: one process builds it, others wait and follow its progress.
 
-The files are put into a temporary folder, to which a symbolic link at the final path leads while byte code is compiled,
-scripts run and the result is verified: so whatever embeds the prefix embeds the final one. Then READY is written, and
-one rename puts the folder in its place. An environment is whole or absent.
+The files are put into a temporary folder. Until the result is verified, a symbolic link at the final path leads to it,
+so whatever embeds the prefix embeds the final one. Then READY is written, and one rename puts the folder in its place.
+An environment is whole or absent.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ REUSED = {"ok": True, "reused": True}
 
 
 class _LockLost(Exception):
-    """Another builder has taken the lock, because this process stood still until it was taken for dead."""
+    """Another builder has taken the lock, because this process was stopped until it was taken for dead."""
 
 
 def is_ready(root: str, env_id: str) -> bool:

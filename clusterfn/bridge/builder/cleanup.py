@@ -1,7 +1,7 @@
 """List and remove environments and packages, and remove what dead builders have left.
 
-Nothing that a job uses is removed: an environment is renamed, its leases are checked once more, and it is renamed back
-if there is one.
+Nothing that a job uses is removed. An environment is renamed, its leases are checked again, and it is renamed back if
+one exists.
 """
 
 import contextlib

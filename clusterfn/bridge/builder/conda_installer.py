@@ -119,7 +119,7 @@ def find_conda(plan: "BuildPlan", holder: "LockHolder", stopping: "Callable[[], 
     """Find the conda that the plan names, else the first that this host has.
 
     Raises:
-        BuildFailed: There is none, or it is too old.
+        BuildFailed: The host has no conda, or it is too old.
     """
     path = os.path.expanduser(plan.installer) if "/" in plan.installer else next(_installed(), "")
     if not path:

@@ -134,7 +134,7 @@ def _send_request(package: "PlannedPackage", part: str, moved: "Callable[[int], 
 
 
 class _DiskFile:
-    """A file whose errors carry its name, to tell them from the network's."""
+    """A file whose errors carry its name, to distinguish them from the network's."""
 
     def __init__(self, path: str, mode: str) -> None:
         self._path = path
@@ -183,7 +183,7 @@ def _size(path: str) -> int:
 
 
 def join_pieces(root: str, sha256: str, token: str, moved: "Callable[[int], None]") -> "Optional[str]":
-    """Return the path of the archive, joined from its pieces if they are complete; None if it is not there.
+    """Return the path of the archive, joined from its pieces if they are complete; None if it is missing.
 
     `token` is the builder's, for the names of temporary files; `moved` gets 0 after each block, and may raise to stop.
     """

@@ -1,8 +1,8 @@
 """Record which jobs use an environment: `uses/<id>/<job>` holds the path of the job's folder.
 
 The supervisor adds a lease; removing an environment looks at them. A lease whose job has a final outcome, or no folder
-any more, does not count; it is removed when old environments are collected, not by looking. Add the lease before you
-look for READY: a removal looks again after it has renamed the environment.
+any more, does not count. It is removed when old environments are collected, not when it is read. Add the lease before
+you look for READY: a removal looks again after it has renamed the environment.
 """
 
 import contextlib

@@ -68,7 +68,7 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
     """Compute where every file of a plan's environment comes from.
 
     Raises:
-        PackageDamaged: A package is not there, or has lost its manifest.
+        PackageDamaged: A package is missing, or has lost its manifest.
     """
     known = _read_manifests(plan)
     python = next((each for _, _, each in known if each.kind == "conda" and each.name == "python"), None)

@@ -1,8 +1,8 @@
 """Provide all packages of a plan: say which archives are missing, fetch them and unpack them in parallel.
 
-A package is unpacked into `pkgs/<sha256>`, which holds its files and their manifest: in a temporary folder that is
-renamed, so it is whole or absent. Each archive is fetched and unpacked by one builder, also where several build
-different environments.
+`pkgs/<sha256>` holds the files of a package and their manifest. It is unpacked in a temporary folder that is renamed,
+so it is whole or missing. Each archive is fetched and unpacked by one builder, also where several build different
+environments.
 """
 
 import os
@@ -136,7 +136,7 @@ class Packages:
                 done, running = wait(running, _TURN_S, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
-        except BaseException:  # a signal's exception too: the threads must not go on
+        except BaseException:  # a signal's exception too: the threads must stop
             self.stopping.set()
             for each in running:
                 each.cancel()

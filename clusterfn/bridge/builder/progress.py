@@ -85,7 +85,7 @@ class ProgressFollower:
 
 
 def last_line(path: str) -> "dict[str, Any]":
-    """Return the last complete line of a progress file; empty if there is none."""
+    """Return the last complete line of a progress file; empty without one."""
     try:
         with open(path, "rb") as file:
             lines = file.read().split(b"\n")[:-1]

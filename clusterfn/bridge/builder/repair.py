@@ -1,7 +1,7 @@
 """Find the files that a purging file system took from an environment, and link them again from the packages.
 
 Only names and sizes are compared: `stat` of 14000 files takes a tenth of a second on a local disk. A package that has
-lost files itself is unpacked again; if its archive is not available, the client is told which one to send.
+lost files itself is unpacked again; if its archive is not available, the client learns which one to send.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Check, before anything is fetched, that what is to be unpacked fits on the disk and into the user's quota.
 
-A refusal must be right, so unknown sizes are estimated low: a wheel of CUDA libraries unpacks to 1.6 times its archive,
-a conda package to 2.5 times, with a file for each 100 KB. A disk that fills up all the same is reported where that
-happens. The quota is what `quota` or `lfs quota` prints; without either none is known.
+A rejection must be right, so unknown sizes are estimated low. A wheel of CUDA libraries unpacks to 1.6 times its
+archive. A conda package unpacks to 2.5 times, with a file for each 100 KB. A disk that fills up all the same is
+reported where that happens. The quota is what `quota` or `lfs quota` prints; without either none is known.
 """
 
 import os

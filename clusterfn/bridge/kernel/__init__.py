@@ -4,7 +4,7 @@
     zmtp ← activity, output_limit
     all of these, private_folder, process ← hold        launch
 
-`stream` and `carried` are the protocol, which the client's side (`clusterfn/kernel`) uses too. `hold` runs in the job's
-worker: it starts the kernel (`launch`), survives the loss of the connection, and decides when the job ends. The stream
-carries connections, not messages: identities, signatures and binary buffers arrive as they were sent.
+`stream` and `carried` are the protocol, which the client's side (`clusterfn/jupyter`) uses too. `hold` runs in the
+job's worker: it starts the kernel (`launch`), survives the loss of the connection, and decides when the job ends. The
+stream carries connections, not messages: identities, signatures and binary buffers arrive as they were sent.
 """

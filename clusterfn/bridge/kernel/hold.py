@@ -1,8 +1,10 @@
-"""Hold a kernel inside a job: start it, carry its connections, keep its output while no client is connected, end it.
+"""Hold a kernel, or JupyterLab, inside a job: start it, carry its connections, keep its output while no client is
+connected, end it.
 
-A proxy names itself by its `incarnation`: the same one resumes, another one with the same key restarts the kernel in
-the same job, with the same GPUs. The job ends when the client has shut the kernel down, or when no proxy has come for
-too long.
+A proxy names itself by its `incarnation`. The same one resumes; another one with the same key restarts the kernel in
+the same job, with the same GPUs. One with another key must know whose place it takes: some clients end a kernel without
+a message, and restart it with a new key. The job ends when the client has shut the kernel down, or when no proxy has
+come for too long.
 """
 
 import json
@@ -14,12 +16,13 @@ import sys
 import time
 
 from ..layout import ATTEMPTS, KERNEL, STDERR, TAG
+from ..schedulers import scheduler_named
 from ..supervisor import publish
-from ..supervisor.text import duration, last_lines
+from ..supervisor.text import duration, last_lines, masked
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
-from .activity import KernelActivity
 from .carried import READ, WRITE, CarriedConnections, SocketWatcher, receive
+from .lab import LabProcess
 from .output_limit import OutputLimit
 from .private_folder import SOCKET, make_private_folder
 from .process import KernelProcess, how_it_ended
@@ -35,6 +38,7 @@ from .stream import (
     FrameStream,
     StreamDamaged,
     facts_of,
+    key_name,
     pack_hello,
 )
 from .zmtp import MessageReader, request_of
@@ -44,27 +48,37 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
     from .carried import CarriedConnection
+    from .process import Activity, HeldProcess
     from .stream import Facts, Frame
 
+LAB = "jupyterlab"
 LIMIT_BYTES = 64 * 2**20  # of output that no proxy has acknowledged; beyond it output is dropped
-RESTART_S, RESTART_AFTER_DEATH_S = 60.0, 30.0  # how long the job waits for the next proxy
+RESTART_S, RESTART_AFTER_DEATH_S, ORPHAN_S = 60.0, 30.0, 10.0  # how long the job waits for the next proxy
 _GOODBYE_S = 5.0
 _TICK_S, _LISTENING_LOOK_S = 1.0, 0.02
 _TAIL_BYTES = 4096
+_ATTACH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attach.py")
 
 
 def serve(job: str, spec: "Dict[str, Any]") -> "Facts":
     """Serve a kernel until its job is to end; why that is, and how often the kernel was started.
 
     Args:
-        job: The job's folder. The file `kernel.json` in it tells the client which socket to connect to.
+        job: The job's folder. The file `kernel.json` in it tells the client which socket to connect to, and by which
+            program from elsewhere.
         spec: The job's.
     """
     become_subreaper()
     folder = make_private_folder()
-    holder = KernelHolder(job, spec["kernel"], folder)
+    secrets = [os.environ[name] for name in spec["secrets"] if name in os.environ]
+    holder = KernelHolder(job, spec["kernel"], folder, secrets)
     try:
-        publish.replace(os.path.join(job, KERNEL), json.dumps({"socket": holder.address}).encode(), sync=False)
+        way = {
+            "socket": holder.address,
+            "attach": [sys.executable, "-I", "-S", _ATTACH, holder.address],
+            "submission": scheduler_named(spec["scheduler"]).submission_id(),
+        }
+        publish.replace(os.path.join(job, KERNEL), json.dumps(way).encode(), sync=False)
         return {"why": holder.serve(), "starts": holder.starts}
     finally:
         holder.close()
@@ -89,13 +103,15 @@ class KernelHolder:
         starts: How often the kernel was started.
     """
 
-    def __init__(self, job: str, settings: "Dict[str, Any]", folder: str) -> None:
+    def __init__(self, job: str, settings: "Dict[str, Any]", folder: str, secrets: "List[str]") -> None:
         self.starts = 0
+        self._secrets = secrets
         self.address = os.path.join(folder, SOCKET)
         self._job = job
         self._folder = folder
         self._reconnect_s: float = settings["reconnect_s"]
         self._idle_s: float = settings["idle_s"]
+        self._program = LabProcess if settings["program"] == LAB else KernelProcess
         self._watcher = SocketWatcher()
         self._signals = Signals([signal.SIGCHLD])
         self._watcher.watch(self._signals.fd, READ, lambda _: self._signals.swallow())
@@ -105,10 +121,10 @@ class KernelHolder:
         self._listener.setblocking(False)
         self._watcher.watch(self._listener, READ, lambda _: self._accept())
         self._link: "Optional[ProxyConnection]" = None
-        self._kernel: "Optional[KernelProcess]" = None
+        self._kernel: "Optional[HeldProcess]" = None
         self._stream = FrameStream()
         self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
-        self._activity: "Optional[KernelActivity]" = None
+        self._activity: "Optional[Activity]" = None
         self._connecting: "List[Tuple[CarriedConnection, int]]" = []
         self._readers: "Dict[int, Tuple[int, MessageReader]]" = {}
         self._incarnation = self._key = self._scheme = ""
@@ -193,9 +209,10 @@ class KernelHolder:
         facts, link.is_greeted = facts_of(frame), True
         incarnation, received, fresh = str(facts["incarnation"]), int(facts["received"]), False
         refused = ""
+        is_heir = facts.get("adopts") == key_name(self._key)
         if incarnation in self._past:
             refused = "another program has connected to this kernel since"
-        elif self._key and facts["key"] != self._key:
+        elif self._key and facts["key"] != self._key and not is_heir:
             refused = "this is the kernel of another notebook"
         elif incarnation != self._incarnation and received:
             refused = "the kernel that this proxy served has ended"
@@ -226,7 +243,7 @@ class KernelHolder:
         self._stream = FrameStream()
         self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
         self._connecting, self._readers = [], {}
-        self._kernel = KernelProcess(self._folder, key, scheme)
+        self._kernel = self._program(self._folder, key, scheme)
         self.starts += 1
 
     def _write(self, link: ProxyConnection) -> None:
@@ -294,9 +311,7 @@ class KernelHolder:
                 self._carried.attach(connection, sock)
 
         if self._activity is None and self._kernel is not None:
-            sock = self._kernel.connect(IOPUB)
-            if sock is not None:
-                self._activity = KernelActivity(self._watcher, sock)
+            self._activity = self._kernel.start_activity(self._watcher)
 
     def _forget_activity(self) -> None:
         if self._activity is not None:
@@ -304,7 +319,7 @@ class KernelHolder:
             self._activity = None
 
     def _note_request(self, channel: int, kind: str, content: "Facts") -> None:
-        """Heed two requests that concern the job, too; the kernel gets them all the same."""
+        """Act on two requests that concern the job, too; the kernel also gets them."""
         if kind == "shutdown_request":
             self._shutdown = "restart" if content.get("restart") else "end"
         elif kind == "interrupt_request" and channel == SHELL and self._kernel is not None:
@@ -313,33 +328,37 @@ class KernelHolder:
     def _take_word(self, facts: "Facts") -> None:
         if facts.get("do") == "interrupt" and self._kernel is not None:
             self._kernel.interrupt()
-        elif facts.get("do") == "orphan":
-            self._shutdown, self._goodbye_s = self._shutdown or "end", 0.0  # no client listens any more
+        elif facts.get("do") in ("orphan", "end"):
+            self._shutdown, self._goodbye_s = self._shutdown or facts["do"], 0.0  # no client listens any more
             if self._kernel is not None:
                 self._kernel.end()
 
     # the end of the kernel
 
-    def _on_kernel_end(self, kernel: KernelProcess) -> None:
+    def _on_kernel_end(self, kernel: "HeldProcess") -> None:
         """Send the rest of its output, say how it ended, and decide how long the job waits for another proxy."""
         kernel.end()  # what it has started and left
         self._kernel = None
         self._connecting = []
         self._forget_activity()
         self._carried.drain()
+        if kernel.was_shut_down():
+            self._shutdown = self._shutdown or "end"
         if self._shutdown == "end":
             self._stream.say(ended="end")
-            self._end_after(self._goodbye_s, "the kernel was shut down")
+            self._end_after(self._goodbye_s, "%s was shut down" % kernel.title)
+        elif self._shutdown == "orphan":
+            self._end_after(ORPHAN_S, "the client of %s has ended" % kernel.title)
         elif self._shutdown == "idle":
             self._stream.say(ended="idle", idle_s=self._idle_s)
-            self._end_after(_GOODBYE_S, "the kernel was idle for %s" % duration(self._idle_s))
+            self._end_after(_GOODBYE_S, "%s was idle for %s" % (kernel.title, duration(self._idle_s)))
         elif self._shutdown == "restart":
             self._stream.say(ended="keep")
             self._end_after(RESTART_S, "the kernel was not started again")
         else:
             how = how_it_ended(kernel.status or 0)
             self._stream.say(ended="died", how=how, lines=self._last_words())
-            self._end_after(RESTART_AFTER_DEATH_S, "the kernel died (%s) and was not started again" % how)
+            self._end_after(RESTART_AFTER_DEATH_S, "%s died (%s) and was not started again" % (kernel.title, how))
 
     def _last_words(self) -> "List[str]":
         """Return the last lines of the attempt's stderr."""
@@ -347,6 +366,6 @@ class KernelHolder:
         try:
             with open(os.path.join(self._job, ATTEMPTS, attempt, STDERR), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-                return last_lines(file.read())
+                return masked(last_lines(file.read()), self._secrets)
         except OSError:
             return []

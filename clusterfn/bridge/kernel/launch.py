@@ -40,7 +40,7 @@ def _keep_all_output(app: "Any") -> None:
 
 
 def _carry_output_of_forks_by_file(thread: "Any") -> None:
-    """Let forked processes send their output through a unix socket beside the kernel's own, and not by TCP."""
+    """Let forked processes send their output through a unix socket next to the kernel's own, and not by TCP."""
     if not all(hasattr(thread, name) for name in ("_setup_pipe_in", "_setup_pipe_out", "_handle_pipe_msg")):
         return
     import zmq  # type: ignore[import-not-found,import-untyped,unused-ignore]

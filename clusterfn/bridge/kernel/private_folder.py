@@ -22,7 +22,7 @@ def make_private_folder() -> str:
 
 
 def _is_abandoned(folder: str) -> bool:
-    """Whether nothing listens at its socket. One that is not there yet may come in a moment."""
+    """Whether nothing listens at its socket. One that does not exist yet may appear in a moment."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
     try:

@@ -6,6 +6,7 @@ number of their own.
 """
 
 import collections
+import hashlib
 import json
 import struct
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 HELLO, ACK, OPEN, DATA, CLOSE, SAY = range(1, 7)
 SHELL, IOPUB, STDIN, CONTROL, HEARTBEAT = CHANNELS = (1, 2, 3, 4, 5)
+WEB = 6  # of JupyterLab, which has no other channel
 CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")  # in the order of their numbers
 READ_BYTES = 256 * 1024
 _HEAD = struct.Struct("!BIQI")  # kind, connection, number, bytes of the body
@@ -45,6 +47,11 @@ def facts_of(frame: Frame) -> "Facts":
     if not isinstance(facts, dict):
         raise StreamDamaged("a frame of kind %d says %.80r" % (frame.kind, facts))
     return facts
+
+
+def key_name(key: str) -> str:
+    """Return what a kernel's key is known by where the key itself must not be written."""
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 class FrameSplitter:

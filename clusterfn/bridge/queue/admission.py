@@ -52,7 +52,7 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
 
     Args:
         job: A job on a machine without a scheduler.
-        signals: The signals of this process; one that tells it to end ends its waiting.
+        signals: The signals of this process; one that asks it to end ends its waiting.
         waits: Whether the job may be left to the queue; else this process waits.
 
     Raises:

@@ -19,8 +19,8 @@ _PATIENCE_S = 2.0  # lines of setup: may take longer
 _LOOK_S, _LOOK_MOST_S = 0.004, 0.1
 
 
-# A job that was sent before this one: the pid of its job.sh, when that was started (in ticks since boot), the job's id
-# (that of an element with its number), and the folder where its claim will be.
+# A job that was sent before this one: the pid of its job.sh, and when that was started (in ticks since boot). Then the
+# job's id (that of an element with its number), and the folder where its claim will be.
 EarlierJob = namedtuple("EarlierJob", ("pid", "start", "job", "folder"))
 
 
@@ -29,7 +29,7 @@ def wait_for_earlier_submissions(script: int, has_come: "Callable[[EarlierJob], 
 
     Args:
         script: The pid of the own job.sh.
-        has_come: Tells whether a job has asked.
+        has_come: Returns whether a job has asked.
     """
     until, pause = time.monotonic() + _PATIENCE_S, _LOOK_S
     older = _older_than(script)

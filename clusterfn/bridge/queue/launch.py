@@ -42,7 +42,7 @@ def ensure_spooler(
     """Wake the spooler of the queue, or start one; return whether one was started.
 
     A new one inherits the name that elects it, and that of the `first` job. One that a signal has stopped, or that has
-    not looked at the queue for minutes, is killed first: it must not resume beside another.
+    not looked at the queue for minutes, is killed first, so that two never run.
     """
     import subprocess  # most jobs need no spooler
 

@@ -110,7 +110,7 @@ class LeaseHolder:
         self._socket = socket
 
     def fileno(self) -> int:
-        """Hangs up when they let go."""
+        """Hangs up when they release their names."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class SocketLeases:
             return set()
 
     def holder(self, name: str) -> "Optional[LeaseHolder]":
-        """Return the holder of a name; None if there is none any more, or too many wait for it."""
+        """Return the holder of a name; None if it has gone, or too many wait for it."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         socket.setblocking(False)
         try:
@@ -168,7 +168,7 @@ def _address(name: str) -> bytes:
 class FileLeases:
     """Names as locked files. Holders are unknown and cannot wake others: a job that waits looks again.
 
-    Each holder locks a file of its own, in a folder where only the owner of a file may remove it, and then sees that
+    Each holder locks a file of its own, in a folder where only the owner of a file may remove it. It then checks that
     no other file of that name is locked. So no other user can take a mark away: they can only hold one, as by a socket.
     """
 
@@ -183,7 +183,7 @@ class FileLeases:
                 mark = folder.claim(name)
                 if mark is not None:
                     return mark
-                time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))  # two that came together both let go
+                time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))  # two that came together both release it
         return None
 
     def inherited(self, fd: int) -> FileLease:

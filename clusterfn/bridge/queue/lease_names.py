@@ -37,7 +37,7 @@ class Seen:
         cards: UUIDs that are held.
         waits: The names of those that wait.
         running: Jobs that run.
-        waiting: Jobs that are next in their line, the oldest first; without those that have just begun to run, and
+        waiting: Jobs that are next in their line, the oldest first. Those that have just begun to run are left out, and
             those whose name is too old.
     """
 

@@ -2,9 +2,9 @@
 
 Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. There is a line
 for each kind of GPU that is asked for, and one for jobs without GPUs, each first come, first served. The first job of a
-line that does not fit reserves all that it needs, in all lines; others may pass it only with what would be left then.
-While another user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another: a job that
-finds a process without a lease on a GPU takes another one, which the next job must not have taken.
+line that does not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then.
+While another user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another. A job that
+finds a process without a lease on a GPU takes another GPU, which the next job must not have taken.
 """
 
 from ..supervisor.gpus import user_name

@@ -2,7 +2,7 @@
 
 The spooler writes the reasons; `supervise.py queue ROOT` prints them, and starts a spooler if none runs.
 `supervise.py gpus ROOT LEASE` prints one look at the GPUs as a JSON object, and changes nothing. The journal says which
-GPUs the user's own jobs have; for others it follows from the names of their leases and the processes on a GPU.
+GPUs the user's own jobs have. For others, it follows from the names of their leases and the processes on a GPU.
 """
 
 import json
@@ -88,7 +88,7 @@ _KEPT = "waiting for %s; what becomes free of them is kept for it"
 
 
 def print_gpus(root: str, lease: str) -> int:
-    """Print `cards`, `waiting`, and in `trouble` the error of nvidia-smi."""
+    """Print `gpus`, `waiting`, and in `trouble` the error of nvidia-smi."""
     trouble, held = "", set()  # type: str, set[str]
     try:
         held = leases_of_kind(lease).names()
@@ -98,19 +98,19 @@ def print_gpus(root: str, lease: str) -> int:
         trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
     seen = lease_names.Seen(held, machine.now_s())
     holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
-    cards = [_card(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
-    look = {"cards": cards, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
+    shown = [_gpu_facts(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
+    look = {"gpus": shown, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
     sys.stdout.write(json.dumps(look) + "\n")
     return 0
 
 
-def _card(load: "GpuLoad", holder: "Optional[dict[str, Any]]", seen_on: "list[GpuProcess]") -> "dict[str, Any]":
-    card = dict(load._asdict(), holder=holder, without_lease=[])
+def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", seen_on: "list[GpuProcess]") -> "dict[str, Any]":
+    facts = dict(load._asdict(), holder=holder, without_lease=[])
     if holder is None:
         quiet = seen_on or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
         unseen = [] if quiet else ["%d MiB in use by an unknown process" % load.used_mib]
-        card["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
-    return card
+        facts["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
+    return facts
 
 
 class GpuHolders:

@@ -45,12 +45,12 @@ _STARTING_S = 0.1
 _COMES_S = 5.0  # a script's own setup lines may take for ever
 _UNHEARD_S = 1.0  # where no process can wake it
 _RENEW_S = lease_names.VALID_S * 2 // 3
-_SETTLE_S = 0.003  # a job lets go of several names one after another
+_SETTLE_S = 0.003  # a job releases several names one after another
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 _CONCLUDES_S = 30.0
 # A turn takes a second at most, and some tens of them where nvidia-smi hangs; a spooler that is later than this hangs.
 _TURN_S = 180
-_OTHER_FILES = 64  # that a spooler has open besides its own names and the connections to others
+_OTHER_FILES = 64  # that a spooler has open in addition to its own names and the connections to others
 _FEWEST = 8
 
 

@@ -1,6 +1,6 @@
 """Files of the queue of one user on one machine: a ticket for each job that waits, and the journal of leases.
 
-A ticket is written by the supervisor that found no room, and removed once the job is claimed; a process that dies in
+The supervisor that found no room writes a ticket, and removes it once the job is claimed. A process that dies in
 between leaves either a ticket or a claim. The journal has one JSON line for each event, appended whole;
 docs/reference/job-directory.md describes them. It is for people and for tests that judge the queue from outside, and a
 full disk does not end a job.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 
-# order: what sorts them; ms: the same for other users; needs: files without which its environment is not there yet
+# order: what sorts them; ms: the same for other users; needs: files without which its environment is not ready
 Ticket = namedtuple(
     "Ticket",
     ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "kind", "written",
@@ -87,7 +87,7 @@ class Queue:
         return ticket
 
     def fields(self, job: str) -> "Optional[dict[str, Any]]":
-        """Return the content of a ticket; None if there is none, it cannot be read now, or it is no ticket of ours."""
+        """Return the content of a ticket; None if it is missing, cannot be read now, or is no ticket of ours."""
         self._damaged.pop(job, None)
         try:
             fields = json.loads(_read(os.path.join(self.folder, job)))
@@ -220,7 +220,7 @@ def has_environment(ticket: Ticket) -> bool:
 def _made(path: str) -> float:
     try:
         return os.stat(path).st_mtime
-    except OSError:  # it is not there yet
+    except OSError:  # it does not exist yet
         return time.time()
 
 

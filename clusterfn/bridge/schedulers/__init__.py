@@ -1,4 +1,4 @@
-"""What a scheduler means on the host, inside of a job and beside it: one module for each scheduler, one interface.
+"""What a scheduler means on the host, inside a job and outside it: one module for each scheduler, one interface.
 
 `base` is the interface; `scheduler_named` chooses by the name in the job's spec.json. All other code on the host asks
 it, and reads no variable of a scheduler itself.

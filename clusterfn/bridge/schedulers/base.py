@@ -17,8 +17,8 @@ class HostScheduler:
     """What the supervisor asks about the scheduler of a job; the answers here are those of one that does not know.
 
     Attributes:
-        has_nodes: Whether jobs run on compute nodes, whose cores, memory and GPUs it gives out, and ends with their
-            script; else on this machine, by clusterfn's own queue.
+        has_nodes: Whether jobs run on compute nodes, whose cores, memory and GPUs it gives out, and which it ends with
+            their script. Else they run on this machine, by clusterfn's own queue.
         launcher: The program that starts a job on its other nodes, and what to try when it does not.
     """
 
@@ -122,7 +122,7 @@ class BareOnHost(HostScheduler):
         self._node = node
 
     def submission_id(self) -> "Optional[str]":
-        return None  # the process of job.sh tells submissions apart
+        return None  # the process of job.sh distinguishes submissions
 
     def element_log(self, element: int, submission: str) -> int:
         return element

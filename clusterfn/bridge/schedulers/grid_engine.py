@@ -1,4 +1,4 @@
-"""Grid Engine inside of a job, by its variables (JOB_ID, SGE_TASK_ID, ...), and beside it, by qstat and qdel."""
+"""Grid Engine inside a job, by its variables (JOB_ID, SGE_TASK_ID, ...), and outside it, by qstat and qdel."""
 
 import os
 import re
@@ -25,7 +25,8 @@ class GridEngineOnHost(HostScheduler):
         return "%s_%s" % (number, task) if number and task != "undefined" else number or None
 
     def restarts(self) -> int:
-        # Grid Engine says only that it has; the start of job.sh in ticks since boot tells one start from another.
+        # Grid Engine says only that it has; the start of job.sh in ticks since boot distinguishes one start from
+        # another.
         if os.environ.get("RESTARTED") != "1":
             return 0
         with open("/proc/%d/stat" % os.getppid(), encoding="utf-8", errors="replace") as file:

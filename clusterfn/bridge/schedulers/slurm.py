@@ -1,4 +1,4 @@
-"""SLURM inside of a job, by its SLURM_ variables, and beside it, by scontrol, squeue and scancel; srun starts nodes."""
+"""SLURM inside a job, by its SLURM_ variables, and outside it, by scontrol, squeue and scancel; srun starts nodes."""
 
 import os
 import re

@@ -9,6 +9,7 @@ import ast
 import base64
 import builtins
 import importlib.util
+import inspect
 import io
 import linecache
 import os
@@ -67,11 +68,22 @@ def _run(source: str, file: str, scope: dict[str, Any]) -> Any:
     """Return the value of its last line, if that is an expression which no semicolon follows."""
     tree = ast.parse(source, file)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, file, "exec", dont_inherit=True), scope)
-    if last is None:
-        return None
-    assert isinstance(last, ast.Expr)
-    value = eval(compile(ast.Expression(last.value), file, "eval", dont_inherit=True), scope)
+    parts: list[tuple[ast.Module | ast.Expression, str]] = [(tree, "exec")]
+    if isinstance(last, ast.Expr):
+        parts.append((ast.Expression(last.value), "eval"))
+    value, loop = None, None
+    try:
+        for part, mode in parts:
+            code = compile(part, file, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            value = eval(code, scope)
+            if code.co_flags & inspect.CO_COROUTINE:
+                import asyncio  # few cells await, and it takes 60 ms
+
+                loop = loop or asyncio.new_event_loop()  # one for both: tasks of the body run on in the last line
+                value = loop.run_until_complete(value)
+    finally:
+        if loop is not None:
+            loop.close()
     return None if source.rstrip().endswith(";") else value
 
 

@@ -1,7 +1,7 @@
 """Pickles for another minor version of Python: functions and classes as text, in place of byte code.
 
-What goes by its name among equals goes by its name here too; all else that holds code goes as the text that `source`
-and `statement` find, or is refused.
+What is sent by its name between equal versions is sent by its name here too. All else that holds code is sent as the
+text that `source` and `statement` find, or is rejected.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
 
 
 def _state(error: BaseException) -> dict[str, Any]:
-    """Collect its attributes: its __dict__, its slots, and what built-in types keep beside `args`, such as filename."""
+    """Collect its attributes: its __dict__, its slots, and what built-in types keep apart from `args`, as filename."""
     state = {name: value for name, value in vars(error).items() if name != "__notes__"}
     for cls in type(error).__mro__:
         for name, slot in cls.__dict__.items():

@@ -1,7 +1,7 @@
 """Extend cloudpickle by the types that must travel in their own way.
 
-numpy arrays travel as dtype, shape and buffer, because a pickle of numpy 2 does not load under numpy 1; for torch and
-faiss see `tensors` and `indexes`; classes of the caller's `__main__` come back as the caller's own.
+numpy arrays are sent as dtype, shape and buffer, because a pickle of numpy 2 does not load under numpy 1. For torch and
+faiss see `tensors` and `indexes`. Classes of the caller's `__main__` come back as the caller's own.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class _WithoutCode(pickle.Unpickler):
         return type_but_code if found is _core._builtin_type else found
 
 
-# A class that travels by value is made once in a process and never touched again: neither the caller's own, nor one
-# that objects which arrived earlier are instances of.
+# A class that is sent by value is made once in a process and never changed again. That holds for the caller's own, and
+# for one of which objects that arrived earlier are instances.
 _unfilled: weakref.WeakSet[type] = weakref.WeakSet()
 _functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()  # those that came by value
 

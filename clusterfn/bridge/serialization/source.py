@@ -1,8 +1,8 @@
 """Find and compile the source of functions, for a call between two minor versions of Python.
 
-A text counts only if compiling it here gives the very byte code of the function: that tells the lambdas of one line
-apart, and sees a file that was changed since. Nothing around the function is compiled with it, or run. Knows nothing
-of pickles.
+A text counts only if compiling it here gives the very byte code of the function. That distinguishes the lambdas of one
+line, and sees a file that was changed since. Nothing around the function is compiled with it, or run. Knows nothing of
+pickles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Union
 Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LAMBDA = "<lambda>"
-_NESTED = 0x10  # a flag of code that says where it stood; it changes nothing
+_NESTED = 0x10  # a flag of code that says where it was; it changes nothing
 _AROUND = "around"
 
 
@@ -33,7 +33,7 @@ class NoSource(Exception):
 
 @dataclass(frozen=True)
 class Snippet:
-    """The text of one function or class, and what compiling it needs to know of what stood around it.
+    """The text of one function or class, and what compiling it needs to know of the code around it.
 
     Attributes:
         name: Its name; "<lambda>" for a lambda.
@@ -171,7 +171,7 @@ def of_code(code: types.CodeType) -> Snippet:
     """Find the source that compiles to this code.
 
     Raises:
-        NoSource: There is none, or what is there is not what runs.
+        NoSource: No source was found, or what was found is not what runs.
     """
     seen = False
     for text in texts(code.co_filename):
@@ -238,7 +238,7 @@ def parse(snippet: Snippet, version: tuple[int, int] | None = None) -> Definitio
 
     Args:
         snippet: Which.
-        version: Refuse what a Python of that version does not know, as far as this one can tell.
+        version: Reject what a Python of that version does not know, as far as this one can know.
 
     Raises:
         SyntaxError: As above.
@@ -281,7 +281,7 @@ def inner(code: types.CodeType, name: str) -> types.CodeType:
     """Return the code of that name directly inside another.
 
     Raises:
-        LookupError: There is none.
+        LookupError: No file has it.
     """
     for part in parts(code):
         if part.co_name == name:

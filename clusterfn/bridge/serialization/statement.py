@@ -56,7 +56,7 @@ _WRAPPERS = ("builtins", "functools", "clusterfn.api.decorator", "%s.stand_ins" 
 
 
 def of_class(cls: type) -> Snippet | None:
-    """Find the statement that made a class; None if there is none that this class can come from."""
+    """Find the statement that made a class; None if this class can come from none."""
     codes = [function.__code__ for function in functions(cls)]
     module = sys.modules.get(cls.__module__)
     files = [*(code.co_filename for code in codes), getattr(module, "__file__", None), *source.files()]

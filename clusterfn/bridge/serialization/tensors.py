@@ -1,6 +1,6 @@
 """Pickle torch's tensors as dtype, shape and the bytes of their memory; they are always loaded into main memory.
 
-A tensor on a GPU would not load where there is none, and must not fill the GPU of another process. Modules, parameters
+A tensor on a GPU would not load without a GPU, and must not fill the GPU of another process. Modules, parameters
 and optimisers need nothing of their own: pickle takes them apart to tensors.
 """
 

@@ -1,4 +1,4 @@
-"""One call of a session: a process forked for it, run and published by the same `AttemptRun` as a job.
+"""One call of a session: a process is forked for it, and the same `AttemptRun` as a job's runs and publishes it.
 
 It is laid out in `calls/<n>` as a job's only attempt is. Limits of memory and time are the session's own, whose
 supervisor watches them. No process of the call is left behind: GPUs and memory are the next call's.
@@ -6,23 +6,32 @@ supervisor watches them. No process of the call is left behind: GPUs and memory 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import json
 import os
+import random
+import signal
+import sys
+import threading
 import time
-from typing import Any
+from typing import Any, NoReturn
 
-from ..layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, HOST_DISK, LOST, OUTCOME, TAKEN, WORK
+from ..layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, FAILED_RANK, HOST_DISK, LOST, OUTCOME, TAKEN, WORK
 from ..schedulers import given_gpus
 from ..schedulers.base import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
+from ..supervisor.limits import peak_of
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.watch import EndWatch, Signals
-from .child import fork_call
+from ..supervisor.worker_process import WorkerProcess
+from ..worker import children, execute, payload
+from ..worker.report import Report
+from . import preload
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOM = "make room there, or point root: to another file system"
@@ -36,6 +45,12 @@ class CallJob(JobFolder):
         resources = {**spec["resources"], "memory_bytes": None, "time_s": None}
         super().__init__(folder, {**spec, "resources": resources, "stall_s": None, "quiet_s": None})
         self.scheduler = BareOnHost(self.scheduler.node_name())  # the scheduler knows the session alone
+        self._of_session: int | None = spec["resources"]["memory_bytes"]
+
+    @property
+    def asked_memory(self) -> int | None:
+        """The session's: its calls ask for none."""
+        return self._of_session
 
     def secrets(self) -> dict[str, str]:
         """Return those of the session, which are in its environment."""
@@ -134,7 +149,7 @@ class CallRun(AttemptRun):
             self.loaded, self._peak = said["loaded"], said["peak"]
 
     def _usage(self, living: list[int]) -> dict[str, Any]:
-        """As a job's; its process alone can tell its peak while it exits, and was none by exec for wait4 to tell."""
+        """As a job's. Only its own process can report its peak while it exits: without an exec, wait4 does not."""
         usage = super()._usage(living)
         if self._ended is not None:
             usage["peak_memory_bytes"] = max(self._sampler.peak, self._ended.ru_maxrss * _KIB)
@@ -152,6 +167,61 @@ class CallRun(AttemptRun):
         """Give its threads and exit functions their time, then end what is left."""
         self._await_exit()
         self.end_tree()
+
+
+def fork_call(folder: str, attempt: str, spec: dict[str, Any]) -> WorkerProcess:
+    """Fork the process of a call, which runs it as a worker does.
+
+    Args:
+        folder: The call's, with its payload.
+        attempt: With what it prints, its value and its outcome.
+        spec: The session's, with the folders of this call's modules.
+    """
+    pipes = [os.pipe() for _ in range(3)]
+    pid = os.fork()
+    if pid == 0:
+        _live(folder, attempt, spec, pipes)
+    for reading, writing in pipes:
+        os.close(writing)
+        os.set_blocking(reading, False)
+    return WorkerProcess(pid, *(reading for reading, _ in pipes))
+
+
+def _live(folder: str, attempt: str, spec: dict[str, Any], pipes: list[tuple[int, int]]) -> NoReturn:
+    """Run the call, and end this process. Its pipes are for stdout, stderr and the report."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        (out, printing), (err, complaining), (heard, writing) = pipes
+        for fd in (out, err, heard):
+            os.close(fd)
+        report = Report(writing)
+        children.report_own_signals(report.say)
+        os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
+        known = list(sys.modules)
+        for fd, pipe in ((1, printing), (2, complaining)):
+            os.dup2(pipe, fd)
+            os.close(pipe)
+        asked: str | None = spec["cwd"]
+        os.chdir(os.path.expanduser(os.path.expandvars(asked)) if asked else os.path.join(attempt, WORK))
+        random.seed()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()  # torch starts from the same seed in every process, forked or not
+        value = execute.open_value_file(attempt)
+        try:
+            facts = execute.run_call(folder, spec, [], report, value)
+        except execute.CallRejected as rejected:
+            facts = rejected.facts
+        report.say(loaded=preload.imported_since(known), peak=peak_of(os.getpid()))
+        execute.report_outcome(report, facts)
+        status = 0
+        # What an interpreter does at its end, which a forked process must not reach by unwinding its parent's frames.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        os._exit(status)
 
 
 def take_call(attempt: CallAttempt, folder: str) -> bool:

@@ -1,8 +1,8 @@
 """Loads modules that calls use, before calls are forked: as long as a fork after that is as good as a fresh process.
 
-A module that starts threads which a fork would cut off, or that opens a GPU, is left to the calls; so is one that
-cannot be loaded. Each is tried in a process of its own first. (OpenBLAS's threads are none of these: it ends them
-itself before every fork, which is why they are counted after one.)
+The calls load a module themselves if it starts threads that a fork would cut off, opens a GPU, or cannot be loaded.
+Each is tried in a process of its own first. (OpenBLAS ends its threads itself before every fork, which is why threads
+are counted after one.)
 """
 
 from __future__ import annotations

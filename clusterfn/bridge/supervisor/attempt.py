@@ -1,8 +1,9 @@
 """One attempt's folder and everything that is written there: owner, events, heartbeat, usage, outcome.
 
-Holds the rules that give one job one outcome: a new attempt fences all before it. What the attempt has used so far is
-one line, rewritten in place and not synced, ever less often until it is every five seconds: if the supervisor dies,
-the process that concludes the attempt publishes that."""
+Holds the rules that give one job one outcome: a new attempt fences all before it. One line says what the attempt has
+used so far. It is rewritten in place and not synced, less and less often, down to every five seconds. If the supervisor
+dies, the process that concludes the attempt publishes it.
+"""
 
 import json
 import os
@@ -217,7 +218,7 @@ class Attempt:
         """End the right of every earlier attempt to publish; the number of one that has a final outcome, if any.
 
         Args:
-            facts: What else stands in the outcome of the one right before this, such as that its supervisor died.
+            facts: What else is in the outcome of the one right before this, such as that its supervisor died.
         """
         for number in self.job.attempts():
             if number >= self.number:
@@ -248,7 +249,7 @@ def release_claim(job: "JobFolder") -> None:
 
 
 def restore_owner_permissions(folder: str) -> None:
-    """Give the owner his rights to a job's folders back, which the function may have taken: nothing could be told."""
+    """Give the owner the rights to a job's folders back: a function may take them, and no outcome could be written."""
     attempts = os.path.join(folder, ATTEMPTS)
     for path in (folder, attempts):
         _restore_permissions(path)
@@ -265,7 +266,7 @@ def _restore_permissions(path: str) -> None:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(path, mode | stat.S_IRWXU)
-    except OSError:  # not there, or another's: the step that needs it will report that
+    except OSError:  # missing, or another's: the step that needs it will report that
         return
 
 
@@ -302,7 +303,7 @@ class UsageFile:
         except OSError:
             return
         try:
-            os.pwrite(file, (json.dumps(usage) + "\n").encode(), 0)  # behind it may stand the rest of a longer line
+            os.pwrite(file, (json.dumps(usage) + "\n").encode(), 0)  # the rest of a longer line may follow it
         except OSError:
             return
         finally:

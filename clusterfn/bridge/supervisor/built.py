@@ -1,7 +1,7 @@
 """Has a job's environment there before its worker starts: whole already, or made now by the builder.
 
-The builder is the bridge's own `build.py`; it waits for another's build of the same environment and goes on after one
-that died, so every job may start one.
+The builder is the bridge's own `build.py`. It waits for another's build of the same environment and continues one that
+died, so every job may start one.
 """
 
 import json
@@ -88,7 +88,7 @@ def _marker(root: str, env_id: str) -> str:
 def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder", home: str) -> None:
     """Unpacked into this node's own disk, from one archive that the first job makes."""
     try:
-        permissions.make_private_folder(wanted["node_root"])  # before the look: what stands there may be an attacker's
+        permissions.make_private_folder(wanted["node_root"])  # before the look: what is there may be an attacker's
     except BuildFailed as failed:
         raise _failed(failed.document(), 1) from failed
     except OSError as error:
@@ -114,7 +114,7 @@ class _Builder:
     Args:
         said: Where the lines of the builder go.
         look: Called again and again; may raise what ends the job.
-        tell: Is told how far it is, or why the job waits when a command begins.
+        tell: Gets how far it is, or why the job waits when a command begins.
     """
 
     def __init__(

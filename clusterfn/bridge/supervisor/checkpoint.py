@@ -31,7 +31,7 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
         Notes about what was not copied.
 
     Raises:
-        Verdict: There is none any more, or the job must end meanwhile.
+        Verdict: The checkpoint is gone, or the job must end meanwhile.
     """
     resumed, own = job.spec.get("resume"), job.path(CHECKPOINT)
     if not resumed or job.has_checkpoint():
@@ -40,7 +40,7 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
     copying = _Copying(theirs, look)
     try:
         copying.folder(theirs, aside)
-        os.rename(aside, own)  # an empty folder gives way; one that another element has brought meanwhile stays
+        os.rename(aside, own)  # an empty folder is replaced; one that another element has made meanwhile stays
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             return []

@@ -1,11 +1,11 @@
 """Which element has which items of a group, and what has become of each: claims, and journals.
 
 Claims are made by link(2), one after another, each from where the last one ends. `claims/<chunk>` names the first
-element that took it, its first item and how many they are; `claims/<chunk>.2` the one that took it over, and so on; the
-last one has it. It may be taken over once that element has ended for good, or has given it back: then the last claim is
-element 0's. `done/<chunk>` exists when each of its items has a line in a journal. Each attempt of an element writes its
-own journal: a line when an item begins, one when it has ended, the values beside it. All journals together say what has
-become of a group."""
+element that took it, its first item and how many they are. `claims/<chunk>.2` names the one that took it over, and so
+on; the last one has it. It may be taken over once that element has ended for good, or has given it back: then the last
+claim is element 0's. `done/<chunk>` exists when each of its items has a line in a journal. Each attempt of an element
+writes its own journal: a line when an item begins, and one when it has ended. The values are in a file next to it. All
+journals together say what has become of a group."""
 
 import errno
 import json
@@ -62,7 +62,7 @@ class Chunks:
         return list(iter(lambda: self.take(element, self._count), None))
 
     def take_over(self, element: int) -> "Optional[int]":
-        """Claim a chunk that was given back, or that an element left when it ended for good; None if there is none."""
+        """Claim a chunk that was given back, or that an element left when it ended for good; None without one."""
         for chunk, turn in sorted(self._claims().items()):
             if self.is_done(chunk):
                 continue
@@ -200,7 +200,7 @@ class ItemJournal:
         self._line(dict(facts, begin=index))
 
     def again(self, index: int, told: str) -> None:
-        """Write that an item failed and is about to run once more."""
+        """Write that an item failed and is about to run again."""
         self._line({"retry": index, "told": told})
 
     def end(self, index: int, kind: str, facts: "dict[str, Any]", value: str = "") -> None:
@@ -230,7 +230,7 @@ class ItemJournal:
 
 
 def _write(fd: int, data: bytes) -> None:
-    """All of it, waiting half a minute for room on a full disk: what was half written goes on where it stopped."""
+    """All of it, waiting half a minute for room on a full disk: what was half written continues where it stopped."""
     view, until = memoryview(data), time.monotonic() + _TRY_FOR_S
     while view:
         try:

@@ -1,4 +1,4 @@
-"""The supervisor's commands besides `run` and `node`: conclude a job, fail items of a group, and ask about a root.
+"""The supervisor's commands other than `run` and `node`: conclude a job, fail items of a group, and ask about a root.
 
 job.sh calls `after`, the spooler and the agent the others; docs/reference/protocol.md says what each takes and prints.
 """

@@ -3,10 +3,10 @@
 A job that has ended goes when its `keep:` is over, one that was never started after a day. A batch job without an
 outcome goes once its scheduler has not listed it for as long as its `keep:`. A job stays while a living one names it in
 `resume=`.
-Large arguments, files, modules and bridges are dated by the agent whenever a client relies on them, at the latest an
-hour before it sends a job. So one that is older than the oldest job which still waits or runs, and was not dated for
-as long as jobs are kept, is unused. It is renamed first and looked at once more: a client that came meanwhile finds
-it again, or sends it again.
+
+The agent dates large arguments, files, modules and bridges whenever a client relies on them, at the latest an hour
+before it sends a job. Such a file is unused if it is older than the oldest unfinished job, and was not dated for as
+long as jobs are kept. It is renamed first and checked again: a client that came meanwhile finds it, or sends it again.
 """
 
 import glob
@@ -79,8 +79,8 @@ class CleanupReport:
     """What there is, and what of it goes.
 
     Attributes:
-        told: For each kind `count` and `bytes` of all, `gone` and `freed` of what goes; `waiting`: ids of the jobs that
-            wait or run; `recent`: how many things stay only because a client may still rely on them.
+        told: For each kind `count` and `bytes` of all, and `gone` and `freed` of what is removed. `waiting` has the ids
+            of the jobs that wait or run. `recent` counts things that stay only because a client may still rely on them.
     """
 
     def __init__(self, dry: bool, measure: bool) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent"))
 GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
-_LIMIT_S = 10.0
+_LIMIT_S = 30.0  # a server with eight GPUs and no persistence mode takes over ten
 _TRIES, AGAIN_S = 3, 0.5  # what is no table may be one a moment later
 _PROCESSES = "--query-compute-apps="
 _ROW = re.compile(r"(GPU|MIG)-[\w-]+,[^,]+,")
@@ -124,7 +124,7 @@ def user_name(uid: int) -> str:
 
 
 def query_nvidia_smi(question: str, columns: int) -> "list[list[str]]":
-    """The rows of nvidia-smi's answer; what stands in the last column may have commas.
+    """The rows of nvidia-smi's answer; the last column may have commas.
 
     Raises:
         Verdict: As `cards`.
@@ -190,7 +190,6 @@ def _failed(how: str, answer: bytes) -> Verdict:
 
 _FIRST_LOOK_S = 1.0
 _LOOK_EVERY_S = 5.0
-_PATIENCE_S = 10.0
 _MOST = 1 << 16  # of an answer: a line for each GPU is far less
 _FIELDS = "uuid,name,memory.used,utilization.gpu"
 _UUIDS = ("GPU-", "MIG-")
@@ -283,7 +282,7 @@ class GpuUsageMonitor:
             return
         _askers.add(asking.pid)
         self._asking, self._answer = asking, b""
-        self._until = time.monotonic() + _PATIENCE_S
+        self._until = time.monotonic() + _LIMIT_S
         os.set_blocking(_out_of(asking), False)
 
     def _listen(self, asking: "subprocess.Popen[bytes]") -> None:
@@ -294,7 +293,7 @@ class GpuUsageMonitor:
             except BlockingIOError:
                 if time.monotonic() >= self._until:
                     _hung.append("hung")
-                    self._give_up("did not answer within %d s" % _PATIENCE_S)
+                    self._give_up("did not answer within %d s" % _LIMIT_S)
                 return
             self._answer += data
             more = bool(data)
@@ -305,7 +304,7 @@ class GpuUsageMonitor:
             self._give_up("answered what is not a table of GPUs: %s" % (said or "nothing"))
 
     def _leave(self, asking: "subprocess.Popen[bytes]") -> None:
-        """Let go of it: it is collected when it is dead, which one that hangs in the driver may never be."""
+        """Leave it: it is collected when it is dead, which one that hangs in the driver may never be."""
         self._asking = None
         if asking.stdout is not None:
             asking.stdout.close()

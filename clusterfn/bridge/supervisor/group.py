@@ -111,7 +111,7 @@ class ItemRecorder:
                 yield index
 
     def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
-        """Whether `retries=` has an item run again that was not heard of; `before`: what was said of each time."""
+        """Whether `retries=` has an item run again that sent no word; `before`: what was said of each time."""
         death, of = self._death(chunk), retries.allowed(self.job)
         why = death.facts["message"]
         said = [told or retries.in_words(number, "", why, number, of) for number, told in enumerate(before, 1)]

@@ -2,8 +2,9 @@
 
 To everything else an element is a job: `main` has claimed it and fenced its earlier attempts, `conclude` concludes it
 if this process dies. Each item runs by the same `AttemptRun` as a job and ends as a line of the element's
-journal. Between two items the element may yield to another user who waits for GPUs: then it gives back what it has and
-waits in the queue like a job that has not begun."""
+journal. Between two items, the element may yield to another user who waits for GPUs. Then it gives back what it has,
+and waits in the queue like a job that has not begun.
+"""
 
 import errno
 import os
@@ -181,7 +182,7 @@ class ItemAttempt:
 
     Args:
         attempt: The element's.
-        journal: Where it is told.
+        journal: Where it is written.
         index: Which item.
         place: Offset and size of its arguments in items.pkl.
         before: What was said of each time that it ran and was followed by another; grows with them.
@@ -206,7 +207,7 @@ class ItemAttempt:
         return self._attempt.path(own.get(name, name))
 
     def call(self) -> "list[str]":
-        """What the worker is told: where its value goes, and where its arguments are."""
+        """What the worker gets: where its value is written, and where its arguments are."""
         return [self.folder, self._attempt.job.home, *map(str, self._place)]
 
     def wait(self, reason: str) -> None:
@@ -242,7 +243,7 @@ class ItemAttempt:
         return True
 
     def again(self, told: str) -> None:
-        """Write that it is to run once more."""
+        """Write that it is to run again."""
         self._look_at_fence()
         self._journal.again(self._index, told)
         self.before.append(told)
@@ -270,10 +271,10 @@ def _size(path: str) -> int:
 
 
 def run_item(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optional[Verdict]":
-    """See one item through to its line; the verdict that stands there, None if it is to run again.
+    """Run one item until its line is written; return the verdict in it, None if it is to run again.
 
     Raises:
-        Verdict: Nothing could be told of it: another has the element now, or it is not known yet why it ends.
+        Verdict: Nothing could be written about it: another has the element now, or it is not known yet why it ends.
     """
     work = AttemptRun(job, item, watch)
     try:

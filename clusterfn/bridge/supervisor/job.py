@@ -85,6 +85,12 @@ class JobFolder:
         restarts = self.scheduler.restarts()
         self.start = "%s restart %d" % (self.submission, restarts) if restarts else self.submission
 
+    @property
+    def asked_memory(self) -> "Optional[int]":
+        """Bytes of memory that it asked for, for messages."""
+        asked: "Optional[int]" = self.spec["resources"]["memory_bytes"]
+        return asked
+
     def path(self, *names: str) -> str:
         """Return a path below the job's folder, or below the group's for what its elements share."""
         if names[0] == SCHEDULER_LOG and self.element is not None:

@@ -1,8 +1,8 @@
 """Limits on what the processes of a job do: how much memory they use together, and for how long they do nothing.
 
-Pages that processes share are counted once, but only when it matters: the cheap sum comes first, and the kernel's
-exact account (which walks page tables) is asked for when that sum is over the limit or over the peak so far. A thread
-that wakes up to look for work does not count as work. Reads /proc; `run` decides what follows.
+Pages that processes share are counted once, but only when it matters: the cheap sum comes first. The kernel's exact
+account walks page tables, so it is read only when that sum is over the limit or over the peak so far. A thread that
+wakes up to look for work does not count as work. Reads /proc; `run` decides what follows.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Tells of all jobs below a root, one JSON line each: what `clusterfn jobs` shows.
+"""List all jobs below a root, one JSON line each: what `clusterfn jobs` shows.
 
 Reads the jobs' own files alone and changes nothing. Started through the agent (`supervise.py list ROOT [AFTER]`), which
 passes on 4 MB: jobs come in the order of their ids, a page at a time. The last line of a page that is not the last is
@@ -12,20 +12,8 @@ import os
 import sys
 import time
 
-from ..layout import (
-    ATTEMPTS,
-    CANCELLED,
-    ELEMENTS,
-    EVENTS,
-    HEARTBEAT,
-    OUTCOME,
-    OWNER,
-    RAISED,
-    RETURNED,
-    SPEC,
-    STALE_AFTER_S,
-    VERDICT,
-)
+from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, UNKNOWN
+from ..layout import ATTEMPTS, ELEMENTS, EVENTS, HEARTBEAT, OUTCOME, OWNER, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
 from .attempt import Attempt
 from .group import in_words, kinds
@@ -36,10 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-_STATES = {RETURNED: "RETURNED", RAISED: "RAISED", CANCELLED: "CANCELLED"}
-_EVENTS = {"pending": "PENDING", "starting": "STARTING", "running": "RUNNING"}
-
-
+_EVENTS = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
 _PAGE_BYTES = 2 * 1024 * 1024
 
 
@@ -74,7 +59,7 @@ def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
     except OSError:  # it was removed meanwhile
         started = 0.0
     message = "its folder is damaged: %s" % _first_line(portable("%s: %s" % (type(error).__name__, error)))
-    told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": "UNKNOWN", "ran_s": None, "gpus": None}
+    told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None, "gpus": None}
     return dict(told, message=message, started=started)
 
 
@@ -84,7 +69,7 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
     if not numbers and job.spec.get("group"):
         return _of_items(job) + (_ran_of_items(job, time.time()),)
     if not numbers:
-        return "PENDING", report.reason_of(job.root, job.id) or "has not started", None
+        return PENDING, report.reason_of(job.root, job.id) or "has not started", None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
@@ -92,7 +77,7 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
             ran_s = (outcome.get("usage") or {}).get("wall_s")
             if job.spec.get("group"):
                 ran_s = _ran_of_items(job, os.stat(attempt.path(OUTCOME)).st_mtime)
-            return _STATES.get(outcome["kind"], "DIED"), _first_line(outcome.get("message")), ran_s
+            return FINAL.get(outcome["kind"], DIED), _first_line(outcome.get("message")), ran_s
     return _of_events(attempts[-1])
 
 
@@ -113,17 +98,17 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     going = [element for element in begun if not _has_ended(element)]
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
-    if running and all(_of_events(Attempt(each, each.attempts()[-1]))[0] == "UNKNOWN" for each in running):
-        return "UNKNOWN", counts + "; no heartbeat from their processes for more than %d s" % STALE_AFTER_S
+    if running and all(_of_events(Attempt(each, each.attempts()[-1]))[0] == UNKNOWN for each in running):
+        return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % STALE_AFTER_S
     if running:
-        return "RUNNING", counts
+        return RUNNING, counts
     if job.cancelled():
-        return "PENDING", counts + "; it was stopped, and attaching to it concludes the rest"
+        return PENDING, counts + "; it was stopped, and attaching to it concludes the rest"
     if going:
-        return "PENDING", "%s; %s" % (counts, waits[going[0].id])
+        return PENDING, "%s; %s" % (counts, waits[going[0].id])
     if len(begun) < group["elements"]:
-        return "PENDING", counts
-    return "PENDING", counts + "; the rest runs once you attach to it"
+        return PENDING, counts
+    return PENDING, counts + "; the rest runs once you attach to it"
 
 
 def _has_ended(job: JobFolder) -> bool:
@@ -137,16 +122,16 @@ def _first_line(text: "Any") -> str:
 
 
 def _of_events(attempt: Attempt) -> "tuple[str, str, Optional[float]]":
-    state, message, ran_s = "STARTING", "", None
+    state, message, ran_s = STARTING, "", None
     with contextlib.suppress(FileNotFoundError), open(attempt.path(EVENTS), encoding="utf-8") as file:
         for event in (json.loads(line) for line in file if line.endswith("\n")):
             if event["event"] in _EVENTS:
                 state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
-                ran_s = max(0.0, time.time() - event["t"]) if state == "RUNNING" else ran_s
+                ran_s = max(0.0, time.time() - event["t"]) if state == RUNNING else ran_s
     try:
         silent_s = time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
     except FileNotFoundError:
         silent_s = 0.0
     if silent_s > STALE_AFTER_S:
-        return "UNKNOWN", "it has sent no heartbeat for %d s" % silent_s, None
+        return UNKNOWN, "it has sent no heartbeat for %d s" % silent_s, None
     return state, message, ran_s

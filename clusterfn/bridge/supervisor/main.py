@@ -82,8 +82,8 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
 def remove_expired(job: JobFolder) -> None:
     """Remove what was due at the look before this one: once a day, and more often for jobs that are kept for less.
 
-    A clock that jumps ahead for a moment makes everything look old. So something goes only once two looks, in order and
-    a day apart, agree on it; for jobs that are kept for less than a day, looks as far apart as they are kept.
+    A clock that jumps ahead for a moment makes everything look old. So something is removed only once two looks, in
+    order and a day apart, agree on it. For jobs that are kept for less than a day, the looks are as far apart as that.
     """
     keep_s = job.spec["keep_days"] * _DAY_S
     node_root: "str" = (job.spec.get("building") or {}).get("node_root") or ""
@@ -187,7 +187,7 @@ def _run(job: JobFolder, attempt: Attempt, watch: EndWatch) -> "tuple[Optional[A
 
 
 def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional[Attempt]":
-    """End an attempt that is to be tried again; the one after it, None if another has concluded or taken the job.
+    """End an attempt that is to be retried; return the next one, None if another has concluded or taken the job.
 
     The next one exists before this one says that it was followed: a process that dies in between leaves a job that can
     be concluded.

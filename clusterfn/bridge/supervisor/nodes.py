@@ -294,7 +294,7 @@ class NodeAttempt:
         return self._job.shared.path(WORK) if name == WORK else os.path.join(self.folder, name)
 
     def call(self) -> "list[str]":
-        """What the worker is told: where it writes, and that its value is not wanted."""
+        """What the worker gets: where it writes, and that its value is not wanted."""
         return [self.folder, self._job.folder]
 
     def wait(self, reason: str) -> None:
@@ -311,14 +311,14 @@ class NodeAttempt:
         """Do nothing: the first node has a heartbeat."""
 
     def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
-        """Tell the supervisor on the first node, and when it was by the clock of this one."""
+        """Inform the supervisor on the first node, with the time by the clock of this one."""
         outcome = document(self._job.id, self.number, kind, portable(facts))
         outcome.update(t=time.time(), transient=facts.get("transient"))
         return publish.publish(self.folder, OUTCOME, (json.dumps(outcome) + "\n").encode())
 
 
 def run_on_node(folder: str, attempt: str) -> int:
-    """Run the function on this node; the exit status tells the launcher whether to end the other nodes.
+    """Run the function on this node; by the exit status the launcher knows whether to end the other nodes.
 
     The scheduler starts it as `supervise.py node JOB ATTEMPT`. The process that waits here ends what a killed
     supervisor leaves behind.

@@ -63,7 +63,7 @@ class Pump:
                 written += os.write(self._file, wanted[written:])
         except OSError as error:
             self.full = error
-            self._limit = 0  # what follows would stand after a gap
+            self._limit = 0  # what follows would come after a gap
         self._kept += written
         self._lost += len(data) - written
 
@@ -75,7 +75,7 @@ class Pump:
         line = "[clusterfn: %d more bytes were not kept: %s]" % (self._lost, why)
         try:
             os.write(self._file, ("\n%s\n" % line).encode())
-        except OSError:  # still full: the line stands in the outcome
+        except OSError:  # still full: the line is in the outcome
             return line
         return line
 
@@ -111,7 +111,7 @@ _NAMED, _LOOKED_AT = 20, 200
 def list_files_left(folder: str) -> "list[list[Any]]":
     """Names and sizes of the first files below a folder; what would take long to find is left out.
 
-    It stands between the function's end and its result, so it looks at few entries, and at links not at all.
+    It runs between the function's end and its result, so it looks at few entries, and at links not at all.
     """
     found: "list[list[Any]]" = []
     waiting, looked = [""], 0

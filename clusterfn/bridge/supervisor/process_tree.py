@@ -21,7 +21,7 @@ _DEAD = ("Z", "X")
 
 
 def read_proc(*names: "object") -> bytes:
-    """A file below /proc; empty if there is none, as of a process that has ended."""
+    """A file below /proc; empty if it does not exist, as for a process that has ended."""
     try:
         with open("/".join([PROC] + [str(name) for name in names]), "rb") as file:
             return file.read()
@@ -98,13 +98,13 @@ def environment_of(pid: int) -> "Optional[dict[str, str]]":
 
 
 def children_of_thread(pid: int, thread: int) -> "list[int]":
-    """The children that one of its threads has started; the kernel needs CONFIG_PROC_CHILDREN to tell."""
+    """The children that one of its threads has started; the kernel lists them with CONFIG_PROC_CHILDREN."""
     return [int(number) for number in read_proc(pid, "task", thread, "children").split()]
 
 
 def descendants(pid: int) -> "list[int]":
     """Return all living descendants of `pid`."""
-    if os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # cheap beside thousands of other processes
+    if os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # cheap next to thousands of other processes
 
         def children_of(pid: int) -> "list[int]":
             try:

@@ -1,8 +1,8 @@
 """One winner: claims and outcomes appear whole, once, and are never replaced.
 
-link(2) of a finished temporary decides; its return value is not believed (over NFS a resent LINK answers EEXIST
-although it won), the temporary's count of links is. Where links are refused, the rename of a folder that holds the file
-decides: it fails when another's stands there. Knows nothing of jobs.
+link(2) of a finished temporary decides. Its return value is not believed, because over NFS a resent LINK answers EEXIST
+although it won; the temporary's count of links is. Where links are refused, the rename of a folder that holds the file
+decides: it fails when another's is there. Knows nothing of jobs.
 """
 
 import errno

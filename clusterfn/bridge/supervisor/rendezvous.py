@@ -20,7 +20,7 @@ _USUAL = (32768, 60999)
 
 
 def variables(scheduler: "HostScheduler", rank: int, nodes: int) -> "dict[str, str]":
-    """What the process of one node finds besides the address: it is the only one of its node."""
+    """What the process of one node finds in addition to the address: it is the only one of its node."""
     one, number, count = "1", str(rank), str(nodes)
     torch = {"RANK": number, "NODE_RANK": number, "GROUP_RANK": number, "LOCAL_RANK": "0",
              "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": one, "GROUP_WORLD_SIZE": count}  # fmt: skip

@@ -70,13 +70,13 @@ def lost(number: int, verdict: Verdict, used: int, of: int) -> "dict[str, Any]":
 
 
 def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
-    """What people are told of an attempt that is followed by another.
+    """What people read about an attempt that is followed by another.
 
     Args:
         number: Of the attempt.
         where: Its GPUs, or the node; "" if that has no part in it.
         why: Its error.
-        used: How often it has been tried again, this time included.
+        used: How often it has been retried, this time included.
         of: How often it may be.
     """
     shown = shortened((why.strip().split("\n") or [""])[0], _SHOWN)

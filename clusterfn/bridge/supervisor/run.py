@@ -290,7 +290,7 @@ class AttemptRun:
             look_at_bridge(self.job)
         oom = self._oom.seen() or self.job.scheduler.find_oom(self._scheduler_log())
         verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self._limit, oom, self._own_signals
+            status, self.stage, self._sampler.peak, self.job.asked_memory, oom, self._own_signals
         )
         disk_is_full = any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
         if verdict.kind in (EXITED, SIGNAL) and disk_is_full:
@@ -432,7 +432,7 @@ class AttemptRun:
 
 
 def ensure_environment(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
-    """Have the job's environment made if it is one that the builder makes and is not there yet."""
+    """Have the job's environment built if it is one that the builder makes and does not exist yet."""
     if job.spec.get("building"):
         from . import built  # few jobs need it, and it imports subprocess
 

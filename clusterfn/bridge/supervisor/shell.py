@@ -1,4 +1,4 @@
-"""Become a shell beside a job, or in an environment of the host: what `clusterfn shell` opens.
+"""Become a shell next to a job, or in an environment of the host: what `clusterfn shell` opens.
 
 A shell reads none of the user's own files: they would put other interpreters before that of the environment.
 """
@@ -52,7 +52,7 @@ def start_shell(folder: str, facts: str) -> int:
 
 
 class _HostEnvironment:
-    """What `worker_environment` asks of a job, where there is none."""
+    """What `worker_environment` asks of a job, for a shell without a job."""
 
     id = "shell"
 

@@ -1,7 +1,7 @@
 """Where a job is: the stack of every thread of its Python processes, with the lines of the user's files.
 
-Each process is asked in its turn by a signal, which faulthandler answers into a file; the worker has set that up, for
-its forked children too. The job goes on. Decides nothing.
+Each process is asked in its turn by a signal, and faulthandler answers into a file. The worker has set that up, for its
+forked children too. The job keeps running. Decides nothing.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Strings that are safe to show, and strings of this old interpreter as the files that travel have them.
 
-What processes, hosts and other users write may move a terminal's cursor or set its title: `printable` takes that out,
-on hosts and in the library. Python 3.6 under LANG=C cannot encode a path with an umlaut that came out of JSON: `native`
-makes such strings usable in system calls, `portable` turns them back before they are written. Pure.
+Text that processes, hosts and other users write may move a terminal's cursor or set its title. `printable` removes
+that, on hosts and in the library. Python 3.6 under LANG=C cannot encode a path with an umlaut that came out of JSON.
+`native` makes such strings usable in system calls; `portable` turns them back before they are written. Pure.
 """
 
 import os

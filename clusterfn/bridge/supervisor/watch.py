@@ -75,7 +75,7 @@ class EndWatch:
         return following
 
     def stop_clock(self) -> None:
-        """The function does not run; when it is tried again it has the time that is left."""
+        """The function does not run; a retry has the time that is left."""
         if self.deadline is not None:
             self.time_s = max(0.0, self.deadline - time.monotonic())
             self.deadline = None

@@ -35,7 +35,7 @@ class WorkerProcess:
 class Start:
     """What to start: `argv` (the report's descriptor is appended), where, on which CPUs, with `keep` left open.
 
-    Of the job's `spec` it heeds `umask`, for what the function writes, and whether there are `secrets`.
+    From the job's `spec` it uses `umask`, for what the function writes, and whether there are `secrets`.
     """
 
     def __init__(

@@ -143,7 +143,7 @@ class TorchWatch:
         except Exception:  # noqa: BLE001 - PyTorch's own code, which no release promises
             return
         if 0 <= seen < self._gpus:
-            self._reject("%s sees %d of them" % (build.text, seen), "look at nvidia-smi in a job of that host")
+            self._reject("%s sees %d of them" % (build.text, seen), "run nvidia-smi in a job on that host")
 
     def _reject(self, why: str, hint: str) -> None:
         message = "this job asked for %s, and %s" % (_gpus(self._gpus), why)

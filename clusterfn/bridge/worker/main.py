@@ -1,10 +1,9 @@
 """The worker's program: prepare the process, run the call of one attempt, and report.
 
-The supervisor starts it as `worker.py <attempt dir> <report fd>`, or for an item of a group as
-`worker.py <attempt dir> <group dir> <offset> <size> <report fd>`, with where its arguments are in items.pkl, or on a
-further node as `worker.py <its dir> <job dir> <report fd>`, where its value is dropped.
-What is needed after the function has run (the value's file, the report's pipe) is opened before, so that a function may
-close, remove or replace what it likes.
+The supervisor starts it as `worker.py <attempt dir> <report fd>`. For an item of a group it is `worker.py <attempt dir>
+<group dir> <offset> <size> <report fd>`, with the place of its arguments in items.pkl. On a further node it is
+`worker.py <its dir> <job dir> <report fd>`, and its value is dropped. It opens the value's file and the report's pipe
+before the function runs, so the function may close, remove or replace what it likes.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def _run_job(job: str, rest: list[str], report: Report, value_fd: int) -> dict[s
         result = serve.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report)
     if spec.get("kernel"):
-        _require_ipykernel()
+        _require_module(spec["kernel"]["program"])
         from ..kernel import hold  # as above
 
         report.say(stage="function")
@@ -76,12 +75,12 @@ def _native(value: Any) -> Any:
     return {_native(k): _native(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _require_ipykernel() -> None:
-    if importlib.util.find_spec("ipykernel") is None:
+def _require_module(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
         raise CallRejected(
             "environment",
-            "the environment %s has no ipykernel, by which notebooks run cells" % sys.prefix,
-            "add ipykernel to the environment: a line in its file, or `%s -m pip install ipykernel`" % sys.executable,
+            "the environment %s has no %s, which the notebook needs" % (sys.prefix, name),
+            "add %s to the environment: a line in its file, or `%s -m pip install %s`" % (name, sys.executable, name),
         )
 
 

@@ -79,7 +79,7 @@ def names_for_spawned_main() -> dict[str, Any]:
 
 
 def run_again() -> None:
-    """Run the call once more: its value is dropped, its exception ends the process as in any script."""
+    """Run the call again: its value is dropped, its exception ends the process as in any script."""
     if not os.path.exists(os.environ.get(_PAYLOAD, "")):
         sys.exit(_NO_CALL)
     if _RANK in os.environ:

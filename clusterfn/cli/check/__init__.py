@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console
-from clusterfn.calls.job import PENDING, RUNNING
 from clusterfn.cli import screen
 from clusterfn.cli.check import connection, function, scheduler, storage
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
@@ -61,7 +61,7 @@ class Finding:
     Attributes:
         word: PASS, FAIL, WARN or skip.
         evidence: What was seen, line by line.
-        hint: What mends it.
+        hint: How to fix it.
         blocked: Whether it was skipped because another step failed; its own followers are skipped too.
     """
 
@@ -150,7 +150,7 @@ def _ending_is_an_exception() -> Iterator[None]:
 
 
 class _Progress:
-    """How the function's job stands: redrawn on a terminal, elsewhere one line for each new reason to wait."""
+    """The state of the function's job: redrawn on a terminal, elsewhere one line for each new reason to wait."""
 
     def __init__(self, line: screen.Line) -> None:
         self._line = line

@@ -13,7 +13,7 @@ from clusterfn.hosts.transports.ssh_config import resolve
 
 _NOISY_LINES = 5
 _QUIET = (
-    "put before what prints, in ~/.bashrc there: case $- in *i*) ;; *) return ;; esac "
+    "in ~/.bashrc on the host, put this before the lines that print: case $- in *i*) ;; *) return ;; esac "
     "(in ~/.cshrc: if (! $?prompt) exit)"
 )
 
@@ -21,7 +21,8 @@ _QUIET = (
 def configuration(found: CheckState) -> str:
     known, found.host, because = target.host(found.wanted, "check")
     where = found.host.source if known.path else "built in"
-    return f"{found.host.name} ({where}), scheduler: {found.host.scheduler}; chosen by {because}"
+    by = "" if because.startswith("there is") else "chosen by "
+    return f"{found.host.name} ({where}), scheduler: {found.host.scheduler}; {by}{because}"
 
 
 def name(found: CheckState) -> str:
@@ -58,7 +59,7 @@ def connection(found: CheckState) -> str:
 
 def host_key(found: CheckState) -> str:
     if not found.host.address:
-        raise StepSkipped("not by ssh")
+        raise StepSkipped("not reached by ssh")
     if isinstance(found.broken, HostKeyError):
         raise found.broken
     return "as remembered in known_hosts"
@@ -74,14 +75,14 @@ def login(found: CheckState) -> str:
 
 
 def shell(found: CheckState) -> str:
-    """Warn about an rc file that prints: clusterfn does not mind, but scp, rsync and sftp fail with it."""
+    """Warn about an rc file that prints: clusterfn ignores it, but scp, rsync and sftp fail with it."""
     if found.broken is not None:
         raise StepSkipped("no agent was started, see python")
     lines = [line for line in found.session.connection.noise.splitlines() if line.strip()]
     if not lines:
-        return "silent, as it should be when nobody is at the terminal"
+        return "silent without a terminal, as it should be"
     more = [f"… and {len(lines) - _NOISY_LINES} more lines"] if len(lines) > _NOISY_LINES else []
-    message = "an rc file there prints although nobody is at the terminal; clusterfn bears it, scp and rsync may not"
+    message = "a startup file on the host prints without a terminal; clusterfn ignores that, but scp and rsync may fail"
     raise StepWarning(message, _QUIET, [*lines[:_NOISY_LINES], *more])
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import PENDING
 from clusterfn.bridge.supervisor.text import how_to_correct
 from clusterfn.calls import call
-from clusterfn.calls.job import PENDING, Job
+from clusterfn.calls.job import Job
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
 from clusterfn.cli.env import manage
 from clusterfn.config.options import Options, parse_options
@@ -33,7 +34,7 @@ _LAST_LINES = 5
 def modules(found: CheckState) -> str:
     wanted = found.host.modules
     if not (wanted or found.host.setup or found.host.prolog):
-        raise StepSkipped("clusterfn.yml names no modules and no lines for the host's shell")
+        raise StepSkipped("clusterfn.yml has no modules: and no shell lines for this host")
     mark = f"clusterfn-{secrets.token_hex(8)}"
     answer = found.run("/bin/sh", "-c", job_script.modules_check(found.host, mark, found.has_nodes))
     before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{mark} ")
@@ -52,14 +53,16 @@ def modules(found: CheckState) -> str:
 
 def _no_module(found: CheckState, name: str, like: list[str], said: list[str]) -> StepFailed:
     there = [line.strip().removesuffix("(default)") for line in like if line.startswith(name.split("/")[0])]
-    known = f"; there are {', '.join(there)}" if there else "; `module avail` there shows what it has"
+    known = f"; there are {', '.join(there)}" if there else "; `module avail` on the host lists them"
     near = did_you_mean(name, there)
     return StepFailed(f"the module {name} cannot be loaded{near}", f"correct modules: of {found.place}{known}", said)
 
 
 def environment(found: CheckState) -> str:
     interpreter = found.session.environment(EnvironmentRequest(found.environment, gpus=found.gpus)).interpreter
-    here = "as here" if interpreter.version == CALLER else f"here {CALLER[0]}.{CALLER[1]}: code travels as text"
+    here = f"yours is {CALLER[0]}.{CALLER[1]}: functions are sent as source"
+    if interpreter.version == CALLER:
+        here = "the same as yours"
     return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
 
 
@@ -71,7 +74,7 @@ def function(found: CheckState) -> str:
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting ({waiting}); everything before it works") from waiting
     except TooLate as late:
-        hint = "wait longer with --timeout, or leave it out with --no-job; the job was stopped"
+        hint = "wait longer with --timeout, or skip the function with --no-job; the job was stopped"
         raise StepFailed(str(late), hint) from late
     _check_namespace(found, returned.net_ns)
     where = f"{returned.node}, Python {returned.python}, process {returned.pid}"
@@ -83,11 +86,11 @@ def pytorch(found: CheckState) -> str:
     if found.no_job:
         raise StepSkipped("--no-job")
     if not found.gpus:
-        raise StepSkipped("a calculation on a GPU is tried with --gpus 1")
-    cards = len(found.site.cards.names) if found.site.cards and not found.has_nodes else 0
-    if 0 < cards < found.gpus:
-        has = f"{cards} GPU{'' if cards == 1 else 's'}"
-        raise StepFailed(f"{found.name} has {has}, and --gpus asks for {found.gpus}", f"write --gpus {cards}, or less")
+        raise StepSkipped("add --gpus 1 to run a calculation on a GPU")
+    count = len(found.site.gpus.names) if found.site.gpus and not found.has_nodes else 0
+    if 0 < count < found.gpus:
+        has = f"{count} GPU{'' if count == 1 else 's'}"
+        raise StepFailed(f"{found.name} has {has}, and --gpus asks for {found.gpus}", f"write --gpus {count}, or fewer")
     wanted = {"host": found.host.name, "environment": found.environment, "gpus": found.gpus, "name": "check"}
     options = parse_options(wanted)
     try:
@@ -97,23 +100,23 @@ def pytorch(found: CheckState) -> str:
     except TooLate as late:
         raise StepFailed(str(late), "wait longer with --timeout; the job was stopped") from late
     if told is None:
-        raise StepFailed("the environment has no PyTorch", "name one that has it by --environment, or leave --gpus out")
+        raise StepFailed("the environment has no PyTorch", "name one with --environment, or leave out --gpus")
     node, version, cuda, available, count, capability, total = told
     build = f"PyTorch {version} for CUDA {cuda}"
     if not available or count < found.gpus:
         seen = f"sees {count} of {found.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
-        raise StepFailed(f"{build} {seen} on {node}", f"look at nvidia-smi in a job of {found.name}")
+        raise StepFailed(f"{build} {seen} on {node}", f"run nvidia-smi in a job on {found.name}")
     if total != manage.TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {manage.TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {count} GPUs, compute capability {capability}"
 
 
 def _check_namespace(found: CheckState, net_ns: str) -> None:
-    """Jobs of a machine without a queue keep cards from one another by sockets, which do not reach so far."""
+    """Warn about separate network namespaces: jobs of a bare host lock GPUs by sockets, which do not cross them."""
     ours = found.session.connection.facts.net_ns
     if not found.has_nodes and found.host.lease == "socket" and net_ns and ours and net_ns != ours:
-        message = f"returned, but jobs there run in a network namespace of their own ({net_ns}, the agent in {ours})"
-        raise StepWarning(f"{message}: two could take one card", f"write `lease: file` for {found.place}")
+        message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {ours})"
+        raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {found.place}")
 
 
 T = TypeVar("T")
@@ -212,7 +215,7 @@ def _result(job: Job[T], scheduler: Scheduler, progress: Progress, timeout_s: fl
 
 
 def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) -> None:
-    """Stop the job, and wait until the scheduler has heard of it: our connection ends with this process.
+    """Stop the job, and wait until the scheduler knows: our connection ends with this process.
 
     Raises:
         ClusterfnError: The scheduler did not answer for so long that the job may still be in its queue.

@@ -21,19 +21,20 @@ def scheduler(found: CheckState) -> str:
 def _none(found: CheckState) -> str:
     if found.host.scheduler == "bare" and found.site.schedulers:
         word, there = next(iter(found.site.schedulers.items()))
-        hint = f"write scheduler: {word} for {found.place}, unless this machine is yours to compute on"
-        raise StepWarning(f"{there.program} is here: is this a login node? then scheduler: {word}", hint)
+        hint = f"write scheduler: {word} for {found.place}, unless you may compute on this machine itself"
+        raise StepWarning(f"the host has {there.program}: if this is a login node, use scheduler: {word}", hint)
     if not found.session.connection.facts.platform.startswith("linux"):
         return "none: a job starts at once"
     _, waiting = found.jobs
     yours = f"{waiting or 'none'} of your jobs {'waits' if waiting == 1 else 'wait'} now"
-    return f"clusterfn's own queue: jobs wait their turn for cores, memory and GPUs; {yours}"
+    shared = "memory and GPUs, and share the cores" if found.host.scheduler == "local" else "cores, memory and GPUs"
+    return f"clusterfn's own queue: jobs wait their turn for {shared}; {yours}"
 
 
 def account(found: CheckState) -> str:
     there = found.site.schedulers.get(found.host.scheduler)
     if there is None:
-        raise StepSkipped("without a queue no account is charged")
+        raise StepSkipped("no account is charged without a batch scheduler")
     usable = there.check_account(found.host, found.place)
     if usable is None:
         raise StepSkipped(there.no_accounts)
@@ -42,11 +43,12 @@ def account(found: CheckState) -> str:
 
 _MISMATCH = "version mismatch"
 _RELOAD = (
-    "the driver was updated while the old one runs: ask the administrator for a restart (`sudo reboot`), or, with "
-    "nothing on the cards, `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`"
+    "the driver was updated while the old one was loaded: ask the administrator for a restart (`sudo reboot`), or, if "
+    "nothing uses the GPUs, `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`"
 )
 _HANGS = (
-    "a card may have fallen off the bus: log in, see `nvidia-smi` and `sudo dmesg | grep -i xid`; it needs a restart"
+    "a GPU may have fallen off the bus: log in and run `nvidia-smi` and `sudo dmesg | grep -i xid`; "
+    "the host needs a restart"
 )
 _NO_DRIVER = "the driver is not loaded: ask the administrator for `sudo modprobe nvidia`; `dmesg` says why it is not"
 _OTHER = "log in and run nvidia-smi; ask the administrator"
@@ -55,26 +57,26 @@ _OTHER = "log in and run nvidia-smi; ask the administrator"
 def gpus(found: CheckState) -> str:
     if found.has_nodes:
         raise StepSkipped("on the nodes, see scheduler")
-    cards = found.site.cards
-    if cards is None:
+    surveyed = found.site.gpus
+    if surveyed is None:
         raise StepSkipped("there is no nvidia-smi: gpus=0 only")
-    if cards.trouble:
-        raise StepFailed("nvidia-smi fails", _mend(found, cards.trouble), cards.trouble.splitlines())
-    return describe_gpus(cards)
+    if surveyed.trouble:
+        raise StepFailed("nvidia-smi fails", _how_to_fix(found, surveyed.trouble), surveyed.trouble.splitlines())
+    return describe_gpus(surveyed)
 
 
-def _mend(found: CheckState, trouble: str) -> str:
-    if "cards" in found.site.silent:
+def _how_to_fix(found: CheckState, trouble: str) -> str:
+    if "gpus" in found.site.silent:
         return _HANGS
     if _MISMATCH in trouble:
         return _RELOAD
     return _NO_DRIVER if "communicate with the NVIDIA driver" in trouble else _OTHER
 
 
-def describe_gpus(cards: SurveyedGpus) -> str:
-    kinds = "; ".join(dict.fromkeys(cards.names))
-    capable = f", compute capability {', '.join(sorted(set(cards.capabilities)))}" if cards.capabilities else ""
-    return f"{len(cards.names)} x {kinds}, {cards.memory_bytes // 2**20} MiB{capable}; driver {cards.driver}"
+def describe_gpus(surveyed: SurveyedGpus) -> str:
+    kinds = "; ".join(dict.fromkeys(surveyed.names))
+    capable = f", compute capability {', '.join(sorted(set(surveyed.capabilities)))}" if surveyed.capabilities else ""
+    return f"{len(surveyed.names)} x {kinds}, {surveyed.memory_bytes // 2**20} MiB{capable}; driver {surveyed.driver}"
 
 
 def lingering(found: CheckState) -> str:
@@ -85,5 +87,5 @@ def lingering(found: CheckState) -> str:
         hint = (
             f"ask the administrator for `KillExcludeUsers={user}` or `KillUserProcesses=no` in /etc/systemd/logind.conf"
         )
-        raise StepWarning("logind ends all your processes there when you log out, jobs too", hint)
-    return "jobs live on when you log out" if found.site.lingering else "logind does not watch over what runs there"
+        raise StepWarning("logind ends all your processes when you log out, including jobs", hint)
+    return "jobs keep running when you log out" if found.site.lingering else "logind ends no processes on this host"

@@ -37,7 +37,7 @@ class StepFailed(Exception):
 
 
 class StepWarning(StepFailed):
-    """A step found what may go wrong later; the steps that need it go on."""
+    """A step found what may go wrong later; the steps that need it still run."""
 
 
 class StepSkipped(Exception):
@@ -52,7 +52,7 @@ class CheckState:
         wanted: The host that the user named, if any.
         gpus: How many GPUs to try PyTorch on; 0 for none.
         timeout_s: How long to wait for the function; None: a minute in the queue, five in all.
-        progress: Shows how the function's job stands, in the place of the step's own line.
+        progress: Shows the state of the function's job, in place of the step's own line.
         broken: The error of the one attempt to connect, from which several steps are judged.
     """
 

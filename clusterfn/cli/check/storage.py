@@ -54,18 +54,18 @@ def _elsewhere(found: CheckState) -> str:
 def space(found: CheckState) -> str:
     volume = found.site.root
     if volume is None or volume.room_bytes is None:
-        raise StepSkipped("df cannot say how much there is")
+        raise StepSkipped("df does not report the free space")
     folder, size = posixpath.dirname(volume.path), screen.size(volume.room_bytes)
     if volume.room_bytes < _LITTLE_BYTES:
-        bound = " by your quota" if volume.room_bytes == volume.quota_bytes else ""
-        mend = f"free some there (`du -xhd1 {folder} | sort -h`), or {_elsewhere(found)}"
+        bound = " under your quota" if volume.room_bytes == volume.quota_bytes else ""
+        mend = f"free some space (`du -xhd1 {folder} | sort -h`), or {_elsewhere(found)}"
         wrong = StepFailed if volume.room_bytes < _TOO_LITTLE_BYTES else StepWarning
-        raise wrong(f"only {size} are left{bound} in {volume.path}", mend)
+        raise wrong(f"only {size} is left{bound} in {volume.path}", mend)
     if volume.room_files is not None and volume.room_files < _FEW_FILES:
-        bound = " by your quota" if volume.room_files == volume.quota_files else ""
-        mend = f"remove some there (`du --inodes -xd1 {folder} | sort -n`), or {_elsewhere(found)}"
+        bound = " under your quota" if volume.room_files == volume.quota_files else ""
+        mend = f"remove some files (`du --inodes -xd1 {folder} | sort -n`), or {_elsewhere(found)}"
         wrong = StepFailed if volume.room_files < _TOO_FEW_FILES else StepWarning
-        raise wrong(f"only {volume.room_files} more files can be made{bound} in {volume.path}", mend)
+        raise wrong(f"only {volume.room_files} more files can be created{bound} in {volume.path}", mend)
     return _free(volume)
 
 
@@ -80,7 +80,7 @@ def stored(found: CheckState) -> str:
     try:
         told = clean.look(found.session, None, dry=True, timeout_s=_MEASURING_S)
     except ClusterfnError as error:
-        raise StepSkipped(f"what lies there could not be measured: {error.message}") from error
+        raise StepSkipped(f"its content could not be measured: {error.message}") from error
     freed = sum(each["freed"] for each in told["kinds"].values())
     more = f"; `clusterfn clean {found.name}` would free {screen.size(freed)}" if freed else ""
     return f"{clean.total(told['kinds']) or 'nothing yet'}{more}"
@@ -89,12 +89,12 @@ def stored(found: CheckState) -> str:
 def noexec(found: CheckState) -> str:
     volume = found.site.root
     if volume is None or volume.links is None:
-        raise StepSkipped("nothing could be written to try it")
+        raise StepSkipped("not tried, because nothing could be written")
     if not volume.noexec:
-        return "programs there can be started"
+        return "programs on it can be started"
     message = f"programs in {volume.path} cannot be started: it is mounted noexec"
     if _is_elsewhere(found.environment or found.host.environment):
-        raise StepWarning(f"{message}; no environment can be built there", _elsewhere(found))
+        raise StepWarning(f"{message}; no environment can be built on it", _elsewhere(found))
     raise StepFailed(message, _elsewhere(found))
 
 
@@ -106,7 +106,7 @@ def _is_elsewhere(environment: str | None) -> bool:
 def links(found: CheckState) -> str:
     volume = found.site.root
     if volume is None or volume.links is None:
-        raise StepSkipped("nothing could be written to try it")
+        raise StepSkipped("not tried, because nothing could be written")
     if volume.links:
-        return "a file there can have two names, so a result appears whole or not at all"
-    return "a file there cannot have two names; results appear by renaming a folder instead, which works too"
+        return "hard links work, so a result appears whole or not at all"
+    return "hard links do not work; clusterfn publishes results by renaming a folder instead, which works too"

@@ -58,13 +58,13 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     """Read the specification: from the file, from the packages, else from the host's own file, else environment.yml.
 
     Raises:
-        ConfigError: There is none of these, or two.
+        ConfigError: None of these exists, or two do.
     """
     known = config_file.load().named if packages else []
     host = next((each for each in packages if each in known), None)
     if host:
         raise ConfigError(
-            f"--packages takes {host} for a package, and it is a host of {config_file.load().path}",
+            f"--packages takes {host} for a package, but it is a host of {config_file.load().path}",
             hint=f"name the host first: clusterfn env build {host} --packages …",
         )
     if file or packages:
@@ -74,7 +74,7 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
         return resolve.read_specification(of_host, ())
     if not Path(USUAL_FILE).is_file():
         raise ConfigError(
-            f"no file is named, and there is no {USUAL_FILE} here",
+            f"no file is named, and there is no {USUAL_FILE} in this folder",
             hint="name a file, or give the packages: --packages python=3.11 numpy",
         )
     return resolve.read_specification(USUAL_FILE, ())
@@ -103,13 +103,13 @@ def _print_locks(as_json: bool, rows: Sequence[Sequence[str]]) -> None:
 
 def _made(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
     session.enough(Resources(gpus=gpus or 0))
-    made = environment_facts.lock_environment(session, spec, _cards(session, gpus), CALLER, say)
+    made = environment_facts.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), CALLER, say)
     if made.why:
         say(f"{session.host.name}: {made.why}")
     return made
 
 
-def _cards(session: HostState, gpus: int | None) -> int:
+def _gpus_to_lock_for(session: HostState, gpus: int | None) -> int:
     """Return --gpus, else 1 if the host is known to have GPUs: a lock for GPUs also fits jobs without."""
     return (
         int(environment_facts.known_gpus(session, environment_facts.environments_root(session)) is not None)
@@ -142,7 +142,7 @@ def _check(spec: Specification, sessions: list[HostState], given: argparse.Names
 
 def _out_of_date(spec: Specification, sessions: list[HostState], gpus: int | None) -> Iterator[tuple[str, str]]:
     for session in sessions:
-        why = environment_facts.explain_stale_lock(session, spec, _cards(session, gpus), CALLER)
+        why = environment_facts.explain_stale_lock(session, spec, _gpus_to_lock_for(session, gpus), CALLER)
         if why:
             yield session.host.name, why
 
@@ -150,9 +150,9 @@ def _out_of_date(spec: Specification, sessions: list[HostState], gpus: int | Non
 def _for_platform(given: argparse.Namespace, words: FileAndHosts) -> int:
     """Lock for a platform, without asking a host."""
     if words.hosts or given.gpus:
-        raise ConfigError("--platform stands instead of a host and its cards", hint="leave out one of them")
+        raise ConfigError("--platform cannot be combined with a HOST or --gpus", hint="leave out one of them")
     if given.platform not in _PLATFORMS:
-        raise ConfigError(f"{given.platform!r} is no platform of hosts", hint=f"one of {', '.join(_PLATFORMS)}")
+        raise ConfigError(f"no host has the platform {given.platform!r}", hint=f"one of {', '.join(_PLATFORMS)}")
     spec = specification(words.file, given.packages, None)
     target = SolveTarget(given.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
     if given.check:
@@ -173,7 +173,7 @@ def build(given: argparse.Namespace) -> int:
     """Build an environment; print its id."""
     words = split_file_and_hosts(given.words)
     if len(words.hosts) > 1:
-        raise ConfigError(f"several hosts are named: {', '.join(words.hosts)}", hint="build on one after the other")
+        raise ConfigError(f"several hosts are named: {', '.join(words.hosts)}", hint="name one host at a time")
     session = host_state(words.hosts[0] if words.hosts else None, "build")
     spec = specification(words.file, given.packages, session.host)
     session.enough(Resources(gpus=given.gpus))
@@ -186,7 +186,8 @@ def build(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         shown.clear()
         console.warn(
-            f"the build keeps running on {session.host.name}, unless nothing was sent yet; the same command follows it"
+            f"the build keeps running on {session.host.name}, unless nothing was sent yet; "
+            "run the same command to follow it"
         )
         raise
     finally:
@@ -202,7 +203,7 @@ def _result(session: HostState, made: LockedEnvironment, new: bool) -> str:
     size = f"{len(ready['packages'])} packages, {screen.size(ready['bytes'])}, {ready['files']} files"
     what = f"Python {ready['python']}, {size}"
     if not new:
-        return f"{made.title} is there already, on {session.host.name}: {what}"
+        return f"{made.title} already exists on {session.host.name}: {what}"
     return f"{made.title} is built on {session.host.name}: {what}; {seconds(ready['seconds'])}"
 
 

@@ -1,7 +1,7 @@
 """`clusterfn env list`, `show`, `verify`, `remove` and `gc`: the environments on a host.
 
-`verify` runs a program under the environment's own Python, from 3.9 on, that imports what was asked for; with --gpus
-also a calculation on a GPU.
+`verify` runs a program under the environment's own Python, from 3.9 on. It imports what was asked for; with --gpus it
+also calculates on a GPU.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def gpu_kernel() -> Callable[[], OnGpu | None]:
 
 
 def environment_and_host(given: argparse.Namespace, command: str) -> tuple[Built, HostState]:
-    """Find the one environment that a command is about, on the host beside it.
+    """Find the one environment that a command is about, on the host that is named with it.
 
     Raises:
         ConfigError: There is none, or there are several.
@@ -102,7 +102,7 @@ def host_state(name: str | None, command: str) -> HostState:
 
 
 def say(sentence: str) -> None:
-    """Write a sentence to stderr, beside the data on stdout."""
+    """Write a sentence to stderr, apart from the data on stdout."""
     console.say(f"clusterfn: {sentence}\n")
 
 
@@ -111,7 +111,7 @@ def find_environment(word: str, session: HostState) -> Built:
 
     Raises:
         ConfigError: There is none, or there are several.
-        LockError: The lock beside the file cannot be read.
+        LockError: The lock next to the file cannot be read.
     """
     root = environment_facts.environments_root(session)
     begin = word.lower()
@@ -126,7 +126,7 @@ def find_environment(word: str, session: HostState) -> Built:
         return found[0]
     hint = f"clusterfn env list {session.host.name}"
     if found:
-        raise ConfigError(f"{word!r} fits several environments", evidence=[each.id for each in found], hint=hint)
+        raise ConfigError(f"{word!r} matches several environments", evidence=[each.id for each in found], hint=hint)
     raise ConfigError(f"there is no environment {word!r} on {session.host.name}", hint=hint)
 
 
@@ -145,7 +145,7 @@ def list_environments(given: argparse.Namespace) -> int:
     elif found:
         print(screen.table(_LIST_HEAD, _rows(found)))
         total = screen.size(sum(each.size for each in found))
-        say(f"{len(found)} environments, {total}; files that several share count in each of them")
+        say(f"{len(found)} environments, {total}; files that several environments share are counted in each")
     else:
         say(f"no environments on {session.host.name}")
     return 0
@@ -234,7 +234,9 @@ def _read(session: HostState, path: str) -> dict[str, Any]:
     text = remote_files.read_text(session.connection, path)
     if not text:
         raise ClusterfnError(
-            f"{path} is not there any more", host=session.host.name, hint="clusterfn env verify mends what is missing"
+            f"{path} no longer exists",
+            host=session.host.name,
+            hint="run clusterfn env verify, which restores missing files",
         )
     return dict(json.loads(text))
 
@@ -251,7 +253,7 @@ def verify_environment(given: argparse.Namespace) -> int:
     mended = environment_builder.repair_environment(session, root, built.id)
     plan = read_plan(session, prefix)
     found = _imported(session, prefix, plan.get("wanted") or [])
-    lines = [*_files(mended), *_modules(found)]
+    lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(found)]
     if not given.json:
         print("\n".join(in_one_line(line) for line in lines))
     problems = [*_lost_files(mended), *(f"{name} cannot be imported: {why}" for name, why in found["failed"].items())]
@@ -269,11 +271,6 @@ def verify_environment(given: argparse.Namespace) -> int:
     return 0
 
 
-def _files(mended: BuildProgress) -> list[str]:
-    """Report on restored files."""
-    return [f"files     {mended['files']} are there, {mended['relinked']} of them were missing and are back"]
-
-
 def _lost_files(mended: BuildProgress) -> list[str]:
     lost = mended["lost"]
     return [f"{len(lost)} files are lost: {', '.join(lost[:_MOST_LINES])}"] if lost else []
@@ -288,15 +285,15 @@ def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, A
     told = [line[len(MARK) :] for line in lines if line.startswith(MARK)]
     if not told:
         raise EnvironmentBuildError(
-            f"{prefix}/bin/python does not say what it imports", host=session.host.name, stage="environment",
-            evidence=lines[-_MOST_LINES:], hint="clusterfn env remove it, and build it again",
+            f"{prefix}/bin/python does not report what it imports", host=session.host.name, stage="environment",
+            evidence=lines[-_MOST_LINES:], hint="remove it with clusterfn env remove, and build it again",
         )  # fmt: skip
     return dict(json.loads(told[-1]))
 
 
 def _modules(found: dict[str, Any]) -> list[str]:
-    modules = ", ".join(found["imported"]) or "nothing else, as none of its packages was asked for by name"
-    cuda = [f"cuda      {found['cuda'] or 'none'}, as torch.version.cuda says"] if "cuda" in found else []
+    modules = ", ".join(found["imported"]) or "nothing else, because no package was asked for by name"
+    cuda = [f"cuda      {found['cuda'] or 'none'}, according to torch.version.cuda"] if "cuda" in found else []
     return [f"imports   Python {found['python']}, {modules}", *cuda]
 
 
@@ -308,7 +305,7 @@ def _run_on_gpu(session: HostState, prefix: str, gpus: int) -> str:
     if not available:
         raise EnvironmentBuildError(
             f"PyTorch {torch} sees no GPU on {node}" if told else f"{prefix} has no PyTorch", host=session.host.name,
-            stage="environment", hint="look at nvidia-smi in a job of that host",
+            stage="environment", hint="run nvidia-smi in a job on that host",
         )  # fmt: skip
     if total != TOTAL:
         raise EnvironmentBuildError(

@@ -1,9 +1,9 @@
-"""`clusterfn init [ADDRESS]`: from a host's address to a script that has run there, without a file edited by hand.
+"""`clusterfn init [ADDRESS]`: from a host's address to a script that has run on it, without editing a file.
 
     address → host key → login → what the host offers → clusterfn.yml → first.py → check
 
-Each part is a module beside this one, which tells the story. Whatever is in place is said to be, and left as it is:
-the command may be given again after Ctrl-C or a failure.
+Each part is a module next to this one, which calls them in order. A part that is
+done says so and changes nothing, so you can repeat the command after Ctrl-C or a failure.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def init(given: argparse.Namespace) -> int:
         return _story(given, Answers(given.yes), done)
     except KeyboardInterrupt:
         kept = "; ".join(done.notes) or "nothing was written"
-        print(f"\nStopped: {kept}. The same command goes on from here.", file=sys.stderr)
+        print(f"\nStopped: {kept}. Run the same command again to continue.", file=sys.stderr)
         raise
 
 
@@ -68,7 +68,7 @@ def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
     done.notes += [f"wrote the host's key to {path}" for path in remembered]
     if begun.there:
         _reject_contradictions(begun, given)
-        say(f"{begun.host.name} is in {begun.host.source} already, and stays as it is there.")
+        say(f"{begun.host.name} is already in {begun.host.source}, and is left unchanged.")
         login.connected(begun.host, answers, given.no_key, done)
     else:
         _add(begun, given, answers, done)
@@ -79,7 +79,7 @@ def _reject_contradictions(begun: Begun, given: argparse.Namespace) -> None:
     for option, key in (("scheduler", "scheduler"), ("root", "root"), ("environment", "environment")):
         wanted, there = getattr(given, option), getattr(begun.host, key)
         if wanted not in (None, there):
-            hint = "change that line by hand, or leave the option out"
+            hint = "edit that line, or leave out the option"
             raise ConfigError(f"{begun.host.source} says {key}: {there}, not {wanted}", hint=hint)
 
 
@@ -133,7 +133,7 @@ def leave_script(host: Host, done: Done) -> str:
     text = text.replace("HOST", host.name)
     if path.exists():
         there = path.read_text(encoding="utf-8", errors="replace")
-        say(f"{SCRIPT} is there already{'' if there == text else ', and stays as it is'}.")
+        say(f"{SCRIPT} already exists{'' if there == text else ', and is left unchanged'}.")
         called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in there else "FILE.py::FUNCTION"
         return f"python {SCRIPT}" if there == text else f"clusterfn run {host.name} {called}"
     with path.open("x", encoding="utf-8") as file:

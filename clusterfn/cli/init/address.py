@@ -70,7 +70,7 @@ def _refuse_another(known: Config, name: str, address: str) -> Host:
     hint = "choose another name with --name, or edit its lines"
     if name == address:
         hint = f"run `clusterfn check {name}`; for another host, " + hint
-    raise ConfigError(f"{name} {what} by {there.source}, not at {address}", host=name, hint=hint)
+    raise ConfigError(f"{name} {what} according to {there.source}, not at {address}", host=name, hint=hint)
 
 
 def _check_address(address: str) -> None:
@@ -85,9 +85,12 @@ def _draft(name: str, address: str) -> Host:
     """
     address = address.removeprefix("ssh://").rstrip("/")
     if not address:
-        raise ConfigError("that is no address", hint="write user@name, user@name:port, or an alias of ~/.ssh/config")
+        raise ConfigError("no address is given", hint="write user@name, user@name:port, or an alias of ~/.ssh/config")
     if ":" in address.rpartition("@")[0]:
-        raise ConfigError("a password in an address is never read", hint="give user@name; it is asked for when needed")
+        raise ConfigError(
+            "clusterfn reads no password from an address",
+            hint="write user@name; clusterfn asks for the password when it is needed",
+        )
     try:
         host = writing.host(name, {"address": address, "scheduler": "bare"}, Path("clusterfn.yml"))
     except ConfigError as error:
@@ -121,7 +124,7 @@ def say_way(host: Host) -> Settings:
     """
     settings = resolve(host)
     wanted = parse_address(host.address, host)
-    given, usual, configured = "as given", "as usual", "by the ssh configuration"
+    given, usual, configured = "as given", "by default", "from the ssh configuration"
     why = {
         "name": given if settings.hostname == wanted.name else configured,
         "user": given if wanted.user else usual if settings.user == getpass.getuser() else configured,

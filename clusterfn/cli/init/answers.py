@@ -53,14 +53,14 @@ class Answers:
                 continue
             if given:
                 return given
-        raise ConfigError(f"no usable answer to: {question}", hint=f"give it by {option}")
+        raise ConfigError(f"no usable answer to: {question}", hint=f"give it with {option}")
 
     def one_of(self, question: str, option: str, choices: Sequence[str], default: str) -> str:
         """Ask for one of a few words."""
 
         def check(given: str) -> None:
             if given not in choices:
-                raise ConfigError(f"{given!r} is none of {', '.join(choices)}")
+                raise ConfigError(f"{given!r} is not one of {', '.join(choices)}")
 
         return self.text(f"{question} ({', '.join(choices)})", option, default, check)
 
@@ -77,13 +77,13 @@ class Answers:
             given = _line(f"{question} [Y/n] ").lower()
             if given in ("", "y", "yes", "n", "no"):
                 return not given.startswith("n")
-        raise ConfigError(f"neither yes nor no to: {question}", hint=f"answer it by {option}")
+        raise ConfigError(f"neither yes nor no to: {question}", hint=f"answer it with {option}")
 
     def _refuse_without_terminal(self, question: str, option: str, default: str | None) -> None:
         if sys.stdin.isatty():
             return
-        taken = f", or take {default} by --yes" if default else ""
-        raise ConfigError(f"There is no terminal to ask on: {question}", hint=f"answer it by {option}{taken}")
+        taken = f", or accept {default} with --yes" if default else ""
+        raise ConfigError(f"There is no terminal to ask on: {question}", hint=f"answer it with {option}{taken}")
 
 
 def _line(prompt: str) -> str:

@@ -42,7 +42,7 @@ def keys(
     word = scheduler or site.scheduler
     there, kind = site.schedulers.get(word), SITES.get(word)
     if kind is not None and there is None:
-        problem = f"there is no {kind.title} on that host: {kind.program} is not there"
+        problem = f"that host has no {kind.title}: {kind.program} is missing"
         raise ConfigError(problem, hint="leave --scheduler out")
     lines = {"scheduler": word, "root": root or _root(site, user, answers, try_root)}
     options = there.choose_options(given, answers.one_of) if there else {}
@@ -57,7 +57,7 @@ def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], obj
 
     proposed = site.proposed_root()
     if proposed is None:
-        say("No folder was found there that you may write to, with room in it.")
+        say("Found no folder on the host that you may write to and that has free space.")
         return answers.text("Folder for jobs, results and your code", "--root", check=check)
     path = folder(proposed[0], user)
     say(f"Jobs, results and your code will go to {path}: {proposed[1]}")
@@ -78,7 +78,7 @@ def folder(volume: Volume, user: str) -> str:
 
 def suggestion(site: Site) -> str:
     """Return a line for a server with GPUs: most people who call a function there want to use one."""
-    has_gpus = site.cards is not None and bool(site.cards.names)
+    has_gpus = site.gpus is not None and bool(site.gpus.names)
     return "defaults: {gpus: 1}  # gives each call a GPU, unless it says gpus=0" if has_gpus else ""
 
 
@@ -86,11 +86,11 @@ def say_site(site: Site) -> None:
     """Print what was found, a line for each thing."""
     lines = site.schedulers[site.scheduler].overview() if site.schedulers else [Bare.overview]
     lines += [f"{each.name} ({each.path}, {each.kind}): {_room(each)}" for each in site.volumes]
-    if site.cards is not None and site.cards.trouble:
-        lines.append(f"nvidia-smi fails: {site.cards.trouble}")
-    elif site.cards is not None:
-        names, memory = site.cards.names, screen.size(site.cards.memory_bytes)
-        lines.append(f"{len(names)} x {', '.join(sorted(set(names)))}, {memory}; driver {site.cards.driver}")
+    if site.gpus is not None and site.gpus.trouble:
+        lines.append(f"nvidia-smi fails: {site.gpus.trouble}")
+    elif site.gpus is not None:
+        names, memory = site.gpus.names, screen.size(site.gpus.memory_bytes)
+        lines.append(f"{len(names)} x {', '.join(sorted(set(names)))}, {memory}; driver {site.gpus.driver}")
     for line in lines:
         say(f"  {line}")
 
@@ -101,5 +101,5 @@ def _room(volume: Volume) -> str:
         words.append(f"{screen.size(volume.quota_bytes)} left of your quota")
     words += [f"room for {volume.room_files:,} files"] if volume.room_files is not None else []
     words += ["not writable"] if not volume.writable else []
-    words += ["programs cannot be started there"] if volume.noexec else []
+    words += ["programs on it cannot be started"] if volume.noexec else []
     return ", ".join(words)

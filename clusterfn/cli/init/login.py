@@ -1,4 +1,4 @@
-"""`clusterfn init` logs in: by a key, which it makes and installs if there is none, or by what the person types.
+"""`clusterfn init` logs in: by a key, which it creates and installs if none exists, or by what the person types.
 
 Each step is noted at once, so that Ctrl-C can say what was done.
 """
@@ -41,9 +41,9 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
         connection = hosts.connection_for(host)
     except AuthenticationError as error:
         if "clusterfn login" in (error.hint or ""):  # which knows the host once it is in clusterfn.yml
-            error.hint = "the same command asks again"
+            error.hint = "run the same command to be asked again"
         raise
-    once = f"; once for all of them: clusterfn login {host.name}" if can_hold(host) else ""
+    once = f"; to log in once for all of them: clusterfn login {host.name}" if can_hold(host) else ""
     say(f"{host.name} will ask you again in each program{once}")
     return connection
 
@@ -66,27 +66,30 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
     # where a password alone is not enough, a key is there already, or only its administrator can install one
     if auto.needs_ssh(settings) or not ssh_keys.takes_passwords(host):
         return False
-    say(f"{settings.place} takes no key of yours yet.")
-    if not answers.agree("Put one there? Your password is asked for once, and not kept", "--yes, or --no-key"):
+    say(f"{settings.place} does not accept any of your keys yet.")
+    question = "Copy one to the host? clusterfn asks for your password once, and does not store it"
+    if not answers.agree(question, "--yes, or --no-key"):
         return False
     key = ssh_keys.usable(settings)
     if key is not None:
         say(f"Your key: {key.path}")
     else:
         key = ssh_keys.make(ssh_keys.new_path(settings))
-        note(f"made a key: {key.path}")
+        note(f"created a key: {key.path}")
         say(f"It has no passphrase; to set one: ssh-keygen -p -f {key.path}")
     put = ssh_keys.install(host, key.line, asker)
     where = f"~/.ssh/authorized_keys of {settings.user} on {settings.hostname}"
-    note(f"put the key into {where}" if put.added else f"found the key in {where} already")
+    note(f"added the key to {where}" if put.added else f"found the key in {where} already")
     if put.open_home:
-        say("Others may write to your home there; most hosts refuse keys then. There: chmod go-w ~")
+        say("Others can write to your home folder, and most hosts then reject keys. On the host, run: chmod go-w ~")
     refused = _refusal(host)
     if refused is not None:
-        refused.hint = "the key is there and is not taken: your home there must not be writable for others; or ask the "
-        refused.hint += f"administrator where sshd looks for keys ({settings.ssh} -v tells more)"
+        refused.hint = (
+            "the host has the key and rejects it: make your home folder writable only by you (chmod go-w ~), "
+            f"or ask the administrator where sshd looks for keys ({settings.ssh} -v shows more)"
+        )
         raise refused
-    say("The key alone lets you in.")
+    say("Login with this key: ok")
     return True
 
 
@@ -102,5 +105,5 @@ def with_room(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
         if not isinstance(error, HostDiskFull) and getattr(error, "kind", None) not in _UNWRITABLE:
             raise
         say(error.message)
-    root = answers.text("Folder for jobs, results and your code, with room in it", "--root")
+    root = answers.text("Folder for jobs, results and your code, with free space", "--root")
     return hosts.connection_for(replace(host, root=root))

@@ -1,6 +1,6 @@
 """Find the Python that runs functions on a host: its own of the caller's minor version, or one in a usual place.
 
-A POSIX sh program looks for them, and tries each. Where there is none, a call has one made for what its function
+A POSIX sh program looks for them, and tries each. Without one, a call builds an environment for what its function
 imports.
 """
 
@@ -22,9 +22,9 @@ NONE = "none"
 PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 _TIMEOUT_S = 60.0
 _MOST = 6
-_NEEDS = "by packages of a channel that can be reached from here"
+_NEEDS = "from packages of a channel that your machine can reach"
 
-# $1 is pythonX.Y, $2 is X.Y. A folder that is not there stays a pattern, which -x then refuses.
+# $1 is pythonX.Y, $2 is X.Y. A folder that does not exist stays a pattern, which -x then rejects.
 _LOOK = r"""
 name=$1 minor=$2
 try() { for p in "$@"; do [ -x "$p" ] && [ ! -d "$p" ] && "$p" -I -c "
@@ -55,12 +55,12 @@ def environment(session: HostState, given: str | None, answers: Answers) -> str 
     if given == NONE:
         return None
     if given:
-        say(f"Functions run under {session.environment(EnvironmentRequest(given)).interpreter.path}.")
+        say(f"Functions run with {session.environment(EnvironmentRequest(given)).interpreter.path}.")
         return given
     own = _own(session.connection)
     if own is None:
         return _elsewhere(session, answers)
-    say(f"Functions run under {own}, of the same version as here.")
+    say(f"Functions run with {own}, the same version as yours.")
     return None
 
 
@@ -77,12 +77,12 @@ def _own(connection: HostConnection) -> str | None:
 def _elsewhere(session: HostState, answers: Answers) -> str | None:
     found = find(session.connection)
     if not found:
-        say(f"There is no {PYTHON} there: one is made for what a function imports, when it is first called.")
+        say(f"The host has no {PYTHON}: your first call builds an environment for what its function imports.")
         return None
-    say(f"{PYTHON} is not in the PATH there; it was found as")
+    say(f"{PYTHON} is not in the PATH of the host; clusterfn found it as")
     for number, path in enumerate(found, 1):
         say(f"  {number}  python:{path}")
-    question = f"Environment that runs your functions (a number; {NONE}: one is made for what they import, {_NEEDS})"
+    question = f"Environment that runs your functions (a number; {NONE}: one is built for what they import, {_NEEDS})"
     default = f"python:{found[0]}"
     chosen = parse_answer(
         answers.text(question, "--environment", default, lambda it: _try(session, parse_answer(it, found))), found

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 _VERSION = "conda 24.11.0"  # that whose answers these are like
-_FAKE = "conda-lock-fake-repodata"  # conda-lock's channel of virtual packages; they stand in CONDA_OVERRIDE_* too
+_FAKE = "conda-lock-fake-repodata"  # conda-lock's channel of virtual packages; they are in CONDA_OVERRIDE_* too
 _OVERRIDE = "CONDA_OVERRIDE_"
 
 

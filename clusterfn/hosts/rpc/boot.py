@@ -156,7 +156,7 @@ def _until_marker(stream: Stream, data: bytes, marker: str) -> tuple[bytes, byte
     sought = marker.encode() + b"\n"
     printed = b""
     with _deadline(stream, MARKER_S):
-        with contextlib.suppress(OSError):  # the command is gone already: what it printed tells why
+        with contextlib.suppress(OSError):  # the command is gone already: what it printed says why
             stream.write(data)
         while sought not in printed:
             piece = stream.read(CHUNK)
@@ -194,7 +194,7 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
         looked = host.python or LOOKED_AT
         unusable = [f"older than 3.6, or does not start: {path}" for path in tried.split()]
         return HostError(
-            f"No Python of at least 3.6 was found on {host.name}",
+            f"No Python 3.6 or newer was found on {host.name}",
             host=host.name,
             evidence=[f"searched: {looked}", *unusable, *evidence],
             hint=f"set python: /path/to/python3 under host {host.name} ({host.source})",

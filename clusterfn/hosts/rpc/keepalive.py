@@ -21,8 +21,8 @@ class Keepalive:
     """When one stream last carried something, and what follows from that. Times are those of time.monotonic().
 
     Attributes:
-        heard: When something last came.
-        moved: When something last came, or a transfer of ours went on.
+        heard: When something last arrived.
+        moved: When something last arrived, or a transfer of ours made progress.
     """
 
     def __init__(self, now: float) -> None:

@@ -52,7 +52,7 @@ class Link:
     Args:
         opener: Makes a stream whose agent has said hello.
         opened: The first one.
-        on_hello: Told the hello of each later agent.
+        on_hello: Called with the hello of each later agent.
 
     Attributes:
         line: The stream as it is now.
@@ -105,7 +105,7 @@ class Link:
             request.fail(error_of(self.host, failed))
 
     def cancel(self, number: int) -> None:
-        """Forget the request of that number, and tell the host to stop it."""
+        """Forget the request of that number, and ask the host to stop it."""
         if os.getpid() != self._pid:
             return
         with self.line.changed:

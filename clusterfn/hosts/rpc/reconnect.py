@@ -22,7 +22,7 @@ def pause_s(waits: int) -> float:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a try: a stream, or why there is none.
+    """The result of a try: a stream, or why it failed.
 
     Attributes:
         refused: The error, if it is final.

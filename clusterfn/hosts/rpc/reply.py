@@ -44,7 +44,7 @@ class Reply(Generic[T]):
 
         Raises:
             HostError: What the host refused, or why it can no longer be asked.
-            Unreachable: No answer within `timeout_s`; the request goes on.
+            Unreachable: No answer within `timeout_s`; the request stays open.
             RuntimeError: Asked in a callback of this connection, which no answer can overtake.
             concurrent.futures.CancelledError: `cancel` was called.
         """
@@ -67,8 +67,8 @@ class Reply(Generic[T]):
             )
         if threading.get_ident() in self._answering:
             raise RuntimeError(
-                f"A callback waits for the answer of {self._host} to `{self._asked}`, on the thread that is to read it:"
-                " it would wait for ever. Wait in another thread, or use add_done_callback"
+                f"A callback waits for the answer of {self._host} to `{self._asked}`, on the thread that must read it:"
+                " it would wait forever. Wait in another thread, or use add_done_callback"
             )
         concurrent.futures.wait([self._future], timeout_s)
         if not self._future.done():

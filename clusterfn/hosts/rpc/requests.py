@@ -42,7 +42,7 @@ def number(header: Header, name: str, below: float = math.inf) -> int:
     """Return a whole number of an answer, at least 0.
 
     Raises:
-        MalformedAnswer: It is not there, is none, or is not below `below`.
+        MalformedAnswer: It is missing, is no path, or is not below `below`.
     """
     found = header.get(name)
     if type(found) is not int or not 0 <= found < below:
@@ -265,11 +265,12 @@ class WaitRequest(OpenRequest[bytes]):
         return self._content
 
 
-class SocketRequest(OpenRequest[None]):
-    """A connection to a socket of the host. It ends with the stream: what was on its way then cannot be known."""
+class ConversationRequest(OpenRequest[None]):
+    """Bytes both ways, to a socket or a program of the host. It ends with the stream: what was on its way then cannot
+    be known."""
 
-    def __init__(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> None:
-        super().__init__("connect", {"path": path}, first)
+    def __init__(self, do: str, fields: Header, first: bytes, on_data: Callable[[bytes], Any]) -> None:
+        super().__init__(do, fields, first)
         self._on_data = on_data
         self._is_sent = False
 
@@ -281,7 +282,7 @@ class SocketRequest(OpenRequest[None]):
         self._on_data(body)
 
     def value(self, header: Header, body: bytes) -> None:
-        """Return nothing: the socket was closed."""
+        """Return nothing: the socket was closed, or the program has ended with status 0."""
 
     def resend(self) -> bool:
         if self._is_sent:

@@ -39,18 +39,18 @@ class Site:
 
     Attributes:
         schedulers: By the word of `scheduler:`.
-        cards: None where there is no nvidia-smi.
+        gpus: None where there is no nvidia-smi.
         modules: Whether `module` is a command of a login shell.
         lingering: Whether processes of the user outlive his logout; None where logind is not in charge.
         glibc: "2.17"; "" on another libc.
         conda: The path of a conda, mamba or micromamba; "" if there is none.
         root: The folder that is the host's root now, which is none of `volumes`; None if nothing could be learnt of it.
-        silent: What did not answer in time: "cards", "$SCRATCH".
+        silent: What did not answer in time: "gpus", "$SCRATCH".
     """
 
     volumes: tuple[Volume, ...]
     schedulers: Mapping[str, SchedulerSite] = field(default_factory=dict)
-    cards: SurveyedGpus | None = None
+    gpus: SurveyedGpus | None = None
     modules: bool = False
     lingering: bool | None = None
     glibc: str = ""
@@ -140,7 +140,7 @@ def read_site(found: Mapping[str, Section]) -> Site:
     return Site(
         volumes=tuple(volumes.values()),
         schedulers=read_sites(found),
-        cards=parse.cards(section("cards")),
+        gpus=parse.surveyed_gpus(section("gpus")),
         modules=parse.has_modules(section("login")),
         lingering=parse.lingering(section("logind")),
         glibc=parse.glibc(section("library")),

@@ -20,7 +20,7 @@ class Volume:
         kind: Of the file system: "nfs4", "lustre", "xfs", "tmpfs".
         free_bytes, free_files: What the file system has left.
         quota_bytes, quota_files: What the user's own quota leaves, where there is one.
-        shared: Whether other machines see it, as far as its kind tells.
+        shared: Whether other machines see it, judged by its kind.
         noexec: Whether programs there cannot be started.
         writable: Whether this user may write there.
         device: What is mounted there: "/dev/sda1", "filer:/home".
@@ -211,7 +211,7 @@ _BY_BUS = re.compile(r"b (true|false)")
 _YES = ("yes", "true", "on", "1")
 
 
-def cards(section: Section) -> SurveyedGpus | None:
+def surveyed_gpus(section: Section) -> SurveyedGpus | None:
     """Parse what nvidia-smi prints; the second time without compute_cap, which old drivers do not know."""
     if section.rc == NOT_THERE:
         return None

@@ -1,7 +1,7 @@
 """Choose between paramiko and the system's ssh for a host, and say why.
 
 `transport: auto` takes paramiko where it can do what the ssh configuration asks for. It chooses again for each stream,
-because a ControlMaster comes and goes. paramiko is imported when it is needed: that takes a tenth of a second.
+because a ControlMaster may open or close. paramiko is imported when it is needed: that takes a tenth of a second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records of the connections that are held open for this user, in a folder that only the user can read. Not on Windows.
 
-The folder also holds their sockets. It has a short, fixed name: a socket's path may have 104 bytes, and every program
+The folder also holds their sockets. It has a short, fixed name. A socket's path may have 104 bytes, and every program
 of the user must find it, whatever its environment variables. A record may outlive its connection: the program that
 wants to use it tests that first, and removes the record of a dead one.
 """
@@ -31,7 +31,7 @@ _LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 10
 
 
 def runtime_folder() -> Path:
-    """Return the folder; make it first if it is not there.
+    """Return the folder; create it first if it does not exist.
 
     Raises:
         ConfigError: Another user has made it, others may use it, or it cannot be made.

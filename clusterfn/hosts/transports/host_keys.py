@@ -66,7 +66,7 @@ def matches(patterns: str, name: str) -> bool:
 
 
 def _fits(pattern: str, text: str) -> bool:
-    """Whether a pattern matches the whole text. Only the last `*` is ever tried again, so no pattern takes long."""
+    """Whether a pattern matches the whole text. Only the last `*` is ever retried, so no pattern takes long."""
     at = place = 0
     star, since = -1, 0
     while at < len(text):

@@ -205,7 +205,7 @@ def meet(
 
 
 def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
-    """Exchange greetings; tell a server that hangs up from one that stays silent, which paramiko does not.
+    """Exchange greetings; distinguish a server that hangs up from one that stays silent, which paramiko does not do.
 
     Raises:
         EOFError: The other side hung up.

@@ -125,7 +125,7 @@ class _LoginAttempts:
 
 
 def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: Asker | None = None) -> None:
-    """Log the transport in with the first key that the host takes, and the steps that it wants besides.
+    """Log the transport in with the first key that the host accepts, and the further steps that it wants.
 
     Args:
         asker: Asks for passphrases, passwords and codes; None: no person can be asked.
@@ -226,7 +226,7 @@ def _unlocked(
 def _offer(
     ssh: paramiko.Transport, settings: Settings, name: str, key: paramiko.PKey, tried: _LoginAttempts
 ) -> Sequence[str] | None:
-    """Offer a key; return what the host wants besides, [] if nothing; None if it does not take it."""
+    """Offer a key; return what else the host wants, [] if nothing; None if it rejects the key."""
     try:
         further = list(ssh.auth_publickey(settings.user, key))
     except paramiko.BadAuthenticationType as error:

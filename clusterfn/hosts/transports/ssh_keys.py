@@ -91,7 +91,7 @@ def _opens(path: Path) -> bool:
 
 
 def new_path(settings: Settings) -> Path:
-    """Return a path where a connection would look for a key, and where there is none yet.
+    """Return a path where a connection would look for a key, and that does not exist yet.
 
     Raises:
         ConfigError: All of them are taken, by keys with a passphrase or of kinds that cannot be used.

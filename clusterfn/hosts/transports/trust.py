@@ -165,7 +165,7 @@ def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Pa
     """Write keys into the user's first known_hosts file, in place of what was remembered; return the file.
 
     Raises:
-        ConfigError: There is no such file in the configuration, or a line must be changed by hand.
+        ConfigError: There is no such file in the configuration, or the user must edit a line.
     """
     if not met.settings.user_known_hosts:
         raise ConfigError(

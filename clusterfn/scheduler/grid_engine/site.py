@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import NodeGpus, Waiting
-from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section
+from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section, check_given
 
 # What most sites call these.
 USUAL_NAMES = {"parallel_environment": "smp", "memory": "h_vmem", "gpus": "gpu"}
@@ -65,6 +65,8 @@ class GridEngineSite(SchedulerSite):
     def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
         """Return the queues that were given, and the site's names where they are not the usual ones."""
         found: dict[str, Any] = {}
+        for option, queue in (("--partition", given.partition), ("--gpu-partition", given.gpu_partition)):
+            check_given("there is no queue", option, queue and queue.partition("@")[0], self.queues)
         if given.gpu_partition:  # else Grid Engine itself takes a queue that has room
             found["queue"] = {**({"cpu": given.partition} if given.partition else {}), "gpu": given.gpu_partition}
         elif given.partition:

@@ -120,7 +120,7 @@ class GridEngine(Scheduler):
             raise ConfigError(message, host=self.host.name, hint="leave nodes= out; one call may use all of one host")
         for word, given in (("gpu_type", asked.gpu_type), ("gpu_memory", asked.gpu_memory_bytes)):
             if asked.gpus and given is not None:
-                message = f"{word}= cannot be asked of Grid Engine: it counts GPUs, and knows neither type nor size"
+                message = f"{word}= cannot be requested from Grid Engine: it counts GPUs without type or size"
                 raise ConfigError(message, host=self.host.name, hint=hint)
         if asked.gpus:
             self._amount("gpus", asked.gpus, asked.cores)

@@ -1,6 +1,6 @@
 """GPUs on SLURM: the options that ask for them, and which are free and which jobs wait for some, from its output.
 
-SLURM knows no sizes of GPUs: the host's `cards:` says them. Pure, like all of `scheduler`.
+SLURM knows no sizes of GPUs: the host's `gpu_sizes:` says them. Pure, like all of `scheduler`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clusterfn.errors import ConfigError, Unsatisfiable
 from clusterfn.scheduler.base import NodeGpus, Waiting
 
 _FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
-_CARDS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?([0-9]{1,9})(?![0-9])")
+_GPUS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?([0-9]{1,9})(?![0-9])")
 _WANTS = re.compile(r"gpu(?::[^,\s]+)?")
 # field and width; a value that is as wide as its column is cut off
 _COLUMNS = (
@@ -55,7 +55,7 @@ def nodes(text: str) -> list[NodeGpus]:
 
 
 def _counted(gres: str) -> Iterable[tuple[str, int]]:
-    return [(kind, int(count)) for kind, count in _CARDS.findall(gres)]
+    return [(kind, int(count)) for kind, count in _GPUS.findall(gres)]
 
 
 def waiting(text: str, old: bool = False) -> list[Waiting]:
@@ -110,8 +110,8 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
     """
 
     def as_written(kind: str | None) -> str | None:
-        """Return the type as `cards:` writes it, if it does."""
-        return next((name for name in host.cards if kind and name.lower() == kind.lower()), kind) or None
+        """Return the type as `gpu_sizes:` writes it, if it does."""
+        return next((name for name in host.gpu_sizes if kind and name.lower() == kind.lower()), kind) or None
 
     given = as_written(asked.gpu_type)
     if given and " " in given:
@@ -123,18 +123,18 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
         return given
     kind = given or as_written(_of_gres(host.scheduler_options.get("gres") or ""))
     size = f'gpu_memory="{shown_memory(asked.gpu_memory_bytes)}"'
-    if kind not in host.cards if kind else not host.cards:
+    if kind not in host.gpu_sizes if kind else not host.gpu_sizes:
         of = f"the {kind} GPUs of {host.name}" if kind else f"the GPUs of {host.name}"
         raise ConfigError(
-            f"{size} cannot be asked of SLURM, and {host.source} does not say how large {of} are", host=host.name,
-            hint=f"add `cards: {{{kind or 'a100'}: 80GB}}`to it, or set only gpu_type=",
+            f"{size} cannot be requested from SLURM, and {host.source} does not say how large {of} are", host=host.name,
+            hint=f"add `gpu_sizes: {{{kind or 'a100'}: 80GB}}` to it, or set only gpu_type=",
         )  # fmt: skip
-    kinds = [kind] if kind else list(host.cards)
-    enough = [each for each in kinds if large_enough(host.cards[each], asked.gpu_memory_bytes)]
+    kinds = [kind] if kind else list(host.gpu_sizes)
+    enough = [each for each in kinds if large_enough(host.gpu_sizes[each], asked.gpu_memory_bytes)]
     if not enough:
-        there = ", ".join(f"{each} ({shown_memory(host.cards[each])})" for each in kinds)
+        there = ", ".join(f"{each} ({shown_memory(host.gpu_sizes[each])})" for each in kinds)
         raise Unsatisfiable(
             f"{size} is more than a GPU of {host.name} has: {there}", host=host.name, stage="submit",
             hint="ask for less, for another gpu_type=, or use another host",
         )  # fmt: skip
-    return min(enough, key=lambda each: host.cards[each])
+    return min(enough, key=lambda each: host.gpu_sizes[each])

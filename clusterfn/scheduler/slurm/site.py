@@ -14,7 +14,7 @@ from typing import Any
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import SchedulerLimits
-from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section
+from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section, check_given
 
 _LETTERS = string.ascii_uppercase + string.digits + "_"
 # What sbatch, squeue and scancel would obey or pass on from the login's environment, as prefixes. SLURM_CONF says where
@@ -95,6 +95,10 @@ class SlurmSite(SchedulerSite):
         """Return the account and the partitions."""
         options: dict[str, Any] = {}
         accounts = sorted({each.name for each in self.accounts})
+        there = [each.name for each in self.partitions]
+        check_given("there is no partition", "--partition", given.partition, there)
+        check_given("there is no partition", "--gpu-partition", given.gpu_partition, there)
+        check_given("SLURM does not let you use account", "--account", given.account, accounts)
         if given.account:
             options["account"] = given.account
         elif len(accounts) > 1:  # SLURM takes the only one by itself
@@ -104,7 +108,7 @@ class SlurmSite(SchedulerSite):
         names = [each.name for each in usable]
         cpu = given.partition or default
         if cpu is None and names:
-            question = "Which partition, as none is SLURM's default"
+            question = "Which partition, since SLURM has no default"
             cpu = names[0] if len(names) == 1 else ask(question, "--partition", names, names[0])
         gpu = given.gpu_partition
         with_gpus = [each.name for each in usable if "gpu" in each.gres]
@@ -156,11 +160,11 @@ class SlurmSite(SchedulerSite):
             if value is not None and known and str(value) not in known:
                 names = list(dict.fromkeys(known))
                 raise ConfigError(
-                    f"SLURM lets you use no {option} {value}{did_you_mean(str(value), names)}",
+                    f"SLURM does not let you use {option} {value}{did_you_mean(str(value), names)}",
                     hint=f"set `slurm: {option}:` of {place} to one of {', '.join(names)}",
                 )
         rows = [f"{each.name}  {each.partition or 'any'}  {', '.join(each.qos) or 'default'}" for each in self.accounts]
-        return "\n".join(["you may be charged to (account, partition, QOS):", *rows])
+        return "\n".join(["accounts that you can charge (account, partition, QOS):", *rows])
 
 
 def read_partitions(lines: Iterable[str]) -> tuple[Partition, ...]:

@@ -112,15 +112,11 @@ def is_time(text: str) -> bool:
         return False
 
 
-def _key(state: JobState) -> str:
-    """Return the reason as the tables have it: squeue shows "launch failed requeued held", scontrol underscores."""
-    return state.reason.replace(" ", "_")
-
-
 def _never(state: JobState) -> tuple[str, str]:
     """Say why it will never start and what to do about it; "" twice if it may."""
     known = {**_HOPELESS, **_OF_SEVERAL} if state.nodes > 1 else _HOPELESS
-    sentence, hint = known.get(_key(state), ("", ""))
+    # The tables have a reason as scontrol shows it, with underscores; squeue shows "launch failed requeued held".
+    sentence, hint = known.get(state.reason.replace(" ", "_"), ("", ""))
     return sentence.format(nodes=state.nodes), hint
 
 
@@ -163,6 +159,18 @@ _REFUSALS = (
     ("unable to contact slurm controller", "SLURM's controller does not answer; try again later"),
     ("socket timed out", "SLURM's controller does not answer; try again later"),
 )
+
+
+# Of those, what no wait changes: the call asks for what this site does not have, or gives to no one.
+_NEVER_MET = (
+    "invalid partition", "no partition specified", "invalid account", "invalid qos", "memory specification",
+    "requested node configuration", "requested time limit", "generic resource",
+)  # fmt: skip
+
+
+def can_be_met(said: str) -> bool:
+    """Whether sbatch may accept the same request later."""
+    return not any(text in said.lower() for text in _NEVER_MET)
 
 
 def submit_hint(said: str, host: Host) -> str:
@@ -208,16 +216,15 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
 
 
 def _facts(answer: str) -> dict[str, str]:
-    """Read the first line's facts (an array has a line for each element)."""
+    """Read the facts of a line: an array has a line for each element, and one that may live counts most."""
+    found = []
     for line in answer.splitlines():
         facts = {name: value for name, value in reversed(_FACT.findall(line))}
         if "JobState" in facts:
-            return {
-                name: facts[name]
-                for name in ("JobState", "Reason", "ExitCode", "NodeList", "TimeLimit")
-                if name in facts
-            }
-    return {}
+            names = ("JobState", "Reason", "ExitCode", "NodeList", "TimeLimit")
+            found.append({name: facts[name] for name in names if name in facts})
+    alive = (facts for facts in found if PHASES.get(facts["JobState"]) != FINAL)
+    return next(alive, found[0] if found else {})
 
 
 def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:

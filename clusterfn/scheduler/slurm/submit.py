@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, JobSpec, Resources
-from clusterfn.errors import ConfigError, SubmitError
+from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
 from clusterfn.scheduler.base import (
     FINAL,
     PENDING,
@@ -128,7 +128,7 @@ class Slurm(Scheduler):
             "job-name": layout.job_name(job.name, job.id),
             "chdir": folder,
             "output": posixpath.join(folder, layout.SCHEDULER_LOG),
-            "open-mode": "append",  # a requeued job goes on in the same file
+            "open-mode": "append",  # a requeued job continues in the same file
             "export": _EXPORT,
             "cpus-per-task": resources.cores,
         }
@@ -140,16 +140,23 @@ class Slurm(Scheduler):
         if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
             options["time"] = math.ceil(time_s / 60) + 1
         in_all = self.host.gpu_option == "gpus"
-        cards = resources.gpus * resources.nodes if in_all else resources.gpus
-        options = self._with_the_hosts(options, cards, resources.gpu_type)
+        gpus = resources.gpus * resources.nodes if in_all else resources.gpus
+        options = self._with_the_hosts(options, gpus, resources.gpu_type, job.host)
         if resources.nodes > 1:  # what else is asked for is for each of them
             options.update({"nodes": resources.nodes, "ntasks": resources.nodes, "ntasks-per-node": 1})
         if job.retries:  # sbatch obeys the last of both
             options.pop("no-requeue", None)
         return options
 
-    def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
-        given = dict(self.host.scheduler_options)
+    def _with_the_hosts(
+        self, options: dict[str, Any], gpus: int, kind: str | None = None, host: Host | None = None
+    ) -> dict[str, Any]:
+        """Add what `slurm:` says.
+
+        Args:
+            host: The host as one call sees it, whose options are merged over those of the file.
+        """
+        given = dict((host or self.host).scheduler_options)
         words = given.pop("gres", "")
         if gpus and words is None and self.host.gpu_option == "gres":
             raise ConfigError(
@@ -175,13 +182,17 @@ class Slurm(Scheduler):
             "sbatch did not answer in time" if answer.rc is None else f"sbatch refused the job (status {answer.rc})"
         )
         message = refused if answer.rc != 0 else "sbatch gave no job number"
-        raise SubmitError(
+        ambiguous = self.ambiguous(answer)
+        kind: type[ClusterfnError] = SubmitError
+        if not ambiguous and not slurm_states.can_be_met(said):
+            kind, message = Unsatisfiable, f"{message}: SLURM on {self.host.name} can never run it"
+        raise kind(
             message,
             host=self.host.name,
             stage="submit",
             evidence=said.splitlines(),
             hint=slurm_states.submit_hint(said, self.host),
-            retryable=self.ambiguous(answer),
+            retryable=ambiguous,
         )
 
     def ambiguous(self, answer: Answer) -> bool:
@@ -231,6 +242,11 @@ class Slurm(Scheduler):
 
     def cancel_by_hand(self, name: str) -> str:
         return f"scancel --name {name}"
+
+    def join_command(self, scheduler_id: str) -> tuple[str, ...]:
+        """Run a step that shares what the job has (--overlap since SLURM 20.11); its output is not kept for a line."""
+        step = ("--overlap", "--nodes=1", "--ntasks=1", "--mpi=none", "--unbuffered", "--quiet")
+        return ("srun", *self._clusters, f"--jobid={scheduler_id}", *step)
 
     def element_log(self, number: int, scheduler_id: str) -> str:
         return layout.element_log(scheduler_id)

@@ -137,3 +137,13 @@ def test_a_call_that_is_awaited_in_place_of_its_job_is_refused_before_anything_i
         asyncio.run(awaits())
     assert "await slowly.submit(…)" in (refused.value.hint or "")
     assert asyncio.run(calls()) == 1
+
+
+def test_a_variable_redirects_what_is_decorated_and_not_what_a_call_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERFN_HOST", "other")
+    redirected = cluster(host="tensor01", cores=2)(abs)
+    monkeypatch.delenv("CLUSTERFN_HOST")
+
+    assert (redirected.options.host, redirected.options.cores) == ("other", 2)
+    assert redirected.on("third").options.host == "third"
+    assert cluster(host="tensor01")(abs).options.host == "tensor01"

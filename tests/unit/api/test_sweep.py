@@ -150,7 +150,7 @@ def train(lr, model="small"):
         ({"configurations": {"rate": [1]}}, TypeError, r"train\(\) got an unexpected keyword argument 'rate'"),
         ({"configurations": {"model": ["a"]}}, TypeError, r"train\(\) missing 1 required positional argument: 'lr'"),
         ({"function": train.__wrapped__}, ConfigError, "decorated with @cluster"),
-        ({"function": train.with_options(outputs=["*.pt"])}, ConfigError, "outputs= does not go with a sweep"),
+        ({"function": train.with_options(outputs=["*.pt"])}, ConfigError, "outputs= cannot be used with a sweep"),
     ],
 )
 def test_bad_input_is_refused_before_there_is_even_a_journal(tmp_path, options, error, says):
@@ -258,6 +258,17 @@ def test_the_report_counts_ranks_and_names_what_failed_and_what_is_suspicious():
         "✗ GRID_0100 ValueError: no index",
         "identical scores throughout: GRID_0007, GRID_0101",
     ]
+
+
+def test_a_sweep_ends_with_one_line_that_names_the_best_and_counts_what_failed():
+    failed = Trial("GRID_0100", {}, error=ValueError("no index"))
+    ghost = Trial("GRID_0101", {}, 0.1, scores=(0.4, 0.478))
+
+    assert reports.last_line(report()) == "3/3 configurations completed; best: GRID_0071 0.651 reranker_only"
+    assert reports.last_line(SweepResult([*report().results, failed, ghost], True, "sweep.jsonl", 1)) == (
+        "4/5 configurations completed, 1 failed; best: GRID_0101 0.100; "
+        "some have identical scores throughout (result.ghosts)"
+    )
 
 
 def test_the_report_names_at_most_five_causes_with_their_configurations():
@@ -424,10 +435,10 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
     ]
 
     with SweepJournal(path):
-        refused = subprocess.run([*opening, str(path)], capture_output=True, text=True, timeout=60, check=False)
+        refused = subprocess.run([*opening, str(path)], capture_output=True, text=True, timeout=150, check=False)
 
     assert "another process is using" in refused.stderr
-    assert subprocess.run([*opening, str(path)], timeout=60, check=False).returncode == 0
+    assert subprocess.run([*opening, str(path)], timeout=150, check=False).returncode == 0
 
 
 def facts(**changed):
@@ -513,7 +524,7 @@ def digest(folder, text, module="def work(): return 1\n", hash_seed="0"):
     (folder / "own.py").write_text(module)
     (folder / "program.py").write_text(text)
     done = subprocess.run(
-        [sys.executable, str(folder / "program.py")], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, str(folder / "program.py")], capture_output=True, text=True, timeout=150, check=False,
         cwd=folder, env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

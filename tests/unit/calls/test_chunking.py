@@ -111,8 +111,7 @@ def test_on_this_machine_four_run_at_once():
 @pytest.mark.parametrize(("count", "cards", "at_once"), [(2, 1, 1), (2, 2, 2), (3, 2, 2), (2, 0, 1), (8, 3, 3)])
 def test_two_items_that_would_share_a_card_run_one_after_another(count, cards, at_once):
     assert (
-        chunking.on_machine(count, MapOptions(50, None), MachineCapacity(by_cores=16, by_cards=cards)).at_once
-        == at_once
+        chunking.on_machine(count, MapOptions(50, None), MachineCapacity(by_cores=16, by_gpus=cards)).at_once == at_once
     )
 
 
@@ -121,7 +120,7 @@ def test_two_items_that_would_share_a_card_run_one_after_another(count, cards, a
     [(2, 2, None, 1), (3, 2, None, 3), (5, 5, 8, 1), (2, 0, 1, 1), (2, None, None, 2), (2, 0, None, 2)],
 )
 def test_how_many_take_turns_can_be_said_with_and_without_cards(count, up_to, cards, at_once):
-    group = chunking.on_machine(count, MapOptions(sequential_up_to=up_to), MachineCapacity(by_cores=16, by_cards=cards))
+    group = chunking.on_machine(count, MapOptions(sequential_up_to=up_to), MachineCapacity(by_cores=16, by_gpus=cards))
 
     assert group.at_once == at_once
     on_slurm = chunking.in_arrays(count, MapOptions(sequential_up_to=up_to), None, SchedulerLimits())

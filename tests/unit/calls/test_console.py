@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from clusterfn.calls import console
-from clusterfn.config import config_file
+from clusterfn.config import config_file, quiet
 
 LOGGER = logging.getLogger("clusterfn")
 
@@ -20,7 +20,7 @@ LOGGER = logging.getLogger("clusterfn")
 def _as_it_was(monkeypatch):
     monkeypatch.delenv("CLUSTERFN_QUIET", raising=False)
     monkeypatch.delenv("CLUSTERFN_CONFIG", raising=False)
-    monkeypatch.setattr(config_file, "quiet", False)
+    monkeypatch.setattr(quiet, "in_file", False)
     level, disabled = LOGGER.level, LOGGER.manager.disable
     yield
     LOGGER.setLevel(level)
@@ -58,7 +58,7 @@ def test_a_file_without_quiet_ends_quiet(tmp_path):
     (tmp_path / "clusterfn.yml").write_text("hosts: {h: {scheduler: bare}}\n")
     config_file.load(tmp_path)
 
-    assert not config_file.quiet
+    assert not quiet.in_file
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from clusterfn.scheduler import scheduler_for
 
 BARE = Host(name="tensor01", address="tensor01", scheduler="bare", source="clusterfn.yml:2")
 SIZES = {"a6000": 48 << 30, "A100": 80 << 30, "t4": 16 << 30}
-SLURM = replace(BARE, name="hpc", scheduler="slurm", cards=SIZES)
+SLURM = replace(BARE, name="hpc", scheduler="slurm", gpu_sizes=SIZES)
 
 
 def asked(host, **words):
@@ -79,11 +79,11 @@ def test_the_type_of_the_hosts_gres_is_the_one_that_must_be_large_enough():
         (SLURM, {"gpu_memory": "90GB"}, Unsatisfiable, "a6000 (48GB), A100 (80GB), t4 (16GB)", "another gpu_type="),
         (
             SLURM, {"gpu_memory": "40GB", "gpu_type": "h100"}, ConfigError,
-            "clusterfn.yml:2 does not say how large the h100 GPUs of hpc are", "`cards: {h100: 80GB}`",
+            "clusterfn.yml:2 does not say how large the h100 GPUs of hpc are", "`gpu_sizes: {h100: 80GB}`",
         ),
         (
-            replace(SLURM, cards={}), {"gpu_memory": "40GB"}, ConfigError,
-            'gpu_memory="40GB" cannot be asked of SLURM', "or set only gpu_type=",
+            replace(SLURM, gpu_sizes={}), {"gpu_memory": "40GB"}, ConfigError,
+            'gpu_memory="40GB" cannot be requested from SLURM', "or set only gpu_type=",
         ),
         (SLURM, {"gpu_type": "RTX A6000"}, ConfigError, "is not a type of SLURM", "sinfo -o %G"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, MapError
+from clusterfn import Cancelled, ClusterfnError, MapError, SubmitError
 from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
@@ -25,7 +26,9 @@ from clusterfn.calls.payload_items import pack
 from clusterfn.config.spec import Group
 from clusterfn.scheduler.base import SchedulerLimits
 from clusterfn.scheduler.slurm.submit import Slurm
+from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
+from tests.waiting import until
 
 
 def group(count: int, on_error: str = "collect") -> tuple[GroupState, JobGroup]:
@@ -94,7 +97,7 @@ def test_a_group_of_which_an_item_was_cancelled_is_cancelled():
 def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
     job_display.interrupted(state_of_group(ended(1, 2)), on_interrupt="stop")
 
-    assert capfd.readouterr().err.endswith(" had ended already: RETURNED (2 of 2 ended: 2 returned)\n")
+    assert capfd.readouterr().err.endswith(" had already ended: RETURNED (2 of 2 ended: 2 returned)\n")
 
 
 def test_waiting_has_an_end():
@@ -187,16 +190,24 @@ def test_a_group_that_waits_says_why(monkeypatch, term):
     known, made = group(2)
     known.on_state("PENDING", "waiting for its turn")
     ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w", encoding="utf-8") as stderr:
-        monkeypatch.setattr(sys, "stderr", stderr)
+    os.set_blocking(ours, False)
+    shown = ""
+
+    def look():
+        nonlocal shown
         with pytest.raises(TimeoutError):
             made.results(timeout=1.2)
-        shown = os.read(ours, 65536).decode()
+        with contextlib.suppress(BlockingIOError):
+            shown += os.read(ours, 65536).decode()
+        return "(waiting for its turn)" in shown
+
+    with os.fdopen(theirs, "w", encoding="utf-8") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        until(look)
     os.close(ours)
 
     assert ("\x1b" not in shown) == (term == "dumb")
     assert "clusterfn: 7f3a pending (waiting for its turn)" in shown or term == "xterm"
-    assert "(waiting for its turn)" in shown
 
 
 def test_a_group_of_nothing_has_ended():
@@ -380,8 +391,8 @@ def elements_on_slurm(monkeypatch):
         id="7f3a", name="f", root="/root", bridge="b", group=Group(3, (0, 1, 2, 3), 3, 1), resources=Mock()
     )
     monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
-    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *_: sent)
-    monkeypatch.setattr("clusterfn.calls.liveness.explain_unstarted", lambda *about: asked.append(about))
+    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].on_started("77", None), sent)[1])
+    session.connection.run = lambda argv, **_: asked.append(argv) or Mock()
     return GroupTracker(session, job, group(3)[0], SchedulerLimits()), sent, asked
 
 
@@ -397,7 +408,70 @@ def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slu
     tracker.on_scheduler(None)
     assert asked == []
     tracker.on_scheduler(None)
-    assert len(asked) == 1
+    assert asked == [("scontrol", "--oneliner", "show", "job", "77")]
+
+
+@pytest.fixture
+def told_elements(elements_on_slurm):
+    """The same, with what scontrol says next, and the verdicts by which the host was asked to conclude."""
+    tracker, _, _ = elements_on_slurm
+    told, concluded = SimpleNamespace(out=b"", err=b""), []
+
+    def run(argv, **_):
+        reply = concurrent.futures.Future()
+        reply.set_result(SimpleNamespace(out=told.out, err=told.err))
+        return reply
+
+    tracker.session.connection.run = run
+    tracker.session.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or Mock()
+    tracker.start(range(1, 4))
+    return tracker, told, concluded
+
+
+ARRAY = recorded("slurm-22.05.8/scontrol-array.txt").encode()
+
+
+def test_elements_that_squeue_has_lost_and_scontrol_knows_are_not_given_up(told_elements):
+    tracker, told, concluded = told_elements
+    told.out = b"\n".join(reversed(ARRAY.replace(b"JobState=RUNNING", b"JobState=COMPLETED").splitlines()))
+    for _ in range(5):
+        tracker.on_scheduler(None)
+    told.out, told.err = b"", b"slurm_load_jobs error: Unable to contact slurm controller"
+    tracker.on_scheduler(None)
+    assert concluded == []
+
+    told.err = b"slurm_load_jobs error: Invalid job id specified"
+    for _ in range(3):
+        tracker.on_scheduler(None)
+    assert [each["message"] for each in concluded] == ["SLURM no longer knows the job, and it left no result"]
+
+
+def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_scheduler(told_elements, monkeypatch):
+    tracker, _, concluded = told_elements
+    doubt = SubmitError("sbatch did not answer in time", evidence=["Socket timed out"])
+    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].on_started("", doubt), Mock())[1])
+    other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
+    other.start(range(1, 4))
+
+    other.on_scheduler(None)
+    assert concluded == []
+    other.on_scheduler(None)
+    (verdict,) = concluded
+    assert "never started: sbatch did not answer in time" in verdict["message"]
+    assert (verdict["evidence"], verdict["stage"]) == (["Socket timed out"], "submit")
+
+
+def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told_elements, monkeypatch):
+    tracker, _, concluded = told_elements
+    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *_: Mock())
+    other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
+    other.start(range(1, 4))
+
+    for _ in range(3):
+        other.on_scheduler(None)
+    assert concluded == []
+    other.on_scheduler(None)
+    assert "never started" in concluded[0]["message"]
 
 
 def test_looks_for_earlier_elements_do_not_count_against_later_ones(elements_on_slurm):

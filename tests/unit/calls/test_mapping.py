@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Executor, cluster
+from clusterfn import ConfigError, Executor, cluster
 from clusterfn.calls import chunking, mapping
 from clusterfn.calls.chunking import MapOptions
-from clusterfn.config import units
+from clusterfn.config import config_file, units
 from clusterfn.config.spec import EnvironmentRef, Group, Host, Interpreter, JobSpec, Limits, Resources
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.slurm.submit import Slurm
@@ -26,7 +26,7 @@ LOCAL = Host("local", "", "local", "")
 def session(host: Host, **facts: Any) -> Any:
     """Of a host that has told these facts, and has eight cards."""
     connection = SimpleNamespace(facts=SimpleNamespace(**{"cpus": 64, "memory_bytes": 100 * GB, **facts}))
-    return SimpleNamespace(host=host, connection=connection, cards_for=lambda asked: 8)
+    return SimpleNamespace(host=host, connection=connection, count_gpus_for=lambda asked: 8)
 
 
 def at_once(host: Host, asked: Resources) -> int:
@@ -112,7 +112,7 @@ SENT = JobSpec(
     secrets={"TOKEN": "s3cret"}, outputs=("*.pt",), cwd="/scratch",
     building=EnvironmentRef("ab", "/envs", True, "12.4", "/n", ("lab",)),
     group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2, umask=0o027,
-    resume="7f3a" * 4, quiet_s=60.0,
+    resume="7f3a" * 4, quiet_s=60.0, scheduler_options={"qos": "long"},
 )  # fmt: skip
 
 
@@ -120,6 +120,38 @@ SENT = JobSpec(
 def test_a_map_of_nothing_is_refused_as_the_builtin_one_is(called: Callable[[], object]):
     with pytest.raises(TypeError, match=r"there is nothing to call abs with: give .* as map\(f, values\)"):
         called()
+
+
+def learn(x: int, rate: float = 0.1) -> float:
+    return x * rate
+
+
+@pytest.mark.parametrize(
+    ("called", "kind", "says"),
+    [
+        (
+            lambda: cluster(learn).map([1], [2], [3]),
+            TypeError,
+            "takes from 1 to 2 positional arguments but 3 were given",
+        ),
+        (lambda: cluster(learn).map([1], x=2), TypeError, "multiple values for argument 'x'"),
+        (lambda: cluster(learn).map([1], raet=0.2), ConfigError, "did you mean rate?"),
+        (lambda: list(Executor().map(learn, [1], [2], [3])), TypeError, "but 3 were given"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_rejected_before_a_host_is_opened(
+    called: Callable[[], object], kind: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(config_file, "load", lambda *_: pytest.fail("it looks for a host"))
+
+    with pytest.raises(kind) as rejected:
+        called()
+    assert says in str(rejected.value)
+
+
+def test_a_map_of_a_number_is_refused_with_what_to_give():
+    with pytest.raises(TypeError, match=r"10 is not iterable: give map\(\) a list, or range\(N\)"):
+        cluster(abs).map(10)  # type: ignore[arg-type]
 
 
 def test_a_map_of_an_empty_list_is_empty():
@@ -134,7 +166,8 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
 
     read = JobSpec.from_json(json.loads(SENT.to_json()), SLURM, "/usr/bin/python3")
 
-    assert read == replace(SENT, secrets={}, modules=())  # values are not in it, and job.sh loads the modules
+    # values of secrets are not in it, and job.sh loads the modules
+    assert read == replace(SENT, secrets={}, modules=(), host=SLURM.with_scheduler_options({"qos": "long"}))
     ((_, submission),) = Slurm(SLURM, "ada").elements(read, range(1, 3), 10)
     assert "--requeue" in submission.argv
 

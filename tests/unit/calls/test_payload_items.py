@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from fractions import Fraction
 
 import pytest
 
@@ -44,7 +45,19 @@ def test_an_item_that_cannot_travel_is_named():
 
 def test_an_item_with_too_many_arguments_is_refused_as_python_does():
     with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given"):
-        payload_items.pack(lambda a: a, [(1,), (1, 2)])
+        payload_items.check_calls(lambda a: a, [(1,), (1, 2)], {})
+
+
+def test_a_table_of_arguments_names_them_as_the_function_does():
+    def train(lr, model, /, *layers, epochs=1): ...
+
+    calls = [(0.5, "mlp", 3, Fraction(1, 2)), (True, None, [1])]
+
+    assert payload_items.argument_table(train, calls, {"epochs": 10}) == [
+        {"lr": 0.5, "model": "mlp", "layers_0": 3, "layers_1": "Fraction", "epochs": 10},
+        {"lr": True, "model": None, "layers_0": "list", "epochs": 10},
+    ]
+    assert payload_items.argument_table(max, [(1, 2)], {}) == [{"argument_0": 1, "argument_1": 2}]
 
 
 @pytest.mark.parametrize(

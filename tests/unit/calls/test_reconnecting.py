@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from clusterfn.bridge.job_states import RUNNING, UNKNOWN
 from clusterfn.calls import job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
-from clusterfn.calls.job import RUNNING, UNKNOWN, Job
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker, describe_trouble
 from clusterfn.calls.session_job import SessionCallJob, SessionCallTracker
 from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
@@ -40,8 +41,8 @@ from clusterfn.hosts.connection import ConnectionState, HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link, reconnect
 from clusterfn.scheduler.base import SchedulerLimits
-from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far, agent
+from tests.waiting import until
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 LOST = "no connection to lab8 since 14:03:07, reconnecting: the host no longer answered"
@@ -74,7 +75,7 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_anew_once_it_was_back(mo
         reply = connection.ping()
         until(lambda: len(waits) >= before + link.MOST_WAITS + 4)  # on a busy machine there may be many more
         transport.error = None
-        reply.result(10)
+        reply.result(150)
     connection.close()
 
     again = waits.index(0, 1)
@@ -106,8 +107,8 @@ def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_t
     transport.error = None
 
     with pytest.raises(HostError, match="it was cancelled"):
-        start.result(10)
-    connection.ping().result(10)
+        start.result(150)
+    connection.ping().result(150)
     assert "run" not in asked
     connection.close()
 
@@ -159,7 +160,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
         job.set_running_or_notify_cancel()
     job.set_result(1)
     job.tell("done", None)
-    waiting.join(10)
+    waiting.join(150)
     return stream.getvalue().partition("\n")[2]
 
 
@@ -276,7 +277,7 @@ def test_whoever_waits_is_told_at_once_why_the_connection_has_ended_for_good(
     transport.drop()
 
     with pytest.raises(error, match=words):
-        waits.results(10) if isinstance(waits, JobGroup) else waits.result(10)
+        waits.results(150) if isinstance(waits, JobGroup) else waits.result(150)
     assert waits.state == UNKNOWN
     assert len(transport.commands) == (1 + link.GARBLED if isinstance(how, agent) else 2)  # nobody has logged in again
 
@@ -290,7 +291,7 @@ def test_a_connection_that_was_closed_is_not_opened_again_by_those_who_waited(
     session.connection.close()
 
     with pytest.raises(HostError, match="was closed"):
-        waits[0].result(10)
+        waits[0].result(150)
     until(lambda: all(each.state == UNKNOWN for each in waits))
     assert len(transport.commands) == 1
 
@@ -303,7 +304,7 @@ def test_the_error_of_a_lost_connection_names_the_job_and_what_to_do(on_fake: tu
     transport.drop()
 
     for job in jobs:
-        error = job.exception(10)
+        error = job.exception(150)
         assert isinstance(error, HostError)
         assert (error.job, error.kind) == (job.id, "")
         assert error.hint == f"the job may still run: clusterfn.attach('{job.id}').result()"
@@ -343,7 +344,7 @@ def test_an_outcome_that_makes_no_sense_ends_its_job_as_damaged(
     transport.program.handler = answered(outcome)  # type: ignore[attr-defined]
 
     with pytest.raises(JobError, match=f"the job has ended, but its outcome.json is damaged: .*{words}"):
-        followed(session).result(10)
+        followed(session).result(150)
 
 
 def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[HostState, FakeTransport]) -> None:
@@ -356,7 +357,7 @@ def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[Hos
     transport.program.handler = superseded  # type: ignore[attr-defined]
 
     with pytest.raises(JobError, match="attempts \\[1, 2\\] name one another"):
-        followed(session).result(10)
+        followed(session).result(150)
 
 
 def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(on_fake: tuple[HostState, FakeTransport]) -> None:
@@ -375,7 +376,7 @@ def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(on_fake: t
     job = followed(session)
     try:
         with pytest.raises(ResultError, match="more bytes arrived than the 123 that were written"):
-            job.result(10)
+            job.result(150)
     finally:
         job_done.set()
     assert sent
@@ -386,8 +387,8 @@ def test_a_value_that_does_not_fit_into_memory_stays_on_the_host(on_fake: tuple[
     announced = json.dumps({"kind": "returned", "value": {"size": 2**60, "crc": 0}}).encode()
     transport.program.handler = answered(announced, b"x")  # type: ignore[attr-defined]
 
-    with pytest.raises(ResultError, match="the value has 1152921504.6 GB, and this machine has .* of free memory"):
-        followed(session).result(10)
+    with pytest.raises(ResultError, match="the value is 1152921504.6 GB, and this machine has .* of free memory"):
+        followed(session).result(150)
 
 
 def test_what_a_failed_attempt_left_of_a_value_is_not_kept(on_fake: tuple[HostState, FakeTransport]) -> None:
@@ -395,7 +396,7 @@ def test_what_a_failed_attempt_left_of_a_value_is_not_kept(on_fake: tuple[HostSt
     transport.program.handler = answered(b'{"kind": "cancelled", "value": null}', b"half a value")  # type: ignore[attr-defined]
 
     with pytest.raises(Cancelled):
-        followed(session).result(10)
+        followed(session).result(150)
 
 
 def no_agent(words: str) -> HostError:
@@ -436,4 +437,4 @@ def test_a_host_that_reboots_ends_no_wait(on_fake: tuple[HostState, FakeTranspor
     transport.program.handler = answered(b'{"kind": "cancelled", "message": "stopped"}')  # type: ignore[attr-defined]
 
     with pytest.raises(Cancelled):
-        job.result(10)
+        job.result(150)

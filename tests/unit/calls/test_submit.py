@@ -10,7 +10,7 @@ import pytest
 
 from clusterfn.calls import submit
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.errors import HostError, SubmitError, Unreachable
+from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush
 from clusterfn.scheduler.base import RUNNING, JobState
 from clusterfn.scheduler.slurm.submit import Slurm
@@ -27,8 +27,8 @@ class Request(Future):
         self.set_result(None)
 
 
-def refuse(tracker):
-    submit.JobSubmission(tracker, SimpleNamespace(on_refused=print)).on_not_started(SubmitError("sbatch refused"))
+def refuse(tracker, kind=SubmitError):
+    submit.JobSubmission(tracker, SimpleNamespace(on_refused=print)).on_not_started(kind("sbatch refused"))
 
 
 @pytest.fixture
@@ -40,8 +40,9 @@ def tracker():
     return SimpleNamespace(**known, removal=removal, end=lambda: None)
 
 
-def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker):
-    refuse(tracker)
+@pytest.mark.parametrize("kind", [SubmitError, Unsatisfiable])
+def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker, kind):
+    refuse(tracker, kind)
 
     exit_flush.finish_all()
 

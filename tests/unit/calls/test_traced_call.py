@@ -41,7 +41,7 @@ def test_a_warm_local_call_enters_few_modules(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     ran = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, "CLUSTERFN_CONFIG": str(config)},
-        capture_output=True, text=True, timeout=100, check=True,
+        capture_output=True, text=True, timeout=150, check=True,
     )  # fmt: skip
     value, entered = json.loads(ran.stdout.splitlines()[-1])
 

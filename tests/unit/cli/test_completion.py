@@ -45,7 +45,7 @@ def test_bash_completes_commands_options_and_ids(one_job, tmp_path):
         code = f"source '{script}'; COMP_WORDS=({line}); COMP_CWORD={len(typed)}; _shtab_clusterfn; "
         asked = subprocess.run(
             ["bash", "--norc", "-c", code + 'printf "%s\\n" "${COMPREPLY[@]}"'], capture_output=True, text=True,
-            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "CLUSTERFN_CONFIG": str(tmp_path / "clusterfn.yml")}, timeout=60,
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "CLUSTERFN_CONFIG": str(tmp_path / "clusterfn.yml")}, timeout=150,
             check=False,
         )  # fmt: skip
         return asked.stdout.split()
@@ -75,7 +75,7 @@ def test_the_version_is_answered_by_two_modules(tmp_path: Path):
         "import sys; before = {*sys.modules}; from clusterfn.cli import main; code = main(['--version']);"
         " print(sorted({*sys.modules} - before), file=sys.stderr); sys.exit(code)"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=150, check=True)
 
     assert ran.stdout.startswith("clusterfn ")
     assert ran.stderr.strip() == "['__future__', 'clusterfn', 'clusterfn.cli']"

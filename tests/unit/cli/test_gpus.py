@@ -19,7 +19,7 @@ def holder(**facts):
 
 
 def shown(*of, waiting=(), clock=lambda: 0.0):
-    return gpus.MachineTables(clock).of({"cards": of, "waiting": list(waiting)})
+    return gpus.MachineTables(clock).of({"gpus": of, "waiting": list(waiting)})
 
 
 def test_each_card_says_who_has_it():
@@ -66,7 +66,7 @@ def test_who_watches_sees_for_how_long_a_held_card_has_done_nothing():
     lines = gpus.MachineTables(lambda: now[0])
 
     def use(**facts):
-        row = lines.of({"cards": [card(**{"holder": holder(), "use_percent": 0, **facts})], "waiting": []})
+        row = lines.of({"gpus": [card(**{"holder": holder(), "use_percent": 0, **facts})], "waiting": []})
         return row.splitlines()[3].split("GB")[1].split("  bob")[0].strip()
 
     assert use() == "0 %"

@@ -96,6 +96,31 @@ def test_what_others_call_a_command_names_ours(word, command, capsys):
     assert f"there is no command {word!r}; did you mean {command}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("jobs --jsno", "clusterfn jobs: error: unrecognized arguments: --jsno; did you mean --json?"),
+        ("logs 7f3a --stdrr", "clusterfn logs: error: unrecognized arguments: --stdrr; did you mean --stderr?"),
+        ("env lock --chk", "clusterfn env lock: error: unrecognized arguments: --chk; did you mean --check?"),
+        ("kernel add --cpus", "clusterfn kernel add: error: unrecognized arguments: --cpus; did you mean --cores?"),
+        ("--verison", "clusterfn: error: unrecognized arguments: --verison; did you mean --version?"),
+        ("--hots x", "--hots; write the host without --host: clusterfn COMMAND x"),
+        ("run --hots x f.py::f", "--hots; write the host without --host: clusterfn run x FILE.py::FUNCTION"),
+        ("--gpus 1 run f.py::f", "--gpus; write options after the command: clusterfn COMMAND --gpus"),
+        ("run --gpu 1 f.py::f", "did you mean --gpus? An argument of the function is written gpu=1"),
+        ("run f.py::f --gpu=1", "did you mean --gpus? An argument of the function is written gpu=1"),
+        ("run --epochs 3 f.py::f", "--epochs; an argument of the function is written epochs=3"),
+        ("env lst", "clusterfn env: error: there is no command 'env lst'; did you mean list?"),
+        ("kernel x", "there is no command 'kernel x'; its commands are add, list, remove, run"),
+        ("init --scheduler slrm ada@lab8", "; did you mean slurm?"),
+        ("logs 7f3a -g", "clusterfn logs: error: unrecognized arguments: -g"),
+    ],
+)
+def test_wrong_words_of_any_command_name_the_nearest(line, said, capsys):
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err.endswith(f"{said}\n")
+
+
 def test_clusterfn_alone_prints_the_help(capsys):
     assert main([]) == 2
     assert "run a function of a file and print its value" in capsys.readouterr().err
@@ -258,7 +283,7 @@ def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkey
     assert main(["env", "build", "--packages", "python=3.11", "numpy", "tensor01"]) == 2
     said = capsys.readouterr().err
 
-    assert "--packages takes tensor01 for a package, and it is a host of" in said
+    assert "--packages takes tensor01 for a package, but it is a host of" in said
     assert "clusterfn env build tensor01 --packages" in said
 
 
@@ -344,7 +369,7 @@ def test_a_class_is_no_function(file):
 def test_a_file_named_like_a_loaded_module_is_refused(tmp_path):
     (tmp_path / "json.py").write_text("def f(): pass\n")
 
-    with pytest.raises(ConfigError, match="already in use"):
+    with pytest.raises(ConfigError, match="already imported"):
         target.function(f"{tmp_path}/json.py::f")
 
 
@@ -374,7 +399,7 @@ def test_a_file_that_calls_at_its_top_level_is_told_where_to_put_the_call(tmp_pa
 
     said = capsys.readouterr().err
     assert "there is no host 'nowhere'" in said
-    assert 'put the call below: if __name__ == "__main__":' in said
+    assert 'put the call under: if __name__ == "__main__":' in said
     assert "decorator.py" not in said
 
 
@@ -639,7 +664,7 @@ def test_an_error_is_json_too_where_json_is_asked_for(words, two_hosts, monkeypa
 def test_wrong_usage_is_json_too_where_json_is_asked_for(capsys):
     assert main(["jobs", "--jsno", "--json"]) == 2
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["error"]["message"] == "unrecognized arguments: --jsno"
+    assert json.loads(printed.out)["error"]["message"] == "unrecognized arguments: --jsno; did you mean --json?"
     assert "usage: clusterfn" in printed.err
 
 

@@ -42,6 +42,13 @@ def test_which_host_and_why(text, name, variable, chosen, because, monkeypatch):
     assert (got.name, why) == (chosen, because)
 
 
+@pytest.mark.parametrize(("value", "host"), [("1", "local"), ("yes", "local"), ("0", "b"), ("", "b")])
+def test_a_variable_sends_every_call_to_this_machine(monkeypatch, value, host):
+    monkeypatch.setenv("CLUSTERFN_LOCAL", value)
+
+    assert parsed(TWO).resolve("b")[0].name == host
+
+
 def test_several_hosts_without_a_default_are_listed(monkeypatch):
     monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
     with pytest.raises(ConfigError, match="several hosts and no default_host: a, b") as caught:
@@ -68,7 +75,7 @@ def test_every_key_becomes_its_fact():
         "defaults: {cores: 4, memory: 16GB, gpus: 2, time: 02:00:00, gpu_memory: 24GB, gpu_type: a100}\n"
         "setup: |\n  if true; then\n    A=1\n  fi\n"
         "modules: [gcc/12, cuda]\nprolog: [a, b]\nenv: {A: 4, B: 'no', C: 1.50}\nslurm: {account: x}\n"
-        "gpu_option: gpus\ncards: {a100: 80GB}\n"
+        "gpu_option: gpus\ngpu_sizes: {a100: 80GB}\n"
         "lease: file\npoll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h\nlogin_ttl: 1d"
     )
     assert got == Host(
@@ -77,7 +84,7 @@ def test_every_key_becomes_its_fact():
         environment="conda:torch", defaults=Resources(4, 16 * 2**30, 2, 7200.0, 24 * 2**30, "a100"),
         setup=("if true; then", "  A=1", "fi"), modules=("gcc/12", "cuda"), prolog=("a", "b"),
         env={"A": "4", "B": "no", "C": "1.50"}, scheduler_options={"account": "x"}, gpu_option="gpus",
-        cards={"a100": 80 * 2**30}, lease="file",
+        gpu_sizes={"a100": 80 * 2**30}, lease="file",
         poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5, login_ttl_s=86400.0,
     )  # fmt: skip
 
@@ -213,9 +220,9 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
         "not the value of a resource",
         "one word",
     ),
-    ("scheduler: bare\ncards: {a100: 80GB}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
-    ("scheduler: slurm\ncards: {a100: 80}", "4:19", '"80" is not an amount of memory', '"16GB"'),
-    ("scheduler: slurm\ncards: {'a:b': 80GB}", "4:13", "cannot name a type of GPU", "such as a6000"),
+    ("scheduler: bare\ngpu_sizes: {a100: 80GB}", "4:16", "needs `scheduler: slurm`, not bare", "remove"),
+    ("scheduler: slurm\ngpu_sizes: {a100: 80}", "4:23", '"80" is not an amount of memory', '"16GB"'),
+    ("scheduler: slurm\ngpu_sizes: {'a:b': 80GB}", "4:17", "cannot name a type of GPU", "such as a6000"),
     ("scheduler: slurm\ndefaults: {gpu_memory: 24}", "4:28", '"24" is not an amount of memory', '"24GB"'),
     ("scheduler: bare\ngpu_option: gres", "4:17", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: bare\nbuild_partition: cpu", "4:22", "needs `scheduler: slurm`, not bare", "remove"),
@@ -477,7 +484,7 @@ def test_how_environments_are_made_can_be_configured():
     assert making.table.endswith("/more.yml")
 
 
-@pytest.mark.timeout(30)  # each took minutes, as a pattern for passwords read every word once for each of its colons
+@pytest.mark.timeout(120)  # each took minutes, as a pattern for passwords read every word once for each of its colons
 @pytest.mark.parametrize("text", [":" * 2**17, "a:" * 2**16, "hosts: {a: {scheduler: " + "b:c" * 40_000 + "}}"])
 def test_a_line_of_colons_takes_no_longer_than_others(text):
     with pytest.raises(ConfigError) as caught:

@@ -90,7 +90,7 @@ def test_a_users_rows_come_first(tmp_path: Path) -> None:
     more = tmp_path / "more.yml"
     more.write_text(
         "date: ours\ndrivers: {'14': '700.1'}\nships: {'14.0': '700.1'}\n"
-        "builds: [{cuda: '14.0', torch: ['3.0', null], cards: ['8.6']}]\n"
+        "builds: [{cuda: '14.0', torch: ['3.0', null], capabilities: ['8.6']}]\n"
     )
     known = cuda.load_table(more)
     assert choose_build(GpuCapabilities("700.1", ("8.6",)), "3.1", known).cuda == "14.0"

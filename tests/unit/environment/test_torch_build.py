@@ -46,7 +46,7 @@ def test_the_cuda_of_a_build(lock: EnvironmentLock, cuda: str | None):
 def test_a_build_of_which_nothing_is_known_is_asked_on_the_card():
     lock, host = locked("pytorch", "2.7.1", "py311_0"), HOST
 
-    assert LockedEnvironment("e", lock, "linux-64", "/root", host, on_cards=True).building.cuda == "unknown"
+    assert LockedEnvironment("e", lock, "linux-64", "/root", host, on_gpus=True).building.cuda == "unknown"
     assert LockedEnvironment("e", lock, "linux-64", "/root", host).building.cuda == ""
 
 

@@ -186,7 +186,7 @@ def test_a_coroutine_function_is_refused_because_its_failure_would_come_later():
 def test_a_warning_is_seen_where_nobody_has_set_up_logging():
     program = "from clusterfn.gpu import safe_cuda_operation as safe; safe(lambda: open('/nothing'), 'opening')"
 
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=150)
 
     assert ran.stderr.startswith("opening failed on ") and "FileNotFoundError" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1

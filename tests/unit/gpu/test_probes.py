@@ -44,7 +44,7 @@ def imported(monkeypatch, torch):
 def test_without_a_gpu_the_answers_are_the_documented_ones(logged):
     info = get_safe_gpu_info()
 
-    assert (info.available, info.cards, info.total_gb, info.used_gb, info.free_gb) == (False, (), 0.0, 0.0, 0.0)
+    assert (info.available, info.devices, info.total_gb, info.used_gb, info.free_gb) == (False, (), 0.0, 0.0, 0.0)
     assert info.trouble == "there is no nvidia-smi on this machine"
     assert get_safe_vram_usage() == 0.0
     assert {record.levelname for record in logged.records} == {
@@ -66,7 +66,8 @@ def test_a_broken_driver_is_reported_once_and_never_raised(box, logged, mode, sa
     for _ in range(3):
         assert get_safe_vram_usage() == 0.0
         assert said in get_safe_gpu_info().trouble
-    assert [record.levelname for record in logged.records] == ["WARNING"]
+    ours = [record.levelname for record in logged.records if record.name == "clusterfn.gpu"]
+    assert ours == ["WARNING"]
 
 
 def test_a_driver_that_hangs_costs_its_patience_once(box, monkeypatch, logged):
@@ -96,8 +97,8 @@ def test_eight_cards_are_read(box):
     with box.process(gpu=2, pid=os.getpid(), used_mib=20476, utilization=97):
         info = get_safe_gpu_info()
 
-    assert len(info.cards) == 8
-    card = info.cards[2]
+    assert len(info.devices) == 8
+    card = info.devices[2]
     assert (card.index, card.name, card.capability, card.utilization) == (2, "NVIDIA RTX A6000", (8, 6), 97.0)
     assert (card.total_gb, card.used_gb) == (49140 / 1024, 20.0)
     assert card.free_gb == card.total_gb - 20.0
@@ -117,8 +118,8 @@ def test_a_driver_that_does_not_know_compute_cap_is_asked_without_it(box, fields
         program = next(box.path.parent.glob("bin/*"))
         program.write_text(program.read_text().replace('"compute_cap": card', '"compute_capability": card'))
 
-    assert {card.capability for card in get_safe_gpu_info().cards} == ({(8, 6)} if fields == 8 else {None})
-    assert len(get_safe_gpu_info().cards) == 8
+    assert {card.capability for card in get_safe_gpu_info().devices} == ({(8, 6)} if fields == 8 else {None})
+    assert len(get_safe_gpu_info().devices) == 8
 
 
 def test_a_card_that_is_lost_does_not_hide_the_others(box):
@@ -126,12 +127,12 @@ def test_a_card_that_is_lost_does_not_hide_the_others(box):
     lost = 'print("Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error")'
     program.write_text(program.read_text().replace("    state = chosen_cards", f"    {lost}\n    state = chosen_cards"))
 
-    assert len(get_safe_gpu_info().cards) == 8
+    assert len(get_safe_gpu_info().devices) == 8
 
     state = box.read()
     state["cards"][3].update(uuid="[GPU is lost]", name="[GPU is lost]")
     box.write(state)
-    assert len(get_safe_gpu_info().cards) == 7
+    assert len(get_safe_gpu_info().devices) == 7
 
 
 def test_numbers_that_the_driver_refuses_are_unknown_and_nothing_counts_as_free(box):
@@ -140,7 +141,7 @@ def test_numbers_that_the_driver_refuses_are_unknown_and_nothing_counts_as_free(
         f"#!{sys.executable} -IS\nprint('0, GPU-7f3a, NVIDIA Toy, 49140, [N/A], [N/A], 575.57.08, 8.6')\n"
     )
 
-    (card,) = get_safe_gpu_info().cards
+    (card,) = get_safe_gpu_info().devices
     assert (card.utilization, card.total_gb, card.used_gb, card.free_gb) == (0.0, 49140 / 1024, None, 0.0)
     assert get_safe_vram_usage() == 0.0
 
@@ -159,8 +160,8 @@ def test_only_the_visible_cards_count_in_the_order_that_cuda_gives_them(box, mon
 
     info = get_safe_gpu_info()
 
-    assert [card.uuid for card in info.cards] == [box.uuid(number) for number in seen]
-    assert [card.index for card in info.cards] == list(range(len(seen)))
+    assert [card.uuid for card in info.devices] == [box.uuid(number) for number in seen]
+    assert [card.index for card in info.devices] == list(range(len(seen)))
     assert bool(info.trouble) == (not seen)
 
 
@@ -173,7 +174,7 @@ def test_pytorch_is_asked_where_the_process_uses_cuda_and_no_program_is_started(
     info = get_safe_gpu_info()
 
     assert (info.source, get_safe_vram_usage(), info.free_gb) == ("torch", 10.0, 62.0)
-    assert (info.cards[0].own_gb, info.cards[0].capability) == (8.0, (8, 6))
+    assert (info.devices[0].own_gb, info.devices[0].capability) == (8.0, (8, 6))
 
 
 @pytest.mark.parametrize("used", [0, 5])
@@ -203,11 +204,11 @@ def test_what_strangers_hold_of_a_card_is_seen_though_this_process_uses_another(
     torch, strangers = two_cards(box, monkeypatch, by)
 
     with strangers:
-        assert [card.free_gb for card in get_safe_gpu_info().cards] == [20.0, 1.0]
+        assert [card.free_gb for card in get_safe_gpu_info().devices] == [20.0, 1.0]
         assert get_safe_vram_usage() == 28.0 + 47.0
         assert get_recommended_batch_size(0.5) == 1
         assert validate_vram_usage(15.0).index == 0
-        with pytest.raises(ConfigError, match=r"40\.0 GB of GPU memory are needed, and no GPU has"):
+        with pytest.raises(ConfigError, match=r"40\.0 GB of GPU memory is needed, but no GPU has"):
             validate_vram_usage(40.0)
         with pytest.raises(ConfigError) as caught:
             validate_startup_configuration(gpus=2, vram_gb=15.0)
@@ -225,12 +226,12 @@ def test_a_card_of_which_nobody_can_tell_counts_as_full_and_is_said_to_be_unknow
         box.write(state)
     imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [28.0, 0.0]))
 
-    assert [card.used_gb for card in get_safe_gpu_info().cards] == [28.0, None]
+    assert [card.used_gb for card in get_safe_gpu_info().devices] == [28.0, None]
     assert get_safe_vram_usage() == 28.0
-    assert (get_recommended_batch_size(1.0), get_recommended_batch_size(1.0, card=0)) == (1, 16)
+    assert (get_recommended_batch_size(1.0), get_recommended_batch_size(1.0, gpu=0)) == (1, 16)
     assert validate_vram_usage(15.0).index == 0
     with pytest.raises(ConfigError) as caught:
-        validate_vram_usage(15.0, card=1)
+        validate_vram_usage(15.0, gpu=1)
     assert caught.value.evidence[1] == "GPU 1: NVIDIA RTX A6000, 48.0 GB, free memory unknown"
     with pytest.raises(ConfigError) as caught:
         validate_startup_configuration(gpus=2, vram_gb=15.0)
@@ -255,7 +256,8 @@ def test_where_pytorch_fails_nvidia_smi_answers(box, monkeypatch, logged):
 
     assert get_safe_gpu_info().source == "nvidia-smi"
     assert get_safe_vram_usage() > 0
-    assert [record.levelname for record in logged.records] == ["WARNING"]
+    ours = [record.levelname for record in logged.records if record.name == "clusterfn.gpu"]
+    assert ours == ["WARNING"]
     assert "cudaErrorIllegalAddress" in logged.text
 
 
@@ -348,7 +350,7 @@ def test_detect_hardware(box, monkeypatch):
     hardware = detect_hardware()
 
     assert (hardware.device, hardware.why_cpu, hardware.torch) == ("cuda", "", "2.7.1+cu118")
-    assert len(hardware.gpus.cards) == 8
+    assert len(hardware.gpus.devices) == 8
     assert hardware.cores >= 1
     assert hardware.memory_gb > 0.1
 
@@ -369,7 +371,7 @@ def test_the_batch_fits_the_card_with_least_free_memory(monkeypatch):
     torch.cuda.contexts.add(1)
 
     assert get_recommended_batch_size(1.0) == 4  # 8 GB less a tenth
-    assert get_recommended_batch_size(1.0, card=0) == 32
+    assert get_recommended_batch_size(1.0, gpu=0) == 32
 
 
 def test_without_a_gpu_the_batch_is_the_least():
@@ -431,14 +433,14 @@ def test_fp8_by_compute_capability(box, capability, can):
     box.write(state)
 
     assert supports_fp8() is can
-    assert supports_fp8(card=7) is can
+    assert supports_fp8(gpu=7) is can
 
 
 def test_fp8_needs_every_card_and_a_card(box, monkeypatch):
     state = box.read()
     state["cards"][0]["compute_cap"] = "9.0"
     box.write(state)
-    assert (supports_fp8(), supports_fp8(card=0)) == (False, True)
+    assert (supports_fp8(), supports_fp8(gpu=0)) == (False, True)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert supports_fp8() is False
@@ -463,7 +465,7 @@ def test_startup_says_every_problem_at_once(box):
 
 
 def test_startup_that_is_right_gives_the_hardware(box):
-    assert len(validate_startup_configuration(gpus=8, vram_gb=40.0, cores=1).gpus.cards) == 8
+    assert len(validate_startup_configuration(gpus=8, vram_gb=40.0, cores=1).gpus.devices) == 8
 
 
 def test_vram_means_a_gpu_and_only_as_many_cards_as_asked_for_count(box):
@@ -476,9 +478,9 @@ def test_vram_means_a_gpu_and_only_as_many_cards_as_asked_for_count(box):
 def test_the_card_with_most_free_memory_takes_the_model(box):
     with box.process(gpu=0, pid=1, used_mib=30000), box.cards(2):
         assert validate_vram_usage(1.8).index == 1
-        assert validate_vram_usage(1.8, card=0).index == 0
-        with pytest.raises(ConfigError, match="30.0 GB of GPU memory are needed, and GPU 0 has") as caught:
-            validate_vram_usage(30.0, card=0)
+        assert validate_vram_usage(1.8, gpu=0).index == 0
+        with pytest.raises(ConfigError, match="30.0 GB of GPU memory is needed, but GPU 0 does not have") as caught:
+            validate_vram_usage(30.0, gpu=0)
 
     assert caught.value.evidence[0] == "GPU 0: NVIDIA RTX A6000, 18.7 of 48.0 GB free"
 
@@ -492,7 +494,7 @@ def test_a_long_context_is_weighed_with_its_model_before_either_is_loaded(box):
         assert validate_vram_usage(weights_gb + cache_gb).index == 0
         with box.process(gpu=0, pid=1, used_mib=20_000):
             assert validate_vram_usage(weights_gb).index == 0
-            with pytest.raises(ConfigError, match=r"31\.0 GB of GPU memory are needed, and no GPU has"):
+            with pytest.raises(ConfigError, match=r"31\.0 GB of GPU memory is needed, but no GPU has"):
                 validate_vram_usage(weights_gb + cache_gb)
 
 
@@ -500,7 +502,7 @@ def test_clip_is_refused_on_a_card_that_others_have_filled(box):
     clip_gb = 428e6 * 2 / 2**30 + 1.0
 
     with box.cards(1), box.process(gpu=0, pid=1, used_mib=48_000):
-        with pytest.raises(ConfigError, match=r"1\.8 GB of GPU memory are needed") as caught:
+        with pytest.raises(ConfigError, match=r"1\.8 GB of GPU memory is needed") as caught:
             validate_vram_usage(clip_gb)
         assert get_recommended_batch_size(0.1, model_gb=clip_gb) == 1
     assert caught.value.evidence[0].endswith(" of 48.0 GB free")
@@ -525,6 +527,6 @@ def test_what_is_needed_and_cannot_be_known_is_refused():
 
 
 def test_a_card_cannot_have_less_than_nothing_free(box):
-    card = get_safe_gpu_info().cards[0]
+    card = get_safe_gpu_info().devices[0]
 
     assert replace(card, used_gb=card.total_gb + 1).free_gb == 0.0

@@ -205,7 +205,7 @@ def test_the_monitor_sees_peaks_and_use_of_the_visible_cards(box, monkeypatch):
             wait_for_looks(monitor, monitor.looks + 2)
         wait_for_looks(monitor, monitor.looks + 2)
 
-    first, second = monitor.cards
+    first, second = monitor.devices
     assert (first.index, first.peak_gb, second.index, second.peak_gb) == (0, 4 / 1024, 1, 20.0)
     assert second.peak_utilization == 80.0
     assert 0.0 < second.utilization < 80.0
@@ -219,7 +219,7 @@ def test_a_short_block_is_looked_at_too(box):
         pass
 
     assert monitor.looks >= 1
-    assert monitor.cards[0].peak_gb == 1.0
+    assert monitor.devices[0].peak_gb == 1.0
 
 
 def test_where_there_is_no_nvidia_smi_pytorch_is_asked(monkeypatch):
@@ -230,7 +230,7 @@ def test_where_there_is_no_nvidia_smi_pytorch_is_asked(monkeypatch):
     with GpuMonitor() as monitor:
         pass
 
-    assert (monitor.cards[0].peak_gb, monitor.cards[0].own_peak_gb, monitor.peak_gb) == (10.0, 9.5, 10.0)
+    assert (monitor.devices[0].peak_gb, monitor.devices[0].own_peak_gb, monitor.peak_gb) == (10.0, 9.5, 10.0)
 
 
 @pytest.mark.parametrize("mode", ["garbage", "hang", "nvml-mismatch", "no-devices", None])
@@ -243,7 +243,7 @@ def test_a_monitor_that_sees_nothing_says_why_and_harms_nothing(request, monkeyp
     with GpuMonitor() as monitor:
         result = 42
 
-    assert (result, monitor.cards, monitor.peak_gb, monitor.looks) == (42, (), 0.0, 0)
+    assert (result, monitor.devices, monitor.peak_gb, monitor.looks) == (42, (), 0.0, 0)
     assert monitor.trouble and monitor.trouble in str(monitor)
     assert threading.active_count() == before
 

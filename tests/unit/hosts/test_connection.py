@@ -25,11 +25,10 @@ from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import ConnectionState, HostConnection, Reply
 from clusterfn.hosts.rpc import boot, keepalive, link, reconnect
 from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
-from tests.contract.conftest import until
 from tests.fakes.transport import HELLO, FakeTransport, Far, Handler, agent
+from tests.waiting import WAIT_S, until
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
-WAIT_S = 10.0
 OK = {"end": True, "ok": True}
 
 
@@ -639,6 +638,7 @@ def test_a_refusal_that_does_not_say_ok_false_is_one(connected: Connected) -> No
         ({"end": True, "ok": True, "version": "3.6"}, "sent a greeting without 'root'"),
         ({"end": True, "ok": True, **HELLO, "version": "3.6"}, "sent an invalid greeting"),
         ({"end": True, "ok": True, **HELLO, "cpus": [8]}, "sent an invalid greeting"),
+        ({"end": True, "ok": True, **HELLO, "version": [-1, 6, 8]}, "sent an invalid greeting"),
     ],
 )
 def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, Any], words: str) -> None:
@@ -750,7 +750,7 @@ def test_a_callback_that_waits_while_the_connection_closes_is_told_so(connected:
     told: list[BaseException] = []
 
     def wait(_: object) -> None:
-        with pytest.raises(RuntimeError, match="would wait for ever") as caught:
+        with pytest.raises(RuntimeError, match="would wait forever") as caught:
             second.result(WAIT_S)
         told.append(caught.value)
 

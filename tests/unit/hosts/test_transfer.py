@@ -129,4 +129,4 @@ def test_what_is_still_sent_at_the_end_says_what_ctrl_c_does_within_80_columns(m
     job_display.finish_sending()
 
     line = capsys.readouterr().err.splitlines()[0][:79]
-    assert line.startswith("clusterfn: sending (Ctrl-C drops it): 1022 of 1023 MB, 9.9 MB/s, 85 min left")
+    assert line.startswith("clusterfn: sending (Ctrl-C cancels it): 1022 of 1023 MB, 9.9 MB/s, 85 min left")

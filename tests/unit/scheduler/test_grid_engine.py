@@ -110,8 +110,8 @@ def test_a_batch_job_of_our_own_gets_its_line_as_one_word():
     ("wanted", "message"),
     [
         (Resources(nodes=2), "nodes=2: Grid Engine starts a job on one host"),
-        (Resources(gpus=1, gpu_type="a100"), "gpu_type= cannot be asked of Grid Engine"),
-        (Resources(gpus=1, gpu_memory_bytes=GB), "gpu_memory= cannot be asked of Grid Engine"),
+        (Resources(gpus=1, gpu_type="a100"), "gpu_type= cannot be requested from Grid Engine"),
+        (Resources(gpus=1, gpu_memory_bytes=GB), "gpu_memory= cannot be requested from Grid Engine"),
         (Resources(cores=2, gpus=1), "gpus=1 with cores=2"),
     ],
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterfn.bridge import layout
-from clusterfn.errors import SubmitError
+from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission
 from clusterfn.scheduler.slurm.site import INHERITED
@@ -80,21 +80,23 @@ def test_the_number_is_found_whatever_a_site_prints(out):
 
 
 @pytest.mark.parametrize(
-    "name, hint, ambiguous",
+    "name, hint, kind, ambiguous",
     [
-        ("partition", "set `slurm: partition:`", False),
-        ("memory", "ask for less memory than one node has", False),
-        ("cards", "no more cores, memory or GPUs", False),
-        ("option", "remove that option", False),
-        ("dead", "controller does not answer", True),
-        ("slow", "controller does not answer", True),
+        ("partition", "set `slurm: partition:`", Unsatisfiable, False),
+        ("memory", "ask for less memory than one node has", Unsatisfiable, False),
+        ("cards", "no more cores, memory or GPUs", Unsatisfiable, False),
+        ("option", "remove that option", SubmitError, False),
+        ("dead", "controller does not answer", SubmitError, True),
+        ("slow", "controller does not answer", SubmitError, True),
     ],
 )
-def test_a_refusal_is_told_in_sbatchs_own_words(name, hint, ambiguous):
+def test_a_refusal_is_told_in_sbatchs_own_words(name, hint, kind, ambiguous):
     said = recorded(f"{V}/sbatch-{name}.txt")
     answer = Answer(1, "", said)
-    with pytest.raises(SubmitError) as caught:
+    with pytest.raises(ClusterfnError) as caught:
         slurm.submitted(answer)
+    assert type(caught.value) is kind
+    assert ("SLURM on hpc can never run it" in caught.value.message) is (kind is Unsatisfiable)
     assert caught.value.evidence == tuple(said.splitlines())
     assert hint in caught.value.hint and "clusterfn.yml:2" in caught.value.hint
     assert (caught.value.host, caught.value.stage, caught.value.retryable) == ("hpc", "submit", ambiguous)
@@ -253,11 +255,13 @@ def test_the_commands():
     )  # fmt: skip
     assert slurm.cancel_command("train.7f3a") == ("scancel", "--user=ada", "--name=train.7f3a")
     assert slurm.evidence_command("12_3") == ("scontrol", "--oneliner", "show", "job", "12_3")
+    assert slurm.join_command("12")[:3] == ("srun", "--jobid=12", "--overlap")
 
 
 def test_another_cluster_is_asked_where_jobs_are_sent_to_one():
     other = Slurm(replace(SLURM, scheduler_options={"clusters": "alpha"}), "ada")
     commands = (other.watch_command(), other.cancel_command("x"), other.evidence_command("1"))
+    commands += (other.join_command("1"),)
     assert all(command[1] == "--clusters=alpha" for command in commands)
 
 

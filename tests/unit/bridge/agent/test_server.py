@@ -16,7 +16,7 @@ from clusterfn.bridge.agent import server, uploads
 from clusterfn.bridge.agent.files import CHUNK
 from clusterfn.bridge.agent.frames import FULL, Inbox, pack
 from clusterfn.bridge.agent.server import SILENCE_S, Agent
-from tests.contract.conftest import until
+from tests.waiting import until
 
 
 class Client:

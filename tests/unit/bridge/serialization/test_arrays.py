@@ -36,13 +36,13 @@ def test_it_goes_in_calls_whose_code_is_text_too(script: str, tmp_path: Path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_optimisers_go_and_come_back_with_what_they_optimise(tmp_path: Path):
     assert broken(roundtrip.run(str(TORCH), [str(CALLS / "optimisers_script.py")], tmp_path, CALLS)) == {}
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("new_there", [True, False], ids=["from numpy 1", "to numpy 1"])
 def test_numpy_1_and_2_read_each_other(new_there: bool, tmp_path: Path):
     subprocess.run([str(TORCH), "-m", "venv", str(tmp_path / "old")], check=True)

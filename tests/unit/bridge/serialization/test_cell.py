@@ -57,6 +57,19 @@ def test_what_a_notebook_does_not_show_is_not_shown(source):
     assert run(source)["shown"] == []
 
 
+def test_a_cell_may_await_in_its_body_and_in_its_last_line():
+    told = run(
+        "import asyncio\nasync def late(x):\n    await asyncio.sleep(0)\n    return x\n"
+        "task = asyncio.ensure_future(late(1))\nfirst = await late(2)\n[first, await task]",
+        wanted=("first",),
+    )
+
+    assert told == {"values": {"first": 2}, "missing": [], "shown": [{"text/plain": "[2, 1]"}]}
+    with pytest.raises(ZeroDivisionError) as raised:
+        run("import asyncio\nawait asyncio.sleep(0)\n1 / 0")
+    assert raised.traceback[-1].lineno == 3
+
+
 def test_an_exception_names_the_line_of_the_cell_and_keeps_what_was_displayed():
     with pytest.raises(ZeroDivisionError) as caught:
         run("display('before')\ndef f(x):\n    return 1 / x\n\nf(0)")

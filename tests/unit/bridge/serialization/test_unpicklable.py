@@ -8,7 +8,6 @@ import os
 import socket
 import sqlite3
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,14 +128,16 @@ def test_the_last_of_a_million_is_found_without_pickling_each_by_itself(monkeypa
     assert len(pickled) < 40
 
 
-def test_a_deep_chain_ends_soon():
+def test_a_deep_chain_ends_soon(monkeypatch):
+    monkeypatch.setattr(unpicklable, "LIMIT_S", 0.05)
     value = LOCK
     for _ in range(5000):
         value = [value]
-    start = time.monotonic()
 
-    assert where(value, "result").startswith("result[0]")
-    assert time.monotonic() - start < 3
+    told = where(value, "result")
+
+    assert told.startswith("result[0]")
+    assert told.count("[0]") < 5000, "it was followed to its end, however long that takes"
 
 
 def test_parts_that_only_fail_together_are_left_at_the_whole():

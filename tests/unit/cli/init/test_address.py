@@ -73,9 +73,9 @@ def test_a_host_that_is_in_the_file_is_recognised_by_its_address(folder):
 def test_a_name_that_is_taken_by_another_host_is_refused(folder):
     (folder / "clusterfn.yml").write_text("hosts:\n  t1:\n    address: ada@t1\n    scheduler: bare\n")
 
-    with pytest.raises(ConfigError, match=r"t1 is at ada@t1 by .*clusterfn.yml:2, not at ada@t2"):
+    with pytest.raises(ConfigError, match=r"t1 is at ada@t1 according to .*clusterfn.yml:2, not at ada@t2"):
         address.begin("ada@t2", "t1", YES)
-    with pytest.raises(ConfigError, match=r"t1 is at ada@t1 by .*clusterfn.yml:2, not at t1") as caught:
+    with pytest.raises(ConfigError, match=r"t1 is at ada@t1 according to .*clusterfn.yml:2, not at t1") as caught:
         address.begin("t1", "t1", YES)
     assert caught.value.hint is not None and caught.value.hint.startswith("run `clusterfn check t1`")
 
@@ -106,7 +106,7 @@ def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
     (folder / "first.py").write_text("mine")
     assert init.leave_script(host, done) == "clusterfn run tensor01 FILE.py::FUNCTION"
     assert (folder / "first.py").read_text() == "mine"
-    assert "first.py is there already, and stays as it is." in capsys.readouterr().out
+    assert "first.py already exists, and is left unchanged." in capsys.readouterr().out
 
 
 def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkeypatch, capsys):

@@ -83,11 +83,41 @@ def test_only_what_slurm_would_not_choose_itself_is_written(site, options):
 def test_what_is_given_is_taken_as_it_is():
     site = slurm(partition("main", default=True), partition("a", gres="gpu:1"), partition("b", gres="gpu:1"))
 
-    keys = proposed(site, partition="x", gpu_partition="b", account="mine", root="/r")
+    keys = proposed(site, partition="a", gpu_partition="b", account="mine", root="/r")
 
     assert keys == {
-        "scheduler": "slurm", "root": "/r", "slurm": {"account": "mine", "partition": {"cpu": "x", "gpu": "b"}},
+        "scheduler": "slurm", "root": "/r", "slurm": {"account": "mine", "partition": {"cpu": "a", "gpu": "b"}},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ({"partition": "mian"}, "there is no partition mian; did you mean main?", "give --partition one of main, gpu"),
+        ({"partition": "main,x"}, "there is no partition x", "give --partition one of main, gpu"),
+        ({"gpu_partition": "nosuch"}, "there is no partition nosuch", "give --gpu-partition one of main, gpu"),
+        ({"account": "x"}, "SLURM does not let you use account x", "give --account one of mine, yours"),
+    ],
+)
+def test_what_is_given_and_slurm_does_not_have_is_rejected_with_what_there_is(given, message, hint):
+    site = slurm(partition("main", default=True), partition("gpu", gres="gpu:1"), accounts=("mine", "yours"))
+
+    with pytest.raises(ConfigError) as caught:
+        proposed(site, **given)
+
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_what_is_given_is_taken_where_slurm_says_nothing():
+    assert proposed(slurm(), partition="x", account="a")["slurm"] == {"partition": "x", "account": "a"}
+
+
+def test_a_queue_that_grid_engine_does_not_have_is_rejected_with_those_it_has():
+    site = Site((HOME,), {"grid_engine": GridEngineSite(("all.q", "gpu.q"), (), {})})
+
+    with pytest.raises(ConfigError, match=r"there is no queue gpu; did you mean gpu\.q\?") as caught:
+        proposed(site, partition="all.q@node1", gpu_partition="gpu")
+    assert caught.value.hint == "give --gpu-partition one of all.q, gpu.q"
 
 
 def test_a_login_node_may_be_used_without_its_slurm():
@@ -107,7 +137,7 @@ def test_a_choice_is_asked_about_until_it_is_one(typed):
     keys = choices.keys(site, "ada", None, None, Given(account="mine"), Answers(yes=False))
 
     assert keys["slurm"]["partition"] == {"cpu": "main", "gpu": "b"}
-    assert "'nonsense' is none of a, b" in asked()
+    assert "'nonsense' is not one of a, b" in asked()
 
 
 def test_what_is_neither_yes_nor_no_is_asked_again(typed):
@@ -161,7 +191,7 @@ def test_the_end_of_the_input_stops_like_ctrl_c(typed):
 
 
 def test_what_was_found_is_told(capsys):
-    choices.say_site(Site((HOME,), cards=SurveyedGpus(("A100", "A100"), 80 * GB, "575.57.08")))
+    choices.say_site(Site((HOME,), gpus=SurveyedGpus(("A100", "A100"), 80 * GB, "575.57.08")))
     choices.say_site(slurm(partition("main", default=True, gres="gpu:4"), accounts=("mine",)))
 
     told = capsys.readouterr().out
@@ -178,5 +208,5 @@ def test_grid_engine_is_written_with_the_names_of_the_site_and_the_queues_that_w
     assert proposed(Site((HOME,), {"grid_engine": other}), gpu_partition="b.q")["grid_engine"] == {
         "queue": {"gpu": "b.q"}, "parallel_environment": "shm", "gpus": "ngpus", "per_job": ["h_vmem"],
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="no Grid Engine on that host"):
+    with pytest.raises(ConfigError, match="that host has no Grid Engine"):
         proposed(Site((HOME,)), scheduler="grid_engine")

@@ -77,7 +77,7 @@ def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path, capsys):
     put(tmp_path / "bin" / f"python{MINOR}")
 
     assert pythons.environment(session(tmp_path), None, Answers(yes=True)) is None
-    assert f"Functions run under {sys.executable}" in capsys.readouterr().out
+    assert f"Functions run with {sys.executable}" in capsys.readouterr().out
 
 
 def test_a_given_one_is_looked_for_at_once(tmp_path):
@@ -97,7 +97,7 @@ def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pythons, "PYTHON", "python9.9")
 
     assert pythons.environment(session(tmp_path), None, Answers(yes=True)) is None
-    assert "There is no python9.9" in capsys.readouterr().out
+    assert "The host has no python9.9" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ OLD = text('Field "compute_cap" is not a valid field to query.')
 
 
 def test_cards_are_read():
-    found = parse.cards(Section("cards", 0, CARDS))
+    found = parse.surveyed_gpus(Section("gpus", 0, CARDS))
 
     assert found == SurveyedGpus(
         ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 40960 * 2**20, "570.86.15", ("8.0", "8.0")
@@ -210,7 +210,7 @@ def test_cards_are_read():
 
 
 def test_a_driver_without_compute_cap_is_asked_again():
-    found = parse.cards(Section("cards", 0, OLD, {"again": ["Tesla K80, 11441, 418.87"]}))
+    found = parse.surveyed_gpus(Section("gpus", 0, OLD, {"again": ["Tesla K80, 11441, 418.87"]}))
 
     assert found == SurveyedGpus(("Tesla K80",), 11441 * 2**20, "418.87")
 
@@ -226,7 +226,7 @@ def test_a_driver_without_compute_cap_is_asked_again():
     ],
 )
 def test_what_nvidia_smi_says_instead_of_cards_is_its_trouble(rc, lines, trouble):
-    found = parse.cards(Section("cards", rc, lines))
+    found = parse.surveyed_gpus(Section("gpus", rc, lines))
 
     assert found is not None
     assert trouble in found.trouble
@@ -289,14 +289,14 @@ HUGE = "9" * 5000
 @pytest.mark.parametrize("odd", ["²", "٣", HUGE, f"-{HUGE}"])
 def test_what_looks_like_a_number_and_is_none_breaks_nothing(odd):
     text = (
-        f"M partitions 0\nmain*|up|1:00|{odd}|gpu\nM cards 0\nA100, {odd}, 5\nB100, 80, 5\n"
+        f"M partitions 0\nmain*|up|1:00|{odd}|gpu\nM gpus 0\nA100, {odd}, 5\nB100, 80, 5\n"
         f"M quotas 0\n/dev/x {odd}T 1 1\n"
         f"M volume-1 {odd}\n$HOME\nM.path\n/x\nM.df\n/dev/x nfs 1 1 {odd} 5% /\n"
     )
     found = read_site(parse.sections(text, "M"))
 
     assert found.schedulers == {"slurm": SlurmSite((Partition("main", True, "up", "1:00", 0, "gpu"),))}
-    assert found.cards is not None and found.cards.names == ("B100",)
+    assert found.gpus is not None and found.gpus.names == ("B100",)
 
 
 HOME = Volume("$HOME", "/home/ann", "nfs4", 100 * GB, 10**6, shared=True, device="filer:/home")
@@ -467,7 +467,7 @@ def test_programs_of_the_host_are_asked(ask, tmp_path):
 
     partition, physics = Partition("main", True, "up", "1:00:00", 2, "gpu:4"), Account("physics", "", ("normal",))
     assert site.schedulers == {"slurm": SlurmSite((partition,), (physics,))}
-    assert site.cards == SurveyedGpus(("Tesla K80",), 11441 * 2**20, "418.87")
+    assert site.gpus == SurveyedGpus(("Tesla K80",), 11441 * 2**20, "418.87")
     assert site.conda == str(tmp_path / "bin" / "conda")
     assert site.scheduler == "slurm"
 
@@ -478,9 +478,9 @@ def test_what_hangs_is_named_and_ended_and_hides_nothing_else(ask, tmp_path):
 
     site = ask(timeout_s=1, sinfo=hangs, nvidia_smi=hangs, quota=hangs)
 
-    assert set(site.silent) == {"partitions", "cards", "quotas"}
+    assert set(site.silent) == {"partitions", "gpus", "quotas"}
     assert site.schedulers == {"slurm": SlurmSite(trouble="it did not answer in time")}
-    assert site.cards == SurveyedGpus(trouble="it did not answer in time")
+    assert site.gpus == SurveyedGpus(trouble="it did not answer in time")
     assert site.root is not None
     started = (tmp_path / "pids").read_text().split()
     deadline = time.monotonic() + 10

@@ -106,7 +106,7 @@ def test_without_a_terminal_there_is_nobody(tmp_path: Path) -> None:
     (tmp_path / "ask.py").write_text(ASK.partition("        asked =")[0])
     words = [sys.executable, str(tmp_path / "ask.py")]
 
-    ran = subprocess.run(words, input="x\n", capture_output=True, text=True, start_new_session=True, timeout=20)
+    ran = subprocess.run(words, input="x\n", capture_output=True, text=True, start_new_session=True, timeout=150)
 
     assert ran.stdout == "nobody\n", ran.stderr
 
@@ -146,7 +146,7 @@ def server() -> Iterator[tuple[Menu, paramiko.Transport]]:
     there, here, menu = paramiko.Transport(far), paramiko.Transport(near), Menu()
     there.add_server_key(paramiko.RSAKey.generate(2048))
     there.start_server(threading.Event(), menu)
-    here.start_client(timeout=20)
+    here.start_client(timeout=150)
     yield menu, here
     here.close()
     there.close()

@@ -131,7 +131,7 @@ def test_a_name_of_clusterfn_yml_is_told_with_its_line(config: Path) -> None:
 def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 600\n")
     (tmp_path / "ssh").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(ssh_config, "SSH_G_TIMEOUT_S", 0.05)

@@ -91,7 +91,7 @@ def append(shell: str, home: Path, line: str = LINE) -> list[str]:
     ran = subprocess.run(
         [shell, "-c", f"exec /bin/sh -c '{ssh_keys.APPEND_SCRIPT}'"],
         input="\n" * (ssh_keys.RC_LINES - 1) + line + "\n", text=True, capture_output=True, check=False,
-        env={"HOME": str(home), "PATH": os.environ["PATH"]}, timeout=30,
+        env={"HOME": str(home), "PATH": os.environ["PATH"]}, timeout=150,
     )  # fmt: skip
     assert ran.stderr == ""
     return ran.stdout.splitlines()

@@ -1,0 +1,102 @@
+"""Say which command, option or value was perhaps meant by words that argparse has rejected, for every command."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+
+from clusterfn.config.options import ALIASES
+from clusterfn.errors import did_you_mean, nearest_word
+
+# What others call a command, and what it is called here.
+_OTHER_WORDS = {
+    "list": "jobs", "ls": "jobs", "status": "jobs", "ps": "jobs", "queue": "jobs", "squeue": "jobs",
+    "kill": "cancel", "delete": "rm", "remove": "rm", "scancel": "cancel", "download": "pull", "fetch": "pull",
+    "log": "logs", "cat": "logs", "tail": "logs", "get": "result", "wait": "result", "follow": "attach",
+    "cards": "gpus", "gpu": "gpus", "nvidia-smi": "gpus", "sinfo": "gpus", "ssh": "shell", "settings": "config",
+    "submit": "run", "exec": "run", "call": "run", "test": "check", "doctor": "check", "help": "--help",
+    "version": "--version", "sweep": "clusterfn.sweep(…) in Python", "map": "f.map(…) in Python",
+}  # fmt: skip
+_UNKNOWN = "unrecognized arguments: "
+_AMBIGUOUS = re.compile(r"ambiguous option: (.+) could match ")
+_OPTION = re.compile(r"--?([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
+_CHOICE = re.compile(r"argument (.+): invalid choice: '([^']*)' \(choose from (.*)\)")
+_WORDS = re.compile(r"[\w.-]+")
+RUN_FILES = ("run", "script")
+_TAKE_IDS = ("logs", "result", "attach", "stack", "cancel", "stop", "rm", "pull", "shell")
+_ALIKE = 0.7  # less would take --epochs, an argument of a function, for --detach
+
+
+def suggest_words(parser: argparse.ArgumentParser, message: str, typed: Sequence[str]) -> str:
+    """Return argparse's message with the command, option or value that was perhaps meant.
+
+    Args:
+        parser: The one that has rejected them: of the whole command line, or of one command.
+        typed: All words after `clusterfn`.
+    """
+    if message.startswith(_UNKNOWN):
+        return f"{message}{_near_option(parser, message[len(_UNKNOWN) :].split(' ')[0], typed)}"
+    if ambiguous := _AMBIGUOUS.match(message):
+        return f"{message}{_near_option(parser, ambiguous[1], typed)}"
+    wrong = _CHOICE.fullmatch(message)
+    if wrong is None:
+        return message
+    choices = _WORDS.findall(wrong[3])
+    if wrong[1] == "COMMAND":
+        return _unknown_command(parser, wrong[2], choices, typed)
+    near = nearest_word(wrong[2], choices, _ALIKE)
+    return f"{message}; did you mean {near}?" if near else message
+
+
+def _unknown_command(parser: argparse.ArgumentParser, word: str, choices: Sequence[str], typed: Sequence[str]) -> str:
+    """Say what is wrong with a word where a command is expected, or with an option before it."""
+    before = typed[: typed.index(word)] if word in typed else ()
+    ours = _options(parser)
+    stray = next((each for each in before if each.startswith("-") and not any(o.startswith(each) for o in ours)), None)
+    if stray is not None:  # argparse took its value for the command
+        return f"{_UNKNOWN}{stray}{_near_option(parser, stray, typed)}"
+    group = parser.prog.partition(" ")[2]  # "env" or "kernel", whose few commands fit into a line
+    if not group and (other := _OTHER_WORDS.get(word.lower())):
+        return f"there is no command {word!r}; did you mean {other}?"
+    near = did_you_mean(word, choices)
+    listed = f"; its commands are {', '.join(choices)}" if group and not near else ""
+    return f"there is no command {f'{group} {word}'.strip()!r}{near}{listed}"
+
+
+def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str]) -> str:
+    """Return what to write instead of an option that this parser does not have; nothing for another word."""
+    match = _OPTION.fullmatch(word)
+    if match is None:
+        return ""
+    command = parser.prog.partition(" ")[2]
+    if command == "init" and word.startswith("-p"):
+        return "; a port is written user@name:22028"
+    name = match[1].replace("_", "-")
+    names = [each[2:] for each in _options(parser) if each.startswith("--")]
+    near = ALIASES.get(name.replace("-", "_"), name).replace("_", "-")
+    if near not in names:
+        near = nearest_word(name, [*names, "host"], _ALIKE) or ""
+    takes_command = any(action.metavar == "COMMAND" for action in parser._actions)
+    if near == "host":
+        rest = " FILE.py::FUNCTION" if command in RUN_FILES else " ID" if command in _TAKE_IDS else ""
+        host = f"{' COMMAND' if takes_command else ''} {_value(typed, word, match, 'HOST')}{rest}"
+        return f"; write the host without --host: {parser.prog}{host}"
+    meant = f"; did you mean --{near}?" if near else ""
+    if command in RUN_FILES:  # `--x 12` after `run FILE.py::f` may also have been meant for the function
+        value = _value(typed, word, match, "VALUE")
+        written = f"n argument of the function is written {name.replace('-', '_')}={value}"
+        return f"{meant} A{written}" if meant else f"; a{written}"
+    return f"; write options after the command: {parser.prog} COMMAND {word}" if takes_command and not meant else meant
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [option for action in parser._actions for option in action.option_strings]
+
+
+def _value(typed: Sequence[str], word: str, match: re.Match[str], unknown: str) -> str:
+    """Return what was given to an option."""
+    if match[2] is not None:
+        return match[2]
+    after = typed[typed.index(word) + 1 :] if word in typed else ()
+    return after[0] if after and not after[0].startswith("-") else unknown

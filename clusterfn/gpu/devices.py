@@ -1,0 +1,208 @@
+"""The GPUs that this process may see, and their memory. Asking never raises, and never makes the process use CUDA.
+
+If the process already uses CUDA through PyTorch, it asks PyTorch, which takes microseconds. nvidia-smi, which takes
+some ten milliseconds, is asked about the GPUs that the process does not use. Where neither answers there are no GPUs,
+and `trouble` says why. GB are 2³⁰ bytes, as everywhere in clusterfn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterfn.errors import ConfigError
+from clusterfn.gpu import pytorch, smi
+from clusterfn.gpu.guards import probe, say_once
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU.
+
+    Attributes:
+        index: As the process counts them: cuda:0 is 0.
+        name: Such as "NVIDIA RTX A6000".
+        total_gb: Its memory.
+        used_gb: In use, by any process; None if unknown.
+        own_gb: In tensors of this process's PyTorch.
+        utilization: Percent of the time in which it computed, lately; 0.0 where PyTorch was asked, which does not know.
+        capability: Compute capability, such as (8, 6); None if unknown.
+        uuid: "GPU-…"; "" if unknown.
+    """
+
+    index: int
+    name: str
+    total_gb: float
+    used_gb: float | None
+    own_gb: float = 0.0
+    utilization: float = 0.0
+    capability: tuple[int, int] | None = None
+    uuid: str = ""
+
+    @property
+    def free_gb(self) -> float:
+        """Memory that no process uses; 0.0 where that is unknown."""
+        return 0.0 if self.used_gb is None else max(0.0, self.total_gb - self.used_gb)
+
+
+@dataclass(frozen=True)
+class GpuInfo:
+    """What is known of the GPUs.
+
+    Attributes:
+        devices: Those that the process may see; empty without a GPU.
+        source: Who said so: "torch", "nvidia-smi" or "".
+        driver: Its version; "" if unknown.
+        trouble: Why there are no GPUs here, in words; "" if there are.
+    """
+
+    devices: tuple[Gpu, ...] = ()
+    source: str = ""
+    driver: str = ""
+    trouble: str = ""
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a GPU."""
+        return bool(self.devices)
+
+    @property
+    def total_gb(self) -> float:
+        """Memory of all GPUs."""
+        return sum((gpu.total_gb for gpu in self.devices), 0.0)
+
+    @property
+    def used_gb(self) -> float:
+        """Memory in use on all GPUs, by any process, as far as it is known."""
+        return sum((gpu.used_gb or 0.0 for gpu in self.devices), 0.0)
+
+    @property
+    def free_gb(self) -> float:
+        """Memory that no process uses on all GPUs, as far as it is known."""
+        return sum((gpu.free_gb for gpu in self.devices), 0.0)
+
+
+def get_safe_gpu_info() -> GpuInfo:
+    """Return the GPUs that this process may see; no GPUs, and why, where there is no GPU or its driver fails.
+
+    Example:
+        >>> info = get_safe_gpu_info()
+        >>> info.available or bool(info.trouble)
+        True
+    """
+    info = probe(by_torch, "asking PyTorch for its GPUs", GpuInfo())
+    return info if info.devices else by_nvidia_smi()
+
+
+def get_safe_vram_usage(gpu: int | None = None) -> float:
+    """Return the GB in use on the visible GPUs, by any process; 0.0 where nothing can be known.
+
+    Args:
+        gpu: Only this one, as the process counts them; all of them together by default.
+
+    Example:
+        >>> get_safe_vram_usage() >= 0.0
+        True
+    """
+    devices = get_safe_gpu_info().devices
+    return sum((each.used_gb or 0.0 for each in devices if gpu is None or each.index == gpu), 0.0)
+
+
+def validate_vram_usage(needed_gb: float, gpu: int | None = None) -> Gpu:
+    """Return a GPU on which so much memory is free, before something large is loaded.
+
+    Args:
+        needed_gb: GB that must be free on one GPU.
+        gpu: The GPU that must fit; by default any, the one with most free memory first.
+
+    Raises:
+        ConfigError: No GPU is known to have so much free memory; the evidence lists what each has. Or `needed_gb` is
+            negative.
+
+    Example:
+        >>> clip_gb = 428e6 * 2 / 2**30                  # parameters of ViT-L/14, two bytes each
+        >>> gpu = validate_vram_usage(clip_gb + 1.0)    # doctest: +SKIP
+    """
+    refuse_negative(needed_gb=needed_gb)
+    info = get_safe_gpu_info()
+    fitting = [each for each in info.devices if (gpu is None or each.index == gpu) and each.free_gb >= needed_gb]
+    if not fitting:
+        where = "no GPU has" if gpu is None else f"GPU {gpu} does not have"
+        raise ConfigError(
+            f"{needed_gb:.1f} GB of GPU memory is needed, but {where} that much free",
+            evidence=list(describe(info)), hint="request a larger GPU, load less, or free memory in this process",
+        )  # fmt: skip
+    return max(fitting, key=lambda each: each.free_gb)
+
+
+def refuse_negative(**numbers: float) -> None:
+    """Reject a number that is less than 0, or none, by its name."""
+    for name, number in numbers.items():
+        if not number >= 0:
+            raise ConfigError(f"{name}={number!r} is negative or not a number", hint=f"set {name}= to 0 or more")
+
+
+def describe(info: GpuInfo) -> Iterator[str]:
+    """Describe each GPU in a line; say why there are none."""
+    for gpu in info.devices:
+        known = f"{gpu.free_gb:.1f} of {gpu.total_gb:.1f} GB free"
+        unknown = f"{gpu.total_gb:.1f} GB, free memory unknown"
+        yield f"GPU {gpu.index}: {gpu.name}, {unknown if gpu.used_gb is None else known}"
+    if info.trouble or not info.devices:
+        yield info.trouble or "no GPU is visible"
+
+
+def by_nvidia_smi() -> GpuInfo:
+    """Ask nvidia-smi for the GPUs that this process may see; `trouble` says why there are none."""
+    try:
+        rows = smi.visible_rows()
+    except smi.SmiFailed as failed:
+        say_once(logging.DEBUG if failed.usual else logging.WARNING, f"no GPU is visible: {failed}")
+        return GpuInfo(trouble=str(failed))
+    devices = tuple(
+        Gpu(number, row.name, row.total_gb, row.used_gb, 0.0, row.utilization, row.capability, row.uuid)
+        for number, row in enumerate(rows)
+    )
+    trouble = "" if devices else "CUDA_VISIBLE_DEVICES names no GPU of this machine"
+    return GpuInfo(devices, "nvidia-smi", rows[0].driver if rows else "", trouble)
+
+
+def by_torch() -> GpuInfo:
+    """Ask the PyTorch of this process; no GPUs if it does not use CUDA. May raise anything that PyTorch raises."""
+    torch = pytorch.with_cuda()
+    if torch is None:
+        return GpuInfo(trouble="this process does not use CUDA through PyTorch")
+    devices = [_device(torch, number) for number in range(torch.cuda.device_count())]
+    return GpuInfo(tuple(devices if all(gpu.used_gb is not None for gpu in devices) else _add_usage(devices)), "torch")
+
+
+def _device(torch: Any, number: int) -> Gpu:
+    properties = torch.cuda.get_device_properties(number)
+    free, total = pytorch.memory_gb(torch, number)
+    used = None if free is None else total - free
+    own, _ = pytorch.own_gb(torch, number)
+    uuid = str(getattr(properties, "uuid", ""))  # PyTorch 2.3 and older do not say it
+    uuid = f"GPU-{uuid.removeprefix('GPU-')}" if uuid else ""
+    return Gpu(number, properties.name, total, used, own, 0.0, (properties.major, properties.minor), uuid)
+
+
+def _add_usage(devices: Sequence[Gpu]) -> Iterator[Gpu]:
+    """Add what nvidia-smi says of the GPUs that this process does not use itself, where it is certain which is which.
+
+    A GPU is found by its UUID, else by its place.
+    """
+    try:
+        rows = smi.all_rows()
+    except smi.SmiFailed as failed:
+        say_once(logging.WARNING, f"the memory use of GPUs that this process does not use is unknown: {failed}")
+        rows = []
+    of_devices: Sequence[smi.Row | None] = smi.visible(rows)
+    if all(gpu.uuid for gpu in devices):
+        found = {(row.uuid, row.name): row for row in rows}  # a part of a GPU (MIG) has the UUID of the whole
+        of_devices = [found.get((gpu.uuid, gpu.name)) for gpu in devices]
+    elif [row and row.name for row in of_devices] != [gpu.name for gpu in devices]:
+        of_devices = [None] * len(devices)
+    for gpu, row in zip(devices, of_devices):
+        yield replace(gpu, used_gb=row.used_gb) if row is not None and gpu.used_gb is None else gpu

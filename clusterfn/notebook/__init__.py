@@ -1,1 +1,0 @@
-"""What clusterfn shows in a Jupyter notebook. Imported only inside IPython."""

@@ -1,0 +1,87 @@
+"""`clusterfn.configure`: hosts of this process in place of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import clusterfn
+from clusterfn import ConfigError
+from clusterfn.config import config_file, quiet
+
+
+@pytest.fixture(autouse=True)
+def file_again() -> Iterator[None]:
+    yield
+    clusterfn.configure()
+
+
+def test_a_function_runs_on_a_host_that_no_file_names(tmp_path, capsys):
+    clusterfn.configure(hosts={"mine": {"scheduler": "local", "root": str(tmp_path / "root")}})
+
+    assert clusterfn.cluster(abs)(-3) == 3
+
+    assert "abs on mine (the only host in clusterfn.configure())" in capsys.readouterr().err
+    assert list((tmp_path / "root" / "jobs").iterdir())
+
+
+def test_it_replaces_the_file_until_it_is_called_without_arguments(tmp_path, monkeypatch):
+    file = tmp_path / "clusterfn.yml"
+    file.write_text("hosts:\n  hpc: {scheduler: bare}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(file))
+
+    clusterfn.configure(
+        hosts={"a": {"scheduler": "bare", "limits": {"jobs": 2}}, "b": {"scheduler": "bare"}}, default_host="b"
+    )
+    known = config_file.load()
+
+    assert (known.path, known.named, known.resolve(None)[0].name) == (None, ("a", "b"), "b")
+    assert known.resolve(None)[1] == "default_host: in clusterfn.configure()"
+    assert known.hosts["a"].limits.jobs == 2
+    with pytest.raises(ConfigError, match=r"there is no host 'hpc' \(host='hpc'\)") as refused:
+        known.resolve("hpc")
+    assert "the hosts are local, a, b; choose one of them or add it to clusterfn.configure()" in str(refused.value)
+
+    clusterfn.configure()
+    assert config_file.load().path == file
+
+
+def test_without_hosts_the_file_keeps_its_own(tmp_path, monkeypatch):
+    file = tmp_path / "clusterfn.yml"
+    file.write_text("hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}\ndefault_host: a\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(file))
+
+    clusterfn.configure(quiet=True)
+    assert quiet.in_file and config_file.load().resolve(None)[0].name == "a"
+
+    clusterfn.configure(default_host="b")
+    assert config_file.load().resolve(None) == (config_file.load().hosts["b"], "default_host: in clusterfn.configure()")
+    assert config_file.load().path == file and not quiet.in_file
+    with pytest.raises(ConfigError, match=r"there is no host 'c'(?s:.*)describe others with clusterfn.conf"):
+        clusterfn.configure(default_host="c")
+    assert config_file.load().default_host == "b"
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"cluster_host": "hpc"}, "configure() has no argument 'cluster_host'"),
+    ({"hosts": "tensor01"}, "hosts='tensor01' is not a dict"),
+    ({"hosts": {"a": {}}}, "clusterfn.configure(): hosts.a: the key `scheduler` is missing"),
+    ({"hosts": {"a": {"scheduler": "slum"}}}, 'clusterfn.configure(): hosts.a.scheduler: "slum" is not allowed'),
+    ({"hosts": {"a": {"scheduler": "bare", "memory": "4GB"}}}, 'unknown key "memory"'),
+    ({"hosts": {"a": {"scheduler": "bare", "password": "hunter22"}}}, "`password:` is never read"),
+    ({"hosts": {"a": {"scheduler": "bare", "secrets": {"HF_TOKEN": "hunter22"}}}}, "expected names of variables"),
+    ({"hosts": {"a": {"scheduler": "bare"}}, "default_host": "b"}, 'there is no host "b"'),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), WRONG)
+def test_what_is_wrong_is_named_and_changes_nothing(given, says):
+    clusterfn.configure(hosts={"before": {"scheduler": "bare"}})
+
+    with pytest.raises(ConfigError) as refused:
+        clusterfn.configure(**given)
+
+    assert says in str(refused.value) and "hunter22" not in str(refused.value)
+    assert config_file.load().named == ("before",)

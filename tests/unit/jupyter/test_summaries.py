@@ -1,0 +1,163 @@
+"""What a cell shows of a job, a group, a session, a sweep and a list of jobs; hosts wrote many of the words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from IPython.core.formatters import DisplayFormatter
+
+from clusterfn import Job, JobGroup, Session, SweepResult
+from clusterfn.api.sweep.report import Trial
+from clusterfn.calls.attach import JobInfo, JobList
+from clusterfn.calls.group import state_of_group
+from clusterfn.calls.group_state import GroupState, ItemOutcome
+from clusterfn.config.spec import Resources
+from clusterfn.errors import JobError
+from tests.waiting import until
+
+EVIL = "<script>alert('x')</script>&\x1b[31m"
+SAFE = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&amp;"
+USED = {
+    "wall_s": 75.0, "peak_memory_bytes": 3 << 30,
+    "gpus": [{"name": "RTX A6000", "peak_memory_bytes": 40 << 30, "mean_use_percent": 87.5}],
+}  # fmt: skip
+
+
+class Output:
+    """Gives what a job prints, and can answer nothing else: a representation must ask no host."""
+
+    def __init__(self):
+        self.on_output = None
+
+    def watch_output(self, on_output):
+        self.on_output = on_output
+
+
+def shown(obj):
+    """What IPython takes for it: (HTML, plain text), neither with anything that a browser or a terminal obeys."""
+    bundle, _ = DisplayFormatter().format(obj)
+    html, plain = bundle["text/html"], bundle["text/plain"]
+    assert "<script" not in html and "\x1b" not in html + plain
+    return html, plain
+
+
+def a_job(backend=None):
+    job = Job("7f3a000011112222", "train", "tensor01", "/r/7f3a", backend)
+    job.asked = Resources(cores=4, memory_bytes=16 << 30, gpus=1, gpu_type="a6000")
+    return job
+
+
+def ends(job, kind="raised", **told):
+    job.on_outcome({"kind": kind, "usage": USED, **told}, None)
+
+
+def test_a_job_that_has_ended_shows_state_duration_memory_and_gpus():
+    job = a_job()
+    ends(job, message=EVIL, exception={"type": "ValueError", "message": EVIL})
+
+    html, plain = shown(job)
+
+    assert plain.splitlines() == [
+        "7f3a000011112222 train on tensor01: RAISED 01:15 (<script>alert('x')</script>&)",
+        "  asked for 4 cores, 16GB of memory, 1 GPU (a6000)",
+        "  ran 1 min 15 s, peak memory 3GB",
+        "  GPU RTX A6000, peak memory 40GB, 87.5 % busy",
+    ]
+    assert SAFE in html and all(word in html for word in ("train on tensor01", "RAISED", "01:15", "RTX A6000"))
+
+
+def test_a_running_job_is_updated_in_place_with_the_end_of_its_output(notebook):
+    backend = Output()
+    job = a_job(backend)
+    job.on_state("RUNNING", "node3")
+    with notebook:
+        assert DisplayFormatter().format(job) == ({}, {})
+        (before,) = notebook.plain
+        assert re.match(r"7f3a000011112222 train on tensor01: RUNNING 00:0\d \(node3\)", before)
+        backend.on_output("stdout", "".join(f"epoch {number}\n" for number in range(40)).encode() + EVIL.encode())
+        until(lambda: "epoch 39" in notebook.plain[0])
+        assert "epoch 28" not in notebook.plain[0] and SAFE in notebook.html[0] and "<script" not in notebook.html[0]
+        backend.on_output("stderr", b"\n10%\r100%")
+        ends(job)
+        until(lambda: "RAISED" in notebook.plain[0] and "100%" in notebook.plain[0])
+
+    assert len(notebook.outputs) == 1 and "10%" not in notebook.plain[0].replace("100%", "")
+    assert "100%" in shown(job)[1]
+
+
+def test_a_representation_outside_a_notebook_is_not_updated(notebook):
+    notebook.shell.kernel = None
+    job = a_job()
+
+    html, plain = shown(job)
+
+    assert "PENDING 00:00" in plain and "PENDING" in html and not notebook.outputs
+
+
+def a_group(ended):
+    state = GroupState("5b08000011112222", "score", "tensor01", "/r/5b08", 50)
+    end_items(state, range(ended))
+    return JobGroup(state)
+
+
+def end_items(state, indices):
+    for index in indices:
+        error = JobError(EVIL) if index % 10 == 7 else None
+        state.on_end(index, ItemOutcome("RAISED" if error else "RETURNED", None, error, {"peak_memory_bytes": 1 << 30}))
+
+
+def test_a_group_shows_how_far_it_is_and_the_causes_of_its_failures(notebook):
+    html, plain = shown(a_group(50))
+
+    assert '<progress value="50" max="50"' in html and f"5 x JobError: {SAFE}" in html
+    assert plain.splitlines()[0].startswith("5b08000011112222 score on tensor01: RETURNED 50/50 00:0")
+    assert "45 returned, 5 raised" in plain and "peak memory of an item 1GB" in plain
+    group = a_group(20)
+    with notebook:
+        assert DisplayFormatter().format(group) == ({}, {})
+        assert '<progress value="20" max="50"' in notebook.html[0] and "30 pending" in notebook.plain[0]
+        end_items(state_of_group(group), range(20, 50))
+        until(lambda: '<progress value="50" max="50"' in notebook.html[0])
+    assert len(notebook.outputs) == 1
+
+
+def test_a_sweep_is_a_table_of_its_ranking():
+    trials = [Trial(f"GRID_000{n}", {"lr": n / 10, "opt": EVIL}, score=n / 10, seconds=1.5) for n in (1, 3, 2)]
+    trials.append(Trial("GRID_0004", {"lr": 9.0}, error=ValueError(EVIL)))
+
+    html, plain = shown(SweepResult(trials, minimize=False, journal=Path("/j/g.jsonl"), seed=None))
+
+    assert [line.split()[:3] for line in plain.splitlines()[4:]] == [
+        ["1", "GRID_0003", "0.300"], ["2", "GRID_0002", "0.200"], ["3", "GRID_0001", "0.100"]
+    ]  # fmt: skip
+    assert html.count("<tr>") == 4 and "3 of 4 configurations" in html and f"ValueError: {SAFE}" in html
+
+
+def test_a_list_of_jobs_is_a_table_and_still_a_list():
+    infos = [JobInfo(f"{n:016x}", "train", "tensor01", "RAISED", EVIL, 1.7e9) for n in range(60)]
+    listed = JobList(infos)
+
+    html, plain = shown(listed)
+
+    assert listed == infos and listed[0] is infos[0] and repr(listed) == repr(infos)
+    assert html.count("<tr>") == 51 and "and 10 more" in html and SAFE in html
+    assert plain.splitlines()[0] == "60 jobs" and plain.splitlines()[1].split() == [
+        "id",
+        "name",
+        "host",
+        "state",
+        "sent",
+    ]
+
+
+def test_a_session_that_has_not_begun_says_what_starts_it():
+    html, plain = shown(Session("tensor01"))
+
+    assert plain.splitlines()[0] == "session: not begun" and "its first call starts it" in html
+
+
+@pytest.mark.parametrize("color", ["--jp-ui-font-color2", "--vscode-descriptionForeground"])
+def test_colours_follow_the_theme_of_the_notebook(color):
+    assert color in shown(a_group(50))[0]

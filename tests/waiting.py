@@ -1,0 +1,24 @@
+"""How tests wait for what processes do. A limit only ends a test that fails: a busy machine may be ten times slower."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+WAIT_S = 150.0  # below the limit of a test
+
+
+def until(look: Callable[[], Any], what: str = "") -> Any:
+    """Return what `look` gives as soon as it is true.
+
+    Raises:
+        AssertionError: It was not within `WAIT_S`.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        began = time.monotonic()
+        if found := look():
+            return found
+        assert began < deadline, f"not within {WAIT_S} s: {what or look}"
+        time.sleep(max(0.005, 3 * (time.monotonic() - began)))  # some look at every process
