@@ -122,13 +122,13 @@ def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts
 
 
 def test_a_person_may_take_longer_than_a_host(totp: Any, lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterfn.hosts.transports.openssh.LOGIN_S", 0.5)
+    monkeypatch.setattr("clusterfn.hosts.transports.openssh.LOGIN_S", 5.0)
 
     def slowly(question: LoginQuestion) -> str:
-        time.sleep(2.0)
+        time.sleep(10.0)
         return str(lab.totp.code())
 
-    transport_for(totp("openssh", "ConnectTimeout 1")).open("true", slowly).close()
+    transport_for(totp("openssh", "ConnectTimeout 4")).open("true", slowly).close()
 
 
 @pytest.mark.parametrize("way", WAYS)
