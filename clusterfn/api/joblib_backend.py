@@ -61,7 +61,7 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             job = call.submit_call(func, (), {}, self._options)
         except Exception as error:  # noqa: BLE001 - raised by the loop, as the exception of this batch
             job = Future()
-            raise
+            job.set_exception(error)
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
         if callback is not None:  # it sends the next batch, which must not wait in the thread that brings answers
