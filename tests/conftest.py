@@ -39,6 +39,8 @@ TABLES = pytest.StashKey[list[tuple[str, str]]]()
 
 def group_of(item: pytest.Item) -> str:
     """What runs one after the other in one process (pytest-xdist): a file, or all tests that share parts of the lab."""
+    if "gpubox_reset" in getattr(item, "fixturenames", ()):
+        return "lab"  # whose tests change what tensor01's GPUs say, and count those that are free
     return _group_of(item.path, item.get_closest_marker("lab") is not None)
 
 

@@ -132,7 +132,8 @@ class Box:
 
     def holds(self) -> list[dict[str, Any]]:
         """The journal."""
-        return [json.loads(line) for line in (self.machine / "holds.jsonl").read_text().splitlines()]
+        lines = (self.machine / "holds.jsonl").read_text().splitlines(True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
     def order(self, event: str = "taken") -> list[str]:
         """The jobs in the order in which they were let in."""
@@ -149,4 +150,13 @@ class Box:
                 continue
             if b"spool" in words and root in words:
                 found.append(int(pid))
-        return found
+        # A child of a spooler looks like one until it execs.
+        return [pid for pid in found if parent_of(pid) not in (None, *found)]
+
+
+def parent_of(pid: int) -> int | None:
+    """The pid of its parent; None if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None

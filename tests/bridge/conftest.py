@@ -43,3 +43,17 @@ def box(bench: Bench, tmp_path: Path) -> Box:
     folder = tmp_path / "bin"
     folder.mkdir()
     return Box(folder, bench)
+
+
+@pytest.fixture
+def unhurried(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    """A machine whose processes wait for one another for minutes: on a busy one a few seconds are soon over."""
+    changes = [
+        ("queue/arrivals.py", "_PATIENCE_S = 2.0", "_PATIENCE_S = 100.0"),
+        ("queue/admission.py", "_LOCK_S = 5.0", "_LOCK_S = 100.0"),
+        ("queue/admission.py", "_LISTED_S = 2.0", "_LISTED_S = 100.0"),
+        ("queue/admission.py", "_NAMED_S = 2.0", "_NAMED_S = 100.0"),
+        ("queue/launch.py", "_DIES_S, _LOOK_S = 2.0, 0.01", "_DIES_S, _LOOK_S = 100.0, 0.01"),
+    ]
+    monkeypatch.setattr(box.bench, "bridge", layout_bridge(tmp_path / "unhurried", *changes))
+    return box

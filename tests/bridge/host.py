@@ -11,6 +11,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from clusterfn.bridge.supervisor.attempt import read_usage
 from clusterfn.hosts import bridge_bundle
 from tests.bridge.apart import Apart
 from tests.waiting import until
@@ -102,12 +104,21 @@ def pickler(python: str, bridge: Path) -> Pickler:
     return Pickler(python, bridge)
 
 
-def layout_bridge(target: Path) -> Path:
-    """The tree of bridge/<hash>, from this checkout."""
+def layout_bridge(target: Path, *changes: tuple[str, str, str]) -> Path:
+    """The tree of bridge/<hash>, from this checkout.
+
+    Args:
+        changes: A module, how a line in it begins, and what is there instead: another limit.
+    """
     for name, content in bridge_bundle.bridge().files.items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+    for module, before, after in changes:
+        path = target / "_clusterfn" / "bridge" / module
+        text, count = re.subn(rf"(?m)^{re.escape(before)}(?=\s)", after, path.read_text(encoding="utf-8"))
+        assert count == 1, f"{module}: {before}"
+        path.write_text(text, encoding="utf-8")
     return target
 
 
@@ -204,6 +215,15 @@ class Job:
         """What was written so far, as soon as it holds `text`."""
         return until(lambda: (self.attempt / name).exists() and text in self.output(name) and self.output(name))
 
+    def used(self) -> dict[str, Any]:
+        """What it has used so far, as its supervisor keeps it."""
+        return read_usage(str(self.attempt / "usage.json")) or {"wall_s": 0.0, "peak_memory_bytes": 0}
+
+    def wait_for_memory(self, size: int) -> None:
+        """Until its supervisor has seen it use more: what it writes after it first said so is of a later sample."""
+        seen = until(lambda: (used := self.used())["peak_memory_bytes"] > size and used["wall_s"])
+        until(lambda: self.used()["wall_s"] > seen)
+
     def worker_pid(self) -> int:
         return self.wait_for("starting")["pid"]
 
@@ -256,7 +276,7 @@ class Bench:
             "limits": {"cores": 64},
             "python": self.python, "version": self._version, "activation": {}, "sys_path": [], "env": {},
             "secrets": sorted(secret or {}), "cwd": None, "outputs": [],
-            "keep_days": 14.0, "log_limit_bytes": 1 << 20, "grace_s": 2.0,
+            "keep_days": 14.0, "log_limit_bytes": 1 << 20, "grace_s": 30.0,
             **spec,
         }  # fmt: skip
         (folder / "spec.json").write_text(json.dumps(facts))

@@ -14,7 +14,7 @@ import pytest
 
 from clusterfn.bridge.supervisor import limits
 from clusterfn.calls.liveness import SILENT_AFTER_S
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench, is_running, layout_bridge
 from tests.waiting import until
 
 SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(600)\n"
@@ -145,16 +145,19 @@ def test_a_killed_supervisor_kills_its_worker_at_once(bench: Bench):
     until(lambda: not is_running(worker))
 
 
-def test_a_killed_script_does_not_end_a_job_on_a_bare_host(bench: Bench):
-    job = bench.job("def f():\n    import time\n    print('up', flush=True)\n    time.sleep(1)\n    return 7\n")
+def test_a_killed_script_does_not_end_a_job_on_a_bare_host(bench: Bench, tmp_path: Path):
+    waits = "    while not os.path.exists(go):\n        time.sleep(0.05)\n"
+    source = f"def f(go):\n    import os, time\n    print('up', flush=True)\n{waits}    return 7\n"
+    job = bench.job(source, str(tmp_path / "go"))
     script = job.start()
     job.wait_for_text("up")
 
     os.kill(script.pid, signal.SIGKILL)
 
+    until(lambda: any("job.sh was killed" in event.get("message", "") for event in job.events()))
+    (tmp_path / "go").touch()
     until(job.has_outcome)
     assert job.outcome()["kind"] == "returned"
-    assert any("job.sh was killed" in event.get("message", "") for event in job.events())
 
 
 def test_the_time_limit_is_exact_and_ends_children(bench: Bench):
@@ -190,7 +193,10 @@ def test_a_request_to_stop_before_the_start_runs_nothing(bench: Bench):
     assert not (job.attempt / "stdout").exists()
 
 
-def test_sigterm_with_a_request_is_a_cancellation(bench: Bench):
+def test_sigterm_with_a_request_is_a_cancellation(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    settles = ("supervisor/watch.py", "_SETTLE_S = 0.5", "_SETTLE_S = 60.0")
+    echoes = ("supervisor/run.py", "_TERM_ECHO_S = 0.5", "_TERM_ECHO_S = 60.0")
+    monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "patient", settles, echoes))
     job = bench.job(SLEEP)
     job.start()
     job.wait_for_text("sleeping")
@@ -290,7 +296,7 @@ def test_a_kill_near_the_limit_is_taken_for_memory(bench: Bench):
     job = bench.job(LARGE, resources={"memory_bytes": 112 << 20})
     job.start()
     job.wait_for_text("up")
-    time.sleep(1.0)  # for a sample, which a busy machine takes late
+    job.wait_for_memory(95 << 20)
 
     os.kill(job.worker_pid(), signal.SIGKILL)
 
@@ -357,9 +363,16 @@ def test_another_version_is_refused_before_anything_is_unpickled(bench: Bench):
     assert "expected 3.8" in outcome["message"]
 
 
-def test_usage_and_place_are_told(bench: Bench):
-    _, outcome = bench.run("def f():\n    import time\n    block = b'1' * (50 << 20)\n    time.sleep(0.3)\n")
+def test_usage_and_place_are_told(bench: Bench, tmp_path: Path):
+    waits = "    while not os.path.exists(go):\n        time.sleep(0.05)\n"
+    source = f"def f(go):\n    import os, time\n    block = b'1' * (50 << 20)\n    time.sleep(0.3)\n{waits}"
+    job = bench.job(source, str(tmp_path / "go"))
+    script = job.start()
+    job.wait_for_memory(50 << 20)
+    (tmp_path / "go").touch()
+    script.wait(150)
 
+    outcome = job.outcome()
     assert outcome["usage"]["wall_s"] >= 0.3
     assert outcome["usage"]["cpu_s"] > 0
     assert outcome["usage"]["peak_memory_bytes"] > 50 << 20
@@ -386,5 +399,6 @@ def test_the_heart_beats(bench: Bench):
     beats = job.attempt / "heartbeat"
     first, since = beats.read_bytes(), beats.stat().st_mtime
     assert re.fullmatch(rb"0000\d{4}", first) and int(first) > 0
-    later = int(until(lambda: int(beats.read_bytes()) > int(first) and beats.read_bytes()))
-    assert (beats.stat().st_mtime - since) / (later - int(first)) < SILENT_AFTER_S  # who listens calls it dead then
+    until(lambda: int(beats.read_bytes()) > int(first) + 1)
+    now, later = beats.stat().st_mtime, int(beats.read_bytes())
+    assert (now - since) / (later - int(first)) < SILENT_AFTER_S  # who listens calls it dead then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -13,11 +14,24 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.supervisor import conclude
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench, is_running, layout_bridge
 from tests.waiting import until
 
 COUNT = "def f(path):\n    import time\n    open(path, 'a').write('ran\\n')\n    time.sleep(0.5)\n    return 1\n"
+# The same, until a file is there.
+HOLDS = (
+    "def f(path):\n    import os, time\n    open(path, 'a').write('ran\\n')\n"
+    "    while not os.path.exists(path + '-go'):\n        time.sleep(0.05)\n    return 1\n"
+)
 SLEEP = "def f():\n    import time\n    print('up', flush=True)\n    time.sleep(600)\n"
+SCONTROL_LIMITS = "_SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S"
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose supervisors wait longer for scontrol: on a busy machine the usual 5 s may be over too soon."""
+    longer = ("schedulers/slurm.py", f"{SCONTROL_LIMITS} = 5, 10, 20, 30", f"{SCONTROL_LIMITS} = 100, 10, 20, 30")
+    return layout_bridge(tmp_path_factory.mktemp("root") / "bridge" / "test", longer)
 
 
 def final_outcomes(job) -> list[int]:
@@ -30,14 +44,16 @@ def final_outcomes(job) -> list[int]:
 
 
 def test_a_second_submission_of_a_job_runs_nothing(bench: Bench, tmp_path: Path):
-    job = bench.job(COUNT, str(tmp_path / "ran"))
+    job = bench.job(HOLDS, str(tmp_path / "ran"))
 
-    codes = [script.wait(150) for script in [job.start() for _ in range(4)]]
+    scripts = [job.start() for _ in range(4)]
+    until(lambda: job.log().count("another submission is at the job") == 3)
+    (tmp_path / "ran-go").touch()
+    codes = [script.wait(150) for script in scripts]
 
     assert codes == [0, 0, 0, 0]
     assert (tmp_path / "ran").read_text() == "ran\n"
     assert final_outcomes(job) == [1]
-    assert "another submission is at the job" in job.log()
 
 
 def test_a_requeued_job_fences_the_attempt_before(bench: Bench):
@@ -71,7 +87,12 @@ def f(path):
 """
 
 
-def test_a_requeued_job_begins_when_the_attempt_before_has_ended(bench: Bench, tmp_path: Path):
+def test_a_requeued_job_begins_when_the_attempt_before_has_ended(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The supervisor of the one before looks every second, later on a busy machine, which gets more time for that."""
+    longer = ("supervisor/main.py", "_SETTLE_S = 2.0", "_SETTLE_S = 8.0")
+    monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "patient", longer))
     job = bench.job(BEATS, str(tmp_path / "beats"), scheduler="slurm")
     first = job.start(SLURM_JOB_ID="77")
     job.wait_for("running")
@@ -163,6 +184,7 @@ def test_a_verdict_from_outside_ends_what_a_dead_supervisor_left(bench: Bench):
     supervisor = job.supervisor_pid()
     for pid in (script.pid, supervisor):
         os.kill(pid, signal.SIGKILL)
+    until(lambda: not is_running(script.pid) and not is_running(supervisor))
 
     job.call("conclude", stdin=json.dumps({"kind": "lost", "message": "gone"}))
 
@@ -232,7 +254,8 @@ def test_a_sigterm_is_explained_by_the_scheduler(bench: Bench, scontrol, state, 
     job.wait_for_text("up")
 
     for pid in (job.supervisor_pid(), job.worker_pid()):
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # the supervisor may have ended its worker meanwhile
+            os.kill(pid, signal.SIGTERM)
 
     until(job.has_outcome)
     assert job.outcome()["kind"] == kind

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +141,19 @@ def test_elements_share_the_items(bridge, tmp_path, host):
     assert codes == [0, 0] and once(group, 7)
     assert group.ends() == {x: ["raised" if x == 3 else "returned"] for x in range(7)}
     assert group.outcome()["message"] == "7 of 7 ended: 6 returned, 1 raised"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has the queue")
+def test_an_element_that_comes_when_each_item_has_ended_takes_nothing(bench):
+    group = Group(bench, 2, 2)
+    assert group.start(1).wait(150) == 0
+    (journal,) = bench.root.glob("machines/*/holds.jsonl")
+    before = journal.read_text()
+
+    assert group.start(2).wait(150) == 0
+
+    assert journal.read_text() == before
+    assert not (group.folder_of(2) / "attempts").exists()
 
 
 def test_a_value_lies_where_the_journal_says(bench):

@@ -46,6 +46,7 @@ def stop(pids: list[int]) -> None:
     until(lambda: all("State:\tT" in Path(f"/proc/{pid}/status").read_text() for pid in pids))
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box):
     first, second = running(box, box.job(2, 600)), box.job(2)
     box.queued(second)
@@ -107,12 +108,13 @@ def test_nobody_writes_down_an_end_that_is_farther_away_than_a_minute(box: Box):
     assert by_supervisor <= 60 and by_spooler <= 60
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_nobody_passes_who_waits_before_the_spooler_that_is_there_has_named_it(box: Box):
     first, second = running(box, box.job(2, 600)), box.job(1)
     box.queued(second)
     name = next(name for name in until(box.apart.names) if name.startswith("spool/"))
     (box.machine / "queue" / second.id).unlink()
-    until(lambda: not box.spoolers())
+    until(lambda: not box.spoolers() and name not in box.apart.names())
     spooler, third = box.mark(name), box.job(1)  # it lives, with nothing to do, and is slow to look
 
     script = box.start(third)
@@ -262,6 +264,7 @@ def spool_and_turn(box: Box) -> tuple[str, str]:
     return found[0], found[1]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_spooler_that_hangs_is_replaced_once_its_turn_is_long_overdue(box: Box):
     first, second = running(box, box.job(2, 600)), box.job(1)
     box.queued(second)
@@ -405,6 +408,7 @@ def test_another_users_false_name_of_a_job_does_not_keep_it_from_starting(box: B
     held.close()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_look_at_the_locks_does_not_turn_a_job_away(box: Box):
     """Whoever tries to hold a name locks a file for a moment, longer on a busy machine."""
     job = box.job(0, lease="file")

@@ -55,16 +55,26 @@ def environments(box: Box, tmp_path: Path) -> Environments:
 
 
 def test_a_job_whose_environment_is_being_made_keeps_no_gpus_from_others(box: Box, environments: Environments):
-    first, second = environments.job(2, queue_timeout_s=0.5), box.job(2)
+    first, second = environments.job(2, queue_timeout_s=60.0), box.job(2)
 
     assert box.start(first).wait(150) == WAITS
     until(lambda: box.reason(first) == "environment: scripts 0 of 1: post-link script of slow 1.0")
+    as_if_since(box.machine / "queue" / first.id, 100)  # longer than queue_timeout
     assert box.run(second)["kind"] == "returned"
     assert not first.has_outcome()
     environments.finish()
 
     assert ended(first) == ["returned"], first.log()
     assert box.order() == [second.id, first.id]
+
+
+def as_if_since(ticket: Path, seconds: int) -> None:
+    """Let a job have waited for so much longer."""
+    told = json.loads(ticket.read_text())
+    earlier = {**told, "submitted": told["submitted"] - seconds * 10**9, "t": told["t"] - seconds}
+    new = ticket.with_name(f".{ticket.name}")
+    new.write_text(json.dumps(earlier))
+    new.rename(ticket)
 
 
 def test_an_environment_that_cannot_be_made_ends_each_job_that_waits_for_it_without_a_gpu(

@@ -138,18 +138,19 @@ def test_without_retries_nothing_is_tried_again(bench: Bench):
 
 
 def test_all_attempts_share_the_time(bench: Bench):
-    job = bench.job(FLAKY.replace("wait=0", "wait=1.5"), 9, retries=9, resources={"time_s": 4.0})
+    job = bench.job(FLAKY.replace("wait=0", "wait=1.5"), 9, retries=9, resources={"time_s": 10.0})
 
     job.run()
 
     assert last(job)["kind"] == "time"
-    assert 2 <= last(job)["attempt"] <= 3
+    assert 2 <= last(job)["attempt"] <= 7
 
 
 def test_a_supervisor_that_died_is_followed_by_another(bench: Bench):
     job = bench.job(SLOW, 600, retries=1)
     job.start()
-    job.wait_for("running")
+    until(lambda: (job.folder / "checkpoint" / "attempts").exists())
+    until(lambda: (job.folder / "checkpoint" / "attempts").read_text())
 
     os.kill(job.supervisor_pid(), signal.SIGKILL)
     job.script.wait(150)
@@ -231,7 +232,7 @@ def test_killed_between_two_attempts_it_has_one_final_outcome(bench: Bench):
 
 
 def test_whoever_concludes_a_job_between_two_attempts_ends_it(bench: Bench):
-    job = bench.job(FLAKY.replace("wait=0", "wait=3"), 1, retries=1)
+    job = bench.job(FLAKY.replace("wait=0", "wait=600"), 1, retries=1)
     job.start()
     job.wait_for("running")
     verdict = {"kind": "time", "message": "concluded from outside", "withdraw": False}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, Job, interpreter
+from tests.bridge.host import Bench, Job, interpreter, layout_bridge
 from tests.waiting import until
 
 # As a module that travels: its file lies on the host, so its lines can be shown.
@@ -53,27 +53,42 @@ def in_a_spawned_child():
 
 def beside_a_program(path):
     program = subprocess.Popen(["sleep", "1000"])
+    print(program.pid, flush=True)
     while not os.path.exists(path):
-        time.sleep(0.01)  # waits
+        time.sleep(0.2)  # waits
     return program.poll()
 
 
 def prints():
-    for _ in range(30):
+    for _ in range(80):
         time.sleep(0.1)
         print(".", flush=True)
 
 
 def computes():
-    until = time.monotonic() + 3
+    until = time.monotonic() + 8
     while time.monotonic() < until:
         pass
 
 
 def children_compute():
     for _ in range(3):
-        subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.9: pass"], check=True)
+        subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 2.7: pass"], check=True)
 """
+
+
+STALL_S = 6.0  # who starts may be kept from its CPU for some seconds, which must not be taken for a stall
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose supervisors wait longer for stacks: a busy machine may stop a process while it writes its own."""
+    changes = [
+        ("supervisor/stacks.py", "_ANSWER_S = 2.0", "_ANSWER_S = 60.0"),
+        ("supervisor/stacks.py", "_IN_ALL_S = 10.0", "_IN_ALL_S = 100.0"),
+        ("supervisor/stacks.py", "_QUIET_S = 0.1", "_QUIET_S = 2.0"),
+    ]
+    return layout_bridge(tmp_path_factory.mktemp("root") / "bridge" / "test", *changes)
 
 
 @pytest.fixture
@@ -88,23 +103,35 @@ def job(bench: Bench, tmp_path: Path):
     return make
 
 
+def waiting(job: Job) -> None:
+    """Until a function beside a program waits, and its program too."""
+    pid = int(job.wait_for_text("\n"))
+    until(lambda: "(sleep) S" in Path(f"/proc/{pid}/stat").read_text())
+
+
+def ask(job: Job, token: str) -> None:
+    """As a client does: the question is there whole or not at all."""
+    (job.folder / "question").write_text(token)
+    (job.folder / "question").rename(job.folder / "stack")
+
+
 def shown(outcome: dict[str, object]) -> str:
     assert outcome["kind"] == "stalled", outcome
     return "\n".join(outcome["evidence"])
 
 
 def test_a_stuck_function_ends_with_the_line_where_it_is(job):
-    outcome = job("twice", stall_s=1.0).run()
+    outcome = job("twice", stall_s=STALL_S).run()
     stack = shown(outcome)
 
-    assert outcome["message"] == "the job printed nothing and used no CPU time for 1 s"
+    assert outcome["message"] == "the job printed nothing and used no CPU time for 6 s"
     assert outcome["stage"] == "function"
     assert 'stuck.py", line 14 in twice\n      lock.acquire()  # the second time\n' in stack
     assert "worker.py" not in stack
 
 
 def test_a_forked_child_that_waits_for_a_lock_shows_its_own_stack(job):
-    stuck = job("fork_and_lock", stall_s=1.0)
+    stuck = job("fork_and_lock", stall_s=STALL_S)
     stack = shown(stuck.run())
 
     assert "os.waitpid(child, 0)  # for ever" in stack
@@ -121,16 +148,16 @@ def test_an_old_supervisor_reads_what_any_worker_writes(bridge: Path, tmp_path: 
     (tmp_path / "stuck.py").write_text(STUCK)
     source = "def f():\n    import stuck\n    return stuck.twice()\n"
 
-    assert "lock.acquire()  # the second time" in shown(bench.run(source, sys_path=[str(tmp_path)], stall_s=1.0)[1])
+    assert "lock.acquire()  # the second time" in shown(bench.run(source, sys_path=[str(tmp_path)], stall_s=STALL_S)[1])
 
 
 def test_a_spawned_child_does_too(job):
-    assert "lock.acquire()  # the second time" in shown(job("in_a_spawned_child", stall_s=1.0).run())
+    assert "lock.acquire()  # the second time" in shown(job("in_a_spawned_child", stall_s=STALL_S).run())
 
 
 @pytest.mark.parametrize("name", ["prints", "computes", "children_compute"])
 def test_whoever_does_something_is_left_alone(job, name: str):
-    assert job(name, stall_s=1.5).run()["kind"] == "returned"
+    assert job(name, stall_s=STALL_S).run()["kind"] == "returned"
 
 
 def test_without_a_limit_nothing_is_looked_at(bench: Bench):
@@ -140,14 +167,14 @@ def test_without_a_limit_nothing_is_looked_at(bench: Bench):
 def test_who_asks_gets_the_stacks_and_the_job_goes_on(job, tmp_path: Path):
     asked = job("beside_a_program", str(tmp_path / "go"))
     script, token = asked.start(), "0123456789abcdef"
-    asked.wait_for("running")
-    (asked.folder / "stack").write_text(token)
+    waiting(asked)
+    ask(asked, token)
     answer = asked.folder / f"stack.{token}"
     stack = until(lambda: answer.exists() and answer.read_text())
     (tmp_path / "go").touch()
     script.wait(150)
 
-    assert "in beside_a_program\n      time.sleep(0.01)  # waits\n" in stack
+    assert "in beside_a_program\n      time.sleep(0.2)  # waits\n" in stack
     assert "sleep (pid " in stack
     assert "no stack of Python's; it is sleeping" in stack
     assert asked.outcome()["kind"] == "returned"
@@ -156,10 +183,10 @@ def test_who_asks_gets_the_stacks_and_the_job_goes_on(job, tmp_path: Path):
 
 
 def test_a_stack_that_is_asked_for_shows_no_secret(job, tmp_path: Path):
-    asked = job("beside_a_program", str(tmp_path / "go"), secret={"TOKEN": "(0.01)  # waits"})
+    asked = job("beside_a_program", str(tmp_path / "go"), secret={"TOKEN": "(0.2)  # waits"})
     script = asked.start()
-    asked.wait_for("running")
-    (asked.folder / "stack").write_text("0123456789abcdef")
+    waiting(asked)
+    ask(asked, "0123456789abcdef")
     answer = asked.folder / "stack.0123456789abcdef"
     stack = until(lambda: answer.exists() and answer.read_text())
     (tmp_path / "go").touch()
@@ -172,8 +199,8 @@ def test_a_stack_that_is_asked_for_shows_no_secret(job, tmp_path: Path):
 def test_an_odd_question_is_not_answered_and_does_no_harm(job, tmp_path: Path, written: str):
     asked = job("beside_a_program", str(tmp_path / "go"))
     script = asked.start()
-    asked.wait_for("running")
-    (asked.folder / "stack").write_text(written)
+    waiting(asked)
+    ask(asked, written)
     until(lambda: not (asked.folder / "stack").exists())
     (tmp_path / "go").touch()
     script.wait(150)
@@ -184,20 +211,22 @@ def test_an_odd_question_is_not_answered_and_does_no_harm(job, tmp_path: Path, w
 
 def test_a_worker_whose_file_was_removed_is_named_all_the_same(bench: Bench):
     source = "def f():\n    import os, time\n    os.unlink('../stacks')\n    time.sleep(1000)\n"
-    _, outcome = bench.run(source, stall_s=1.0)
+    _, outcome = bench.run(source, stall_s=STALL_S)
 
     assert "no stack of Python's" in shown(outcome)
 
 
 def test_a_job_that_does_nothing_for_long_says_so_once_and_that_it_works_again(bench: Bench, tmp_path: Path):
-    go = tmp_path / "go"
-    source = "def f(path):\n    import os, time\n    while not os.path.exists(path):\n        time.sleep(0.05)\n"
-    job = bench.job(source + "    print('again', flush=True)\n    time.sleep(2)\n", str(go), quiet_s=0.5)
+    go, end = tmp_path / "go", tmp_path / "end"
+    waits = "    while not os.path.exists({}):\n        time.sleep(0.05)\n"
+    source = f"def f(go, end):\n    import os, time\n{waits.format('go')}    print('again', flush=True)\n"
+    job = bench.job(source + waits.format("end"), str(go), str(end), quiet_s=0.5)
     job.start()
     events = job.attempt / "events.jsonl"
     until(lambda: events.exists() and '"quiet"' in events.read_text())
     go.touch()
     until(lambda: '"active"' in events.read_text())
+    end.touch()
 
     job.script.wait(150)
 

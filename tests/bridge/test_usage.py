@@ -101,6 +101,14 @@ def test_every_end_of_a_worker_says_what_its_cards_were_used(machine: Measured, 
     assert machine.asked()[0].endswith(f"-i {machine.uuid}")
 
 
+def test_what_a_worker_used_counts_that_was_gone_before_it_was_looked_at(bench: Bench):
+    """Its memory is looked at ten times a second, and the kernel knows the rest."""
+    _, outcome = bench.run("def f():\n    import os\n    held = b'x' * (200 << 20)\n    os._exit(3)\n")
+
+    assert outcome["kind"] == "exited"
+    assert outcome["usage"]["peak_memory_bytes"] >= 200 << 20
+
+
 def test_what_was_not_measured_is_null_and_not_zero(machine: Measured):
     machine.answers("exec sleep 600")
     machine.go.touch()

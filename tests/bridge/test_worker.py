@@ -158,7 +158,7 @@ def test_a_very_long_message_is_cut_in_the_outcome_and_whole_in_the_value(bench:
     assert (job.attempt / "outcome.json").stat().st_size < 300000
     assert outcome["value"]["size"] > size
     if size == 10 << 20:
-        assert outcome["usage"]["wall_s"] < 2.0
+        assert outcome["usage"]["cpu_s"] < 8.0
 
 
 def test_a_value_over_the_limit_of_file_sizes_could_not_be_written(bench: Bench):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bridge.host import clean_environ
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 
 def entry(archive: Path, url: str | None = None) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Running:
         """Its line that says for whom it waits, as soon as it is there."""
         return until(lambda: next((line for line in self.lines() if line["stage"] == "wait"), None))
 
-    def answer(self, limit_s: float = 100.0) -> Answer:
+    def answer(self, limit_s: float = WAIT_S) -> Answer:
         """Wait for its end."""
         return Answer(self.process.wait(limit_s), self.lines(), self.err.read_text())
 

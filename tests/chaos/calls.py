@@ -50,10 +50,13 @@ def work(path, loading, seconds, keeping, size):
     return {"value": VALUE, "late": SlowToKeep(keeping), "data": b"x" * size}
 
 
-def speak(path, lines, every):
-    """Number the lines of stdout."""
+def speak(path, lines, every, over=""):
+    """Number the lines of stdout, the last one once the file `over` is there, if one is named."""
     note_run(path)
+    until = time.monotonic() + 150  # a test that fails must leave no job that holds a core
     for number in range(lines):
+        while over and number == lines - 1 and not os.path.exists(over) and time.monotonic() < until:
+            time.sleep(0.05)
         sys.stdout.write(f"line {number} {'.' * 60}\n")
         sys.stdout.flush()
         time.sleep(every)

@@ -169,7 +169,9 @@ def beside_strangers(turns: Iterable[Turn], seen: Seen) -> list[str]:
     return found
 
 
-def overtaken(turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, int]) -> list[str]:
+def overtaken(
+    turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, int], turn_s: float = TURN_S
+) -> list[str]:
     """Jobs that were let in before older ones which ask for no more, and so had room at that moment.
 
     Found is who left them none, and who left them some while they went on waiting. An older job of the same user counts
@@ -177,7 +179,7 @@ def overtaken(turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, 
     a process that has its stamp may come to the door late.
     Who never starts, as its supervisor was killed when its turn came, starts after nobody.
     """
-    found, turn_s = [], _turn_s(turns, seen)
+    found, turn_s = [], max(turn_s, _turn_s(turns, seen))
     for turn in turns:
         if turn.taken is None or turn.exchanged:
             continue

@@ -56,11 +56,11 @@ class Sent:
         """As the scheduler knows it."""
         return f"{self.job.name}.{self.job.id}"
 
-    def await_at(self, stage: str, limit_s: float = 60.0) -> None:
+    def await_at(self, stage: str, limit_s: float = 150.0) -> None:
         """Until it has come so far."""
         assert until(lambda: self.there.is_at(stage), limit_s, 0.002), self.there.history()
 
-    def shell(self, line: str, limit_s: float = 60.0) -> subprocess.CompletedProcess[bytes]:
+    def shell(self, line: str, limit_s: float = 150.0) -> subprocess.CompletedProcess[bytes]:
         """A shell line of the user's own, in the job's folder."""
         alias = HOSTS[self.host].alias
         return self.world.lab.ssh(alias, f"cd {self.there.folder} && {line}", timeout_s=limit_s)
@@ -107,7 +107,7 @@ class Sent:
         assert len(self.there.runs()) == len(set(self.there.runs())) == runs, self.there.history()
         finals = self.there.finals()
         assert len(finals) == 1, self.there.history()
-        assert until(lambda: not self.there.processes(), 12, 0.2), self.there.processes()
+        assert until(lambda: not self.there.processes(), 150, 0.2), self.there.processes()
         assert json.dumps(self.there.finals()) == json.dumps(finals)
         return finals[0]
 

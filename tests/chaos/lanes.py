@@ -50,7 +50,7 @@ class Lane:
         self.process.stdin.write(json.dumps({"do": do, "id": job, "host": host, **more}) + "\n")
         self.process.stdin.flush()
 
-    def hear(self, job: str, name: str, limit_s: float = 60.0) -> dict[str, Any] | None:
+    def hear(self, job: str, name: str, limit_s: float = 150.0) -> dict[str, Any] | None:
         """The first word about a job that has this name; None if the client is dead or says nothing."""
         deadline = time.monotonic() + limit_s
         with self._changed:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.chaos import holds
 from tests.chaos.lanes import Lane
-from tests.chaos.onhost import JobOnHost, processes_of, until
+from tests.chaos.onhost import JobOnHost, processes_of, until_none
 from tests.chaos.world import MINOR
 from tests.lab import Lab, OwnBox
 
@@ -149,10 +149,13 @@ class Sharing:
         """Names of ours that are bound on the boxes."""
         return {name for box in self.boxes() for name in box.cable.names() if name.startswith(holds.OURS)}
 
-    def settles(self, limit_s: float = 30.0) -> list[str]:
-        """What is still held or runs when that much time has passed; nothing as soon as there is none."""
-        until(lambda: not self.names() and not self.left(), limit_s, 0.2)
-        return [*holds.leaked(self.names()), *self.left()]
+    def settles(self, limit_s: float = 150.0) -> list[str]:
+        """What is still held or runs when that much time has passed; nothing as soon as there is none.
+
+        The look that finds nothing is the last one: an element whose turn came before its group was complete may take
+        its cards after that, find nothing to do, and give them back.
+        """
+        return until_none(lambda: [*holds.leaked(self.names()), *self.left()], limit_s)
 
 
 @contextlib.contextmanager

@@ -38,13 +38,17 @@ CLASSES = {layout.LOST: "WorkerLost", layout.SIGNAL: "KilledBySignal"}
 
 @dataclass
 class Play:
-    """How many jobs of how long, and who dies meanwhile."""
+    """How many jobs of how long, and who dies meanwhile.
+
+    `turn_s`: how long a turn may take, beside other tests: a process may stand still for some seconds then.
+    """
 
     jobs: int
     longest_s: float
     quota: Mapping[str, int]
     pause_s: tuple[float, float]
     limit_s: float
+    turn_s: float = holds.TURN_S
 
 
 @pytest.fixture
@@ -53,10 +57,11 @@ def sharing(lab: Lab) -> Iterator[Sharing]:
         yield box
 
 
-SHORT = Play(14, 1.0, {"supervisor": 1, "worker": 1, "agent": 1, "spooler": 1}, (0.5, 1.5), 90.0)
+SHORT = Play(14, 1.0, {"supervisor": 1, "worker": 1, "agent": 1, "spooler": 1}, (0.5, 1.5), 150.0, 8.0)
 LONG = Play(200, 2.0, {"supervisor": 12, "worker": 12, "agent": 10, "spooler": 12}, (0.3, 1.0), 900.0)
 
 
+@pytest.mark.timeout(900)
 def test_fourteen_jobs_of_two_users_are_given_cards_fairly(sharing: Sharing, table: Callable[[str], None]) -> None:
     play(sharing, SHORT, table)
 
@@ -76,17 +81,20 @@ def play(sharing: Sharing, how: Play, table: Callable[[str], None]) -> None:
     with watcher.looking() as seen:
         with Reaper(sharing.box, random.Random(SEED + 2), how.quota, how.pause_s) as reaper:
             lanes = [(sharing.new_lane(), user) for user in ("ada", "bob", "ada", "bob")]
-            for number in range(how.jobs):
-                lane, user = lanes[number % len(lanes)]
-                sharing.send(lane, user, rng.randint(1, 4), rng.uniform(0.2, how.longest_s))
-            told = sharing.told(how.limit_s)
+            told: Mapping[str, Mapping[str, object]] = {}
+            # Again if the reaper, which may stand still for a while, has not come to kill all by then.
+            while len(sharing.sent) < how.jobs or (not reaper.done() and len(sharing.sent) < 3 * how.jobs):
+                for number in range(how.jobs):
+                    lane, user = lanes[number % len(lanes)]
+                    sharing.send(lane, user, rng.randint(1, 4), rng.uniform(0.2, how.longest_s))
+                told = sharing.told(how.limit_s)
         left = sharing.settles()
     lasted = time.monotonic() - began
     seen.deaths += reaper.deaths
     deaths = {kind: len(killed) for kind, killed in reaper.killed.items()}
-    table(f"{how.jobs} jobs on {CARDS} cards in {lasted:.0f} s, CLUSTERFN_SEED={SEED}; killed {deaths}; "
+    table(f"{len(sharing.sent)} jobs on {CARDS} cards in {lasted:.0f} s, CLUSTERFN_SEED={SEED}; killed {deaths}; "
           f"{ends(sharing)}; {len(seen.strangers)} strangers; {len(seen.times)} looks")  # fmt: skip
-    wrong = [*left, *judged(sharing, seen, reaper), *as_published(sharing, told)]
+    wrong = [*left, *judged(sharing, seen, reaper, how.turn_s), *as_published(sharing, told)]
     assert not wrong, f"CLUSTERFN_SEED={SEED}\n" + "\n".join(wrong)
     assert reaper.done(), f"killed only {deaths}"
     every_card_can_be_had(sharing)
@@ -100,7 +108,7 @@ def ends(sharing: Sharing) -> dict[str, int]:
     return dict(found)
 
 
-def judged(sharing: Sharing, seen: Seen, reaper: Reaper) -> list[str]:
+def judged(sharing: Sharing, seen: Seen, reaper: Reaper, turn_s: float) -> list[str]:
     """What the journal and the watcher tell against it."""
     turns = sharing.turns()
     known = {turn.job for turn in turns}
@@ -116,7 +124,7 @@ def judged(sharing: Sharing, seen: Seen, reaper: Reaper) -> list[str]:
         *holds.unwitnessed(turns, seen),
         *holds.never_released(turns, killed),
         *holds.beside_strangers(turns, seen),
-        *holds.overtaken(turns, seen, CARDS, {host: sharing.uid(host) for host in sharing.places}),
+        *holds.overtaken(turns, seen, CARDS, {host: sharing.uid(host) for host in sharing.places}, turn_s),
         *holds.ill_ended(sharing.finals(), allowed),
         *(f"{job} ran without a word in the journal" for job in runs if runs[job] and job not in known),
         *(f"{turn} was to have {cards}" for turn in turns if turn.asked.gpus != (cards := sharing.sent[turn.job].gpus)),
@@ -145,6 +153,6 @@ def every_card_can_be_had(sharing: Sharing) -> None:
     """A job that asks for all of them starts at once."""
     fresh = sharing.new_lane()
     job = sharing.send(fresh, "bob", CARDS, 0.0)
-    word = fresh.hear(job.id, "state", 60.0) or {}
+    word = fresh.hear(job.id, "state") or {}
     assert sorted(word.get("value", [])) == sorted(sharing.box.uuids()), word
-    assert until(lambda: not sharing.names(), 20.0), sharing.names()
+    assert until(lambda: not sharing.names(), 150), sharing.names()

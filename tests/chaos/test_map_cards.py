@@ -93,11 +93,11 @@ def test_a_group_leaves_half_of_the_cards_to_who_waits_and_has_them_again(sharin
         assert until(lambda: cards_of(frozenset(sharing.names()), ada) == CARDS, 150), sharing.names()
         lane, over = sharing.new_lane(), sharing.folder / "over"
         job = sharing.send_until(lane, "bob", 4, over)
-        assert until(lambda: sharing.there(job).runs(), 90), sharing.there(job).history()
+        assert until(lambda: sharing.there(job).runs(), 150), sharing.there(job).history()
         told = _told_by_who_waits(sharing.root("ada") / "jobs" / group.id)
         unknown = _unknown(group.id, told)
         over.touch()
-        word = lane.hear(job.id, "state", 90)
+        word = lane.hear(job.id, "state")
         assert until(lambda: cards_of(frozenset(sharing.names()), ada) == CARDS, 150), sharing.names()
         assert not group.done() and len(list(sharing.root("ada").glob(f"jobs/{group.id}/elements/*"))) == CARDS
         group.stop()
@@ -124,7 +124,7 @@ def _unknown(group: str, items: list[int]) -> str:
     """Those of these items of which another program that attaches hears nothing."""
     text = f"""
 import time, clusterfn
-group, unknown, until = clusterfn.attach({group!r}, "ada"), {items!r}, time.monotonic() + 40
+group, unknown, until = clusterfn.attach({group!r}, "ada"), {items!r}, time.monotonic() + 100
 while unknown and time.monotonic() < until:
     time.sleep(0.1)
     unknown = [item for item in unknown if group.states[item] != "RETURNED"]

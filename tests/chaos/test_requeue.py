@@ -79,7 +79,7 @@ def test_second_attempt_fences_the_first_that_still_lives(here: Here, by_hand: l
     assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
     told = "attempt 1 left no result; the scheduler has restarted the job (2)"
     assert any(told in status for status in sent.states), sent.states
-    assert until(lambda: not os.path.exists(f"/proc/{first['worker']}"), 5), "a fenced attempt ends its tree"
+    assert until(lambda: not os.path.exists(f"/proc/{first['worker']}"), 150), "a fenced attempt ends its tree"
     sent.stands(runs=2)
 
 

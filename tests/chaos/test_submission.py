@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,12 +22,14 @@ pytestmark = pytest.mark.lab
 
 
 def test_script_given_to_sbatch_twice_runs_once_and_the_other_says_so(here: Here, world: World) -> None:
-    sent = here.submit("speak", "slurm", lines=80, every=0.1)
+    over = world.runs / "over-twice"
+    sent = here.submit("speak", "slurm", lines=5, every=0.1, over=str(over))
     sent.await_at("function")
     second = sent.sbatch()
-    assert world.lab.slurm.wait_job(second, "COMPLETED", "FAILED", timeout_s=60) == "COMPLETED"
+    assert world.lab.slurm.wait_job(second, "COMPLETED", "FAILED") == "COMPLETED"
     assert not sent.job.done(), "the second was to come while the first runs"
-    sent.ends_once(80)
+    over.touch()
+    sent.ends_once(5)
     first = (sent.there.folder / "claim").read_text()
     assert first != second
     assert f"claimed by submission {first}; this is {second}: nothing to do" in sent.log()
@@ -42,7 +43,7 @@ def test_second_submission_runs_if_the_first_has_not_begun(here: Here, world: Wo
     sent.ends_once(5)
     assert (sent.there.folder / "claim").read_text() == second
     world.lab.slurm.run("scontrol", "release", held)
-    assert world.lab.slurm.wait_job(held, "COMPLETED", "FAILED", timeout_s=60) == "COMPLETED"
+    assert world.lab.slurm.wait_job(held, "COMPLETED", "FAILED") == "COMPLETED"
     assert f"claimed by submission {second}; this is {held}: nothing to do" in sent.log()
     sent.stands()
 
@@ -111,14 +112,12 @@ def test_sbatch_that_timed_out_but_submitted_gives_one_job(here: Here) -> None:
 
 def test_sbatch_that_never_submitted_is_an_error_after_a_look(here: Here, world: World) -> None:
     """SLURM's own words, within minutes, and nothing left behind; nor does it run if SLURM comes with it later."""
-    began = time.monotonic()
     words = {"no-sbatch": "Socket timed out", "busy-sbatch": "Unable to contact slurm controller"}
     jobs = [here.submit("speak", host, lines=5, every=0.1) for host in words]
     scripts = [until(sent.script, 150) for sent in jobs]
     for sent, script in zip(jobs, scripts):
         error = sent.job.exception(150)
         assert isinstance(error, SubmitError), error
-        assert time.monotonic() - began < 150
         assert words[sent.host] in str(error)
         assert until(lambda: not sent.there.folder.exists(), 150), sent.there.history()
         assert sent.in_slurm() == {}
@@ -136,14 +135,15 @@ def test_script_killed_before_the_claim_after_its_client_is_lost_to_a_second_cli
     """On a bare host, while it reads its setup lines."""
     job = JobOnHost(world.root, os.urandom(8).hex(), world.runs)
     first = new_lane()
-    first.order("submit", job.id, "bare-setup", call="speak", args={"path": str(job.runs_file), "lines": 3, "every": 0})
+    arguments = {"path": str(job.runs_file), "lines": 3, "every": 0}
+    first.order("submit", job.id, "bare-stuck", call="speak", args=arguments)
     assert until(lambda: (job.folder / "started").exists() and "script" in job.pids(), 150, 0.002)
     first.kill()
     os.kill(job.pids()["script"], signal.SIGKILL)
     second = new_lane()
     first.process.wait()
-    second.order("attach", job.id, "bare-setup")
-    assert (second.hear(job.id, "state", 20) or {}).get("error", {}).get("type") == "WorkerLost"
+    second.order("attach", job.id, "bare-stuck")
+    assert (second.hear(job.id, "state") or {}).get("error", {}).get("type") == "WorkerLost"
 
 
 def test_client_that_ends_at_once_leaves_a_job_that_runs(world: World, new_lane: Callable[[], Lane]) -> None:

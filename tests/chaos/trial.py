@@ -30,8 +30,10 @@ STARTS_S = 240.0  # other tests may have taken a node of SLURM away for a while
 ENDS_S = 240.0
 LOOK_S = 0.005
 TAGGED_S = 40.0  # what a job may leave for so long; what only concludes for it, for as long again
+BEGINS_S = 30.0  # after its client has died
 _OUTSIDE = frozenset(["client", "agent", "sshd"])
 _BEFORE_WORKER = ("submit", "queue", "start", "lease")
+_UNTIL_FUNCTION = ("start", "environment", "load", "function")
 _CLASSES = {layout.LOST: "WorkerLost", layout.SIGNAL: "KilledBySignal", layout.NODE: "NodeFailed"}
 
 
@@ -164,11 +166,13 @@ class Trial:
 
     def _submit(self) -> None:
         stage = self.plan.stage
+        # A job that loses one of these ends at once: until then it lasts, however late its killer comes.
+        ends = bool({"supervisor", "worker"} & set(self.plan.victims))
         arguments = {
             "path": str(self.job.runs_file),
             "loading": 0.6 if stage == "load" else 0.0,
-            "seconds": 0.8 if stage == "function" else 0.1,
-            "keeping": 0.5 if stage == "result" else 0.0,
+            "seconds": 60.0 if ends and stage in _UNTIL_FUNCTION else 5.0 if stage == "function" else 0.1,
+            "keeping": (10.0 if ends else 0.5) if stage == "result" else 0.0,
             "size": 3_000_000 if stage in ("result", "supervisor") else 1000,
         }
         options = {"gpus": 1} if self.plan.host == "gpu" else {}
@@ -219,7 +223,7 @@ class Trial:
             found |= {"agent": [agent], "sshd": session_of(agent)}
         inside = set(self.plan.victims) - _OUTSIDE
         if inside and self.plan.stage == "start":
-            found |= {name: [pid] for name, pid in (until(lambda: self._all(inside), 5, 0.02) or {}).items()}
+            found |= {name: [pid] for name, pid in (until(lambda: self._all(inside), 20, 0.02) or {}).items()}
         elif inside:
             found |= {name: [pid] for name, pid in self.job.by_event().items()}
         # 0 and 1 stand for somebody who is gone; to kill them would hit our own group, or init.
@@ -255,7 +259,7 @@ class Trial:
         def began() -> bool:
             return (self.job.folder / "claim").exists()
 
-        return bool(until(began, 4 if self.plan.scheduler == "bare" else 8))
+        return bool(until(began, BEGINS_S))
 
     def _check(self, told: dict[str, Any]) -> str:
         self._published = self.job.outcomes()

@@ -16,6 +16,7 @@ from tests.chaos.holds import OURS, Seen
 from tests.lab import OwnBox
 
 LOOK_S = 0.02
+SLOW_S = 0.05
 
 
 class Watcher:
@@ -49,8 +50,11 @@ class Watcher:
 
     def _look(self) -> None:
         while not self._over.wait(LOOK_S):
+            began = time.monotonic()
             names = [name for name in self._box.cable.names() if name.startswith(OURS)]
-            self.seen.add(time.time(), names)
+            when = time.time()
+            if time.monotonic() - began < SLOW_S:  # else it is not known at which moment they were bound
+                self.seen.add(when, names)
 
     def _visit(self, rng: random.Random) -> None:
         while not self._over.wait(rng.uniform(0.5, 2.0)):

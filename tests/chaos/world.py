@@ -55,6 +55,7 @@ class Kind:
 HOSTS = {
     "bare": Kind(BARE),
     "bare-setup": Kind(BARE, (f'setup: ["sleep {LINGER_S}"]',)),
+    "bare-stuck": Kind(BARE, ('setup: ["sleep 60"]',)),
     "gpu": Kind(GPU, ('setup: ["export PATH=@stubs/gpu:$PATH"]',)),
     "slurm": Kind(SLURM),
     "slurm-setup": Kind(SLURM, (f'setup: ["sleep {LINGER_S}"]',)),

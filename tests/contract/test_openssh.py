@@ -134,8 +134,11 @@ def test_tunnels_of_the_user_are_left_alone(by_ssh: MakeHost, connect_to: Connec
 
 
 @pytest.fixture
-def master(by_ssh: MakeHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeHost]:
+def master(
+    by_ssh: MakeHost, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakeHost]:
     """A host whose own login fails, and to which a ControlMaster is open."""
+    monkeypatch.setattr("clusterfn.hosts.transports.openssh.CHECK_S", 60.0)
     folder = Path(tmp_path_factory.mktemp("m"))
     line = f"Host py38-bash\nControlPath {folder}/c"
     ssh = ["ssh", "-F", str(by_ssh("py38-bash", line).ssh_config)]

@@ -42,6 +42,8 @@ def held_host(lab_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch) 
     """A host to which a connection is held for the length of the test."""
     folder = tempfile.mkdtemp(prefix="cf-", dir="/tmp")
     monkeypatch.setenv("CLUSTERFN_RUNTIME", folder)
+    for name in ("CHECK_S", "GONE_S"):
+        monkeypatch.setattr(f"clusterfn.hosts.transports.shared_login.{name}", 60.0)
     host = lab_host("py36-bash")
     shared_login.log_in(host, None)
     yield host

@@ -56,7 +56,7 @@ def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fingerprint(lab: Any, port: int) -> str:
     """As ssh-keyscan and ssh-keygen know it."""
-    scanned = subprocess.run(["ssh-keyscan", "-p", str(port), "127.0.0.1"], capture_output=True, check=True)
+    scanned = subprocess.run(["ssh-keyscan", "-T", "60", "-p", str(port), "127.0.0.1"], capture_output=True, check=True)
     listed = subprocess.run(["ssh-keygen", "-lf", "-"], input=scanned.stdout, capture_output=True, check=True)
     return listed.stdout.decode().split()[1]
 

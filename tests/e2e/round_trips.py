@@ -70,7 +70,7 @@ class There:
         before = -1
         while (now := sum(proxy.bytes_up + proxy.bytes_down for proxy in self.proxies)) != before:
             before = now
-            time.sleep(5 * self.one_way_s)
+            time.sleep(16 * self.one_way_s)
 
     def new(self) -> str:
         """A name that was not used yet."""

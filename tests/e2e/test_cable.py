@@ -33,8 +33,8 @@ pytestmark = pytest.mark.lab
 LOST = re.compile(r"no connection to far since \d\d:\d\d:\d\d, reconnecting: \w+")
 
 
-def speaker(runs: Path, lines: int, every: float) -> Callable[[], int]:
-    """A function that notes on the host's disk that it runs, and numbers its lines."""
+def speaker(runs: Path, lines: int, every: float, gate: str = "") -> Callable[[], int]:
+    """A function that notes on the host's disk that it runs, numbers its lines, and waits for the gate, a file."""
     place = str(runs)
 
     def speak() -> int:
@@ -47,6 +47,9 @@ def speaker(runs: Path, lines: int, every: float) -> Callable[[], int]:
         for number in range(lines):
             print("line", number, flush=True)
             time.sleep(every)
+        deadline = time.monotonic() + 200  # longer than any test waits
+        while gate and not os.path.exists(gate) and time.monotonic() < deadline:
+            time.sleep(0.02)
         return lines
 
     return speak
@@ -62,9 +65,9 @@ class Talk:
     output: bytearray = field(default_factory=bytearray)
     troubles: list[str] = field(default_factory=list)
 
-    def begin(self, every: float) -> Talk:
+    def begin(self, every: float, waits: bool = False) -> Talk:
         options = parse_options({"host": "far"})
-        prepared = call.prepare(speaker(self.runs, self.lines, every), (), {}, options)
+        prepared = call.prepare(speaker(self.runs, self.lines, every, self.gate if waits else ""), (), {}, options)
         self.job = call.send_call(prepared, live=True)[0]
         self.job.listen(self._hear)
         return self
@@ -74,6 +77,10 @@ class Talk:
             self.output += what
         elif kind == "connection":
             self.troubles.append(what)
+
+    @property
+    def gate(self) -> str:
+        return f"{self.runs}-gate"
 
     @property
     def connection(self) -> Any:
@@ -102,8 +109,8 @@ class Far:
     cable: Cable
     root: Path
 
-    def talk(self, lines: int, every: float) -> Talk:
-        return Talk(self.root / f"runs-{secrets.token_hex(4)}", lines).begin(every)
+    def talk(self, lines: int, every: float, waits: bool = False) -> Talk:
+        return Talk(self.root / f"runs-{secrets.token_hex(4)}", lines).begin(every, waits)
 
 
 @pytest.fixture
@@ -162,9 +169,10 @@ def test_after_a_minute_without_a_cable_everything_is_there(far: Far) -> None:
 
 def test_a_job_that_ends_behind_a_cable_that_never_comes_back_is_found_by_another_way(far: Far) -> None:
     """And whoever waited may stop waiting."""
-    talk = far.talk(20, 0.1)
+    talk = far.talk(20, 0.1, waits=True)
     until(lambda: len(talk.output) > 20)
     far.cable.down()
+    Path(talk.gate).touch()
     until(lambda: talk.outcomes)
     with pytest.raises(concurrent.futures.TimeoutError):
         talk.job.result(timeout=0.5)
@@ -184,9 +192,12 @@ def speak(runs, lines, every):
     import os, time
     with open(runs, "a") as file:
         file.write(os.environ["CLUSTERFN_JOB"] + "\\n")
+    deadline = time.monotonic() + 200  # longer than any test waits
     for number in range(lines):
         print("line", number, flush=True)
         time.sleep(every)
+        while number == lines // 2 and not os.path.exists(runs + "-gate") and time.monotonic() < deadline:
+            time.sleep(0.02)
     return lines
 
 """
@@ -254,6 +265,7 @@ def test_who_waits_is_told_and_each_line_is_shown_once(far: Far, tmp_path: Path,
         began = time.monotonic()
         until(script.says(LOST))
         assert time.monotonic() - began < 40  # a link that only falls silent counts as dead after 45 s
+        Path(f"{runs}-gate").touch()
         far.cable.up()
         until(lambda: script.ended() is not None)
         assert script.process.returncode == 0, script.shown
@@ -273,9 +285,12 @@ def test_a_script_may_end_though_its_cable_is_pulled(far: Far, tmp_path: Path) -
     """It says how its job is found again."""
     runs = far.root / "runs-script"
     path = tmp_path / "script.py"
-    path.write_text(f"{SCRIPT}\njob = speak.submit({str(runs)!r}, 20, 0.05)\nprint(job.id)\nsys.stdin.read()\n")
+    path.write_text(
+        f"{SCRIPT}\nimport time\njob = speak.submit({str(runs)!r}, 20, 0.05)\n"
+        "while not job.running(): time.sleep(0.02)\nprint(job.id, flush=True)\nsys.stdin.read()\n"
+    )
     with Script(path, terminal=False) as script:
-        until(lambda: script.read() or runs.exists())
+        until(lambda: script.read() or b"\n" in script.text[script.end])
         far.cable.down()
         script.process.stdin.close()
         began = time.monotonic()
@@ -285,4 +300,5 @@ def test_a_script_may_end_though_its_cable_is_pulled(far: Far, tmp_path: Path) -
         assert script.process.returncode == 0
         assert f"keeps running on far: {job_id[:4]}" in script.shown
 
+    Path(f"{runs}-gate").touch()
     assert attach.attach(job_id, "near").result(150) == 20

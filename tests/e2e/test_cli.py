@@ -97,7 +97,8 @@ def test_run_prints_the_value_and_what_the_function_prints(run):
     ran = run("run", "work.py::add", "40")
 
     assert (ran.stdout, ran.returncode) == ("adding\n42\n", 0)
-    assert re.fullmatch(r"clusterfn: [0-9a-f]{16} add on here \(the only host in .*\)\n", ran.stderr)
+    status = r"(clusterfn: [0-9a-f]{4} (pending|starting) .*\n)*"  # of a machine that takes seconds for it
+    assert re.fullmatch(rf"clusterfn: [0-9a-f]{{16}} add on here \(the only host in .*\)\n{status}", ran.stderr)
 
 
 def test_run_takes_the_clusterfn_yml_beside_the_file(folder, tmp_path_factory, monkeypatch):
@@ -105,7 +106,7 @@ def test_run_takes_the_clusterfn_yml_beside_the_file(folder, tmp_path_factory, m
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
     ran = subprocess.run(
-        argv("run", f"{folder}/work.py::add", "40"), cwd=elsewhere, capture_output=True, text=True, timeout=60
+        argv("run", f"{folder}/work.py::add", "40"), cwd=elsewhere, capture_output=True, text=True, timeout=150
     )
 
     assert (ran.stdout, ran.returncode) == ("adding\n42\n", 0)
@@ -283,16 +284,16 @@ def test_stack_shows_where_a_job_is_and_lets_it_go_on(run, started, folder):
     os.mkfifo(folder / "gate")
     job = started("work.py::held", str(folder / "gate"))
 
-    ran = run("stack", job)
+    line = "in held\n      open(path).close()\n"  # not in the answer of a process that was too busy to give one
+    ran = until(lambda: shown if line in (shown := run("stack", job)).stdout else None)
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "in held\n      open(path).close()\n" in ran.stdout
     (folder / "gate").write_text("")
     assert run("result", job).stdout == "None\n"
 
 
 def test_cancel_ends_a_running_job_and_says_so(run, started):
-    job = started("work.py::tick", "300")
+    job = started("work.py::tick", "3000")
 
     ran = run("cancel", job)
 
@@ -302,7 +303,7 @@ def test_cancel_ends_a_running_job_and_says_so(run, started):
 
 
 def test_cancel_ends_every_job_that_it_is_given(run, started):
-    first, second = started("work.py::tick", "300"), started("work.py::tick", "300")
+    first, second = started("work.py::tick", "3000"), started("work.py::tick", "3000")
 
     ran = run("cancel", first, "0123456789abcdef", second)
 
@@ -376,7 +377,7 @@ def test_jobs_of_all_hosts_are_one_list_and_a_host_that_fails_is_named(folder, r
 
 
 def test_cancel_all_ends_what_runs_and_nothing_else(run, started):
-    first, second = started("work.py::tick", "300"), started("work.py::tick", "300")
+    first, second = started("work.py::tick", "3000"), started("work.py::tick", "3000")
     run("run", "work.py::add", "1")
 
     ran = run("cancel", "--all", "--json")
@@ -478,7 +479,7 @@ def test_a_shell_needs_a_terminal(run):
 
 
 def test_a_shell_has_the_environment_of_a_host_and_the_folder_of_a_job(run, started, folder):
-    job = started("work.py::tick", "300")
+    job = started("work.py::tick", "3000")
     terminal = Terminal(["/bin/sh"], folder, {**os.environ, "SHELL": "/bin/sh"})
     try:
         terminal.type(f"{sys.executable} -m clusterfn shell here")
@@ -518,7 +519,7 @@ def test_a_shell_beside_a_job_of_slurm_is_on_its_node(hosts, tmp_path):
 
 def test_rm_removes_what_has_ended_and_never_what_runs(run, started, folder):
     run("run", "work.py::add", "1")
-    running, (ended,) = started("work.py::tick", "300"), json.loads(run("jobs", "--state", "ended", "--json").stdout)
+    running, (ended,) = started("work.py::tick", "3000"), json.loads(run("jobs", "--state", "ended", "--json").stdout)
     place = folder / "root" / "jobs" / ended["id"]
 
     kept = run("rm", running)
@@ -563,19 +564,22 @@ def test_a_wrong_id_leaves_with_two(run, word):
 
 
 def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
+    os.mkfifo(folder / "gate")
     waiting = subprocess.Popen(
-        argv("run", "work.py::tick", "8"), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        argv("run", "work.py::held", str(folder / "gate")),
+        cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     with waiting:
         job = waiting.stderr.readline().split()[1]
-        assert waiting.stdout.readline() == "tick 0\n"
+        assert waiting.stdout.readline() == "waits\n"
         waiting.send_signal(signal.SIGINT)
         said = waiting.stderr.read()
 
     assert waiting.returncode == 130
     assert f"{job} keeps running on here" in said
     assert "Traceback" not in said
-    assert run("result", job).stdout == "8\n"
+    (folder / "gate").write_text("")
+    assert run("result", job).stdout == "None\n"
 
 
 def test_a_reader_that_leaves_early_is_no_error(folder):
@@ -678,10 +682,10 @@ def test_check_shows_why_its_job_waits_and_withdraws_it(folder, hosts, queue, mo
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
     jobs_before = hosts.jobs()
 
-    ran = subprocess.run(argv("check", "slurm", "--timeout", "8"), capture_output=True, text=True, timeout=150)
+    ran = subprocess.run(argv("check", "slurm", "--timeout", "18"), capture_output=True, text=True, timeout=150)
 
     start = r"\((?:expected start .* host time; )?BeginTime: it "
-    waits = rf"^\.\.\.\.  function +waits in the queue 00:0\d {start}may not start before its begin time"
+    waits = rf"^\.\.\.\.  function +waits in the queue 00:[01]\d {start}may not start before its begin time"
     assert len(re.findall(waits, ran.stdout, re.MULTILINE)) == 1, ran.stdout
     assert re.search(
         rf"^skip  function +still waiting {start}.*\); everything before it works$", ran.stdout, re.MULTILINE

@@ -11,6 +11,16 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
+# The demo with longer pauses: on a busy machine jobs that sleep for a second or two may not sleep at the same time.
+DEMO = """
+import sys
+from clusterfn.cli import main, run
+
+read = run.read_template
+run.read_template = lambda name: read(name).replace("sleep(0.5)", "sleep(2)").replace("sleep(1.5)", "sleep(6)")
+sys.exit(main(["demo"]))
+"""
+
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
@@ -23,7 +33,7 @@ def shown(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
     }
     for name in ("tmp", "home"):
         (folder / name).mkdir()
-    argv = [sys.executable, "-m", "clusterfn", "demo"]
+    argv = [sys.executable, "-c", DEMO]
     ran = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=150)
     return ran, folder
 

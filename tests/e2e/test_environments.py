@@ -530,7 +530,7 @@ def test_a_lock_is_out_of_date_once_its_file_has_changed(place, channel, capsys)
     assert "environment.yml has changed" in capsys.readouterr().err
 
 
-def test_more_gpus_than_the_host_has_are_refused_before_anything_is_solved(place, capsys):
+def test_more_gpus_than_the_host_has_are_refused_before_anything_is_solved(place, gpubox_reset, capsys):
     place.lock.unlink()
 
     with pytest.raises(Unsatisfiable, match="gpus=9 is more than tensor01 has: 8"):

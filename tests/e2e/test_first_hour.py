@@ -285,7 +285,11 @@ def test_a_code_that_is_asked_for_is_asked_once(laptop: Laptop, terminal: Termin
     asked = lab.totp.prompts("cfdash")
 
     root = "'~/.clusterfn-first-hour'"  # quoted, for the host; its usual one may hold jobs of SLURM: a warning
-    shown = terminal.command(f"clusterfn init totp-dash --yes --root {root}", {r"code: $": lab.totp.code()})
+    terminal.type(f"clusterfn init totp-dash --yes --root {root}")
+    terminal.wait_for(r"code: $")
+    terminal.type(lab.totp.code())  # only now: a busy machine may take longer to ask than a code is valid
+    terminal.wait_for(PROMPT, timeout_s=200.0)
+    shown = terminal.seen
 
     assert "totp-dash is ready." in shown and "clusterfn login totp-dash" in shown
     assert lab.totp.prompts("cfdash") == asked + 1

@@ -124,7 +124,7 @@ def test_a_forked_child_does_not_wait_for_ever(root):
     code = (
         "import os, sys, time\n"
         "from clusterfn import cluster\n"
-        "job = cluster(lambda: time.sleep(2)).submit()\n"
+        "job = cluster(lambda: time.sleep(5)).submit()\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    try:\n        job.result()\n"

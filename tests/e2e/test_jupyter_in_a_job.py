@@ -117,10 +117,10 @@ def test_jupyterlab_that_is_shut_down_in_the_browser_ends_the_command(root: Path
 
 
 def test_idle_jupyterlab_releases_its_gpus_and_says_so(root: Path, tmp_path: Path):
-    lab = Lab("here", tmp_path, "--environment", "current", "--idle", "1s")
+    lab = Lab("here", tmp_path, "--environment", "current", "--idle", "8s")
 
     assert lab.process.wait(WAIT_S) == 1
-    assert "JupyterLab was idle for 1s, and has released its GPUs" in lab.errors.read_text()
+    assert "JupyterLab was idle for 8s, and has released its GPUs" in lab.errors.read_text()
     lab.end()
 
 

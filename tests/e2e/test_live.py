@@ -14,20 +14,33 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM
+from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, give_to
 
 pytestmark = pytest.mark.lab
 LINES = 20
+LINE = re.compile(r"(line \d+) (\d+\.\d+)")
+
+
+@pytest.fixture
+def seen(hosts, tmp_path):
+    """A folder that the jobs see too, with a file for each line that has been shown here."""
+    hosts.root.mkdir(mode=0o700, exist_ok=True)
+    folder = give_to("cfbash", hosts.root) / f"seen-{tmp_path.name}"
+    folder.mkdir()
+    return give_to("cfbash", folder)
 
 
 class Arrivals(io.TextIOBase):
-    """A stream that notes when each piece of text came, and from which thread."""
+    """A stream that notes when each piece of text came, and from which thread; each line becomes a file in `seen`."""
 
-    def __init__(self):
+    def __init__(self, seen=None):
         self.pieces = []
+        self.seen = seen
 
     def write(self, text):
         self.pieces.append((time.time(), text, threading.current_thread()))
+        for line in LINE.finditer(self.text) if self.seen else ():
+            (self.seen / line[1]).touch()
         return len(text)
 
     @property
@@ -38,13 +51,16 @@ class Arrivals(io.TextIOBase):
         """(time at which its last character arrived, time it was printed, what) of each line that ends in its time."""
         ends = list(itertools.accumulate(len(text) for _, text, _ in self.pieces))
         found = []
-        for line in re.finditer(r"(line \d+) (\d+\.\d+)", self.text):
+        for line in LINE.finditer(self.text):
             arrival = self.pieces[bisect.bisect_left(ends, line.end())][0]
             found.append((arrival, float(line[2]), line[1]))
         return found
 
 
-def speak(count, pause):
+def speak(count, pause, seen=""):
+    """A function that prints so many lines; with a folder, each only once the one before has been seen."""
+    folder = str(seen)
+
     def function():
         import os
         import subprocess
@@ -59,6 +75,11 @@ def speak(count, pause):
             else:
                 print("line", n, time.time())
             time.sleep(pause)
+            deadline = time.monotonic() + 100
+            while folder and not os.path.exists(f"{folder}/line {n}"):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"nobody saw line {n}")
+                time.sleep(0.01)
 
     return function
 
@@ -71,12 +92,19 @@ def check_spread(stamped, count):
     assert arrived > 0.7 * printed > 0
 
 
-@BOTH
-def test_lines_arrive_as_they_are_printed(hosts, host):
-    with redirect_stdout(Arrivals()) as arrivals:
-        cluster(host=host)(speak(LINES, 0.1))()
+def check_shown_meanwhile(stamped, count):
+    """Each was seen, or the function would have raised; a busy machine may be slow to show some of them, not all."""
+    assert [what for _, _, what in stamped] == [f"line {n}" for n in range(count)]
+    late = [arrival - stamp for arrival, stamp, _ in stamped]
+    assert min(late) < 1.0, late
 
-    check_spread(arrivals.stamped(), LINES)
+
+@BOTH
+def test_lines_arrive_as_they_are_printed(hosts, host, seen):
+    with redirect_stdout(Arrivals(seen)) as arrivals:
+        cluster(host=host)(speak(LINES, 0.1, seen))()
+
+    check_shown_meanwhile(arrivals.stamped(), LINES)
 
 
 @pytest.mark.long
@@ -92,9 +120,10 @@ def test_lines_half_a_second_apart_arrive_half_a_second_apart(hosts, host):
 
 
 @ON_BARE
-def test_a_bar_without_newlines_moves(hosts, host):
+def test_a_bar_without_newlines_moves(hosts, host, seen):
     @cluster(host=host)
-    def bar():
+    def bar(folder):
+        import os
         import sys
         import time
 
@@ -102,12 +131,17 @@ def test_a_bar_without_newlines_moves(hosts, host):
             sys.stderr.write(f"\rline {n} {time.time()}")
             sys.stderr.flush()
             time.sleep(0.1)
+            deadline = time.monotonic() + 100
+            while not os.path.exists(f"{folder}/line {n}"):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"nobody saw line {n}")
+                time.sleep(0.01)
 
-    with redirect_stderr(Arrivals()) as arrivals:
-        bar()
+    with redirect_stderr(Arrivals(seen)) as arrivals:
+        bar(str(seen))
 
     arrivals.pieces = [piece for piece in arrivals.pieces if "clusterfn:" not in piece[1]]
-    check_spread(arrivals.stamped(), 12)
+    check_shown_meanwhile(arrivals.stamped(), 12)
     assert "\n" not in arrivals.text
 
 

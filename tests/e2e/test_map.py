@@ -35,7 +35,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm.submit import Slurm
-from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, give_to
+from tests.e2e.conftest import BOTH, ON_BARE, ON_SLURM, PATIENT, give_to
 from tests.e2e.many_items import measure
 from tests.waiting import until
 
@@ -142,7 +142,7 @@ def test_a_hundred_items_grow_no_files_with_items(hosts, host, tmp_path):
 
 @ON_SLURM
 def test_each_end_in_the_middle_is_its_own(hosts, host):
-    function = cluster(host=host, time="15s", memory="200MB")(troubled)
+    function = cluster(host=host, time="25s", memory="200MB")(troubled)
 
     results = function.map(range(13), max_parallel=4).results(150)
 
@@ -454,13 +454,15 @@ def test_where_the_running_items_are_can_be_asked(hosts, gate):
     group = cluster(host="tensor01")(counted_until_told(gate, (1, 2))).map(range(3), max_parallel=2)
     until(lambda: began(gate, 1) and began(gate, 2))
 
-    shown = subprocess.run(
-        [sys.executable, "-m", "clusterfn", "stack", group.id], capture_output=True, text=True, timeout=150, check=False
-    )
+    def stack():
+        argv = [sys.executable, "-m", "clusterfn", "stack", group.id]
+        shown = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+        return shown if shown.stdout.count("time.sleep(0.02)") == 2 else None
+
+    shown = until(stack)  # a busy process may answer too late, or from between two naps
     (gate / "go").touch()
 
     assert shown.returncode == 0 and "==> item 1: 1 <==" in shown.stdout and "==> item 2: 2 <==" in shown.stdout
-    assert shown.stdout.count("time.sleep(0.02)") == 2, shown
     assert group.results(150) == [0, 1, 2]
     with pytest.raises(clusterfn.ClusterfnError, match="there are no stacks of 1: it is RETURNED"):
         group.stack(1)
@@ -571,7 +573,7 @@ from clusterfn import cluster
 def wait(x):
     import time
     print("began", flush=True)
-    time.sleep(30 if x else 0)
+    time.sleep(600 if x else 0)
     return x
 
 if __name__ == "__main__":
@@ -580,16 +582,17 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def waiting(hosts, tmp_path):
+def waiting(hosts, tmp_path, request):
     """A script that waits for a group of which the first item has ended, and the group's id."""
     path = tmp_path / "many.py"
-    path.write_text(MANY)
+    path.write_text(getattr(request, "param", "") + MANY)
     process = subprocess.Popen(
         [sys.executable, str(path)], stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     found = re.match(r"clusterfn: (\w{4}) wait on", process.stderr.readline())[1]
-    assert process.stderr.readline().startswith("[1/3] 0 ✓")
+    while not (line := process.stderr.readline()).startswith("[1/3] 0 ✓"):
+        assert line.startswith(f"clusterfn: {found} pending"), line  # if it takes seconds
     (entry,) = history.entries(found)  # of this test alone; on the host the four digits may fit others
     yield process, entry.id
     process.kill()
@@ -607,6 +610,7 @@ def test_ctrl_c_lets_go_of_a_group_and_says_how_to_get_it(waiting):
     until(lambda: group.states == ["RETURNED", "RUNNING", "RUNNING"])
 
 
+@pytest.mark.parametrize("waiting", [PATIENT], ids=["patient"], indirect=True)
 def test_ctrl_c_twice_ends_a_group(waiting):
     process, group_id = waiting
 
@@ -636,7 +640,7 @@ print(json.dumps(group.id))
 """
     group_id = run_script(text)
     ran = subprocess.run(
-        [sys.executable, "-m", "clusterfn", "cancel", group_id], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "clusterfn", "cancel", group_id], capture_output=True, text=True, timeout=150
     )
 
     assert ran.returncode == 0 and "was stopped: CANCELLED (8 of 8 ended: 1 returned, 7 cancelled)" in ran.stderr
@@ -721,7 +725,7 @@ def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_que
     group.stop()
 
     until((gate / "submitted").exists)
-    assert not [name for name in closed() if group.id in name]
+    until(lambda: not [name for name in closed() if group.id in name])
     assert group.wait(150) and group.states == ["CANCELLED"] * 4
 
 

@@ -14,7 +14,7 @@ from clusterfn import ConfigError, NodeFailed, Unsatisfiable, WorkerLost, cluste
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
-on_two = cluster(host="slurm", nodes=2, memory="1GB", time="3min")
+on_two = cluster(host="slurm", nodes=2, memory="1GB", time="10min")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 from clusterfn import Cancelled, attach
-from tests.e2e.conftest import give_to
+from tests.e2e.conftest import PATIENT, give_to
 from tests.waiting import until
 
 # Of Jupyter's own making: its sockets and loops are closed late.
@@ -100,7 +100,7 @@ job
 """
 UNTIL_SHOWN = """
 import time
-until = time.monotonic() + 30
+until = time.monotonic() + 120
 while not ("epoch <2>" in (shown := job._repr_mimebundle_()["text/plain"]) and "RETURNED" in shown):
     assert time.monotonic() < until, shown
     time.sleep(0.02)
@@ -266,10 +266,10 @@ def gate(hosts, tmp_path):
 
 
 @pytest.fixture
-def waiting(gate, tmp_path):
+def waiting(gate, tmp_path, request):
     """A kernel whose cell waits in a call."""
     kernel = Kernel(tmp_path)
-    kernel.execute(WAITING.format(folder=str(gate)))
+    kernel.execute(getattr(request, "param", "") + WAITING.format(folder=str(gate)))
     kernel.until("began")
     yield kernel
     kernel.end()
@@ -291,6 +291,7 @@ def test_the_stop_button_detaches_and_tells_the_id(waiting, gate):
 
 
 @pytest.mark.lab
+@pytest.mark.parametrize("waiting", [PATIENT], ids=["patient"], indirect=True)
 def test_the_stop_button_twice_ends_the_job(waiting, lab):
     job_id = waiting.job_id
 

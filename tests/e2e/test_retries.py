@@ -159,7 +159,7 @@ def test_a_job_whose_node_is_lost_begins_elsewhere_and_never_runs_twice_at_the_s
 
 @ON_SLURM
 def test_a_job_that_ran_out_of_time_says_how_to_resume_it_and_the_next_one_begins_where_it_was(hosts, host):
-    patient = cluster(host=host, time="3s")(waiting)
+    patient = cluster(host=host, time="10s")(waiting)
     with pytest.raises(TimeLimit) as caught:
         patient(1000)
     failed = caught.value.job

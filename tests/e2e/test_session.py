@@ -304,7 +304,7 @@ def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here:
 
 def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(here: Path):
     """The session's process is stopped, its end and the call are both on their way when it goes on."""
-    session = Session(idle="2s")
+    session = Session(idle="1min")  # long: `close` ends it
     server = session.call(process)[1]
     os.kill(server, signal.SIGSTOP)
     job = session.job
@@ -321,7 +321,7 @@ def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(here
 
 
 def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has_just_ended(here: Path):
-    session = Session(idle="2s")
+    session = Session(idle="1min")  # long: `close` ends it
     server = session.call(process)[1]
     os.kill(server, signal.SIGSTOP)
     first = session.job
@@ -519,12 +519,12 @@ def test_a_session_whose_client_has_gone_ends_by_itself(hosts: Hosts, run_script
 @pytest.mark.usefixtures("here")
 def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
     (tmp_path / "script.py").write_text(
-        "import clusterfn\nsession = clusterfn.Session(idle='2s')\nsession.call(abs, -1)\n"
+        "import clusterfn\nsession = clusterfn.Session(idle='20s')\nsession.call(abs, -1)\n"
     )
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=150)
 
     assert "keeps running on " in done.stderr
-    assert "(it ends after 2 s without a call; to end it now: clusterfn cancel ID)" in done.stderr
+    assert "(it ends after 20 s without a call; to end it now: clusterfn cancel ID)" in done.stderr
 
 
 @pytest.mark.usefixtures("here")

@@ -145,7 +145,7 @@ MEET = """
 import pathlib, time
 
 def meet(folder, name, guests):
-    place, deadline = pathlib.Path(folder).expanduser(), time.monotonic() + 50
+    place, deadline = pathlib.Path(folder).expanduser(), time.monotonic() + 140
     place.mkdir(parents=True, exist_ok=True)
     (place / name).touch()
     while len(list(place.iterdir())) < guests:

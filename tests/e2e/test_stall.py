@@ -34,12 +34,12 @@ def test_a_fork_that_waits_for_a_lock_is_shown_by_the_line(hosts: Hosts, host: s
     (tmp_path / "mine.py").write_text(FORKS_AND_LOCKS)
     tmp_path.chmod(0o700)
     function = runpy.run_path(str(tmp_path / "mine.py"))["forks_while_a_lock_is_held"]
-    stuck = cluster(host=host)(function).with_options(stall_timeout="2s")
+    stuck = cluster(host=host)(function).with_options(stall_timeout="10s")  # a busy machine may let it wait for seconds
     with pytest.raises(Stalled) as caught:
         stuck()
 
     said = str(caught.value)
-    assert said.startswith("the job printed nothing and used no CPU time for 2 s\n")
+    assert said.startswith("the job printed nothing and used no CPU time for 10 s\n")
     assert "stage function" in said
     assert "lock.acquire()  # nobody in this process will ever let it go" in said
     assert "os.wait()" in said
@@ -53,14 +53,14 @@ def test_a_running_job_says_where_it_is_and_goes_on(hosts: Hosts, host: str):
     gate = hosts.root / f"gate-{host}"
     job = cluster(host=host)(waits_for).submit(str(gate))
     until(lambda: job.state == "RUNNING")
-    stack = clusterfn.attach(job.id).stack()
+    attached = clusterfn.attach(job.id)  # on a busy machine the answer may come from between two naps, or from before
+    stack = until(lambda: shown if "time.sleep(0.05)  # here" in (shown := attached.stack()) else "")
     gate.parent.mkdir(exist_ok=True)
     gate.touch()
 
     assert 'File "tests/fixtures/standing.py", line ' in stack, "not as it is named here"
-    assert "time.sleep(0.05)  # here" in stack
     assert job.result(150) == "went on"
-    assert not list((hosts.root / "jobs" / job.id).glob("stack*"))
+    until(lambda: not list((hosts.root / "jobs" / job.id).glob("stack*")))
 
 
 def test_who_has_ended_is_nowhere(here: Path):

@@ -14,6 +14,7 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError, PayloadError, SweepError, cluster
+from tests.e2e.conftest import PATIENT
 from tests.waiting import until
 
 RETRIEVAL = {
@@ -320,6 +321,7 @@ def test_ctrl_c_lets_go_and_says_how_to_go_on(here, script, started):
 
 def test_a_sweep_that_was_stopped_goes_on_with_what_it_had_not_run(here, script, started):
     folder = script.parent
+    script.write_text(PATIENT + SCRIPT)
     first = started("here")
     until(lambda: count(folder, "ended") == 2)
     first.send_signal(signal.SIGINT)

@@ -47,7 +47,7 @@ def box(no_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuBox
     program.write_text(f"#!{sys.executable} -IS\n{source}")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(smi, "PATIENCE_S", 10.0)  # a busy machine starts even this one slowly
+    monkeypatch.setattr(smi, "PATIENCE_S", 60.0)  # a busy machine starts even this one slowly
     return found
 
 

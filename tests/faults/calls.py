@@ -182,6 +182,19 @@ def removes_its_folder():
     return "intact"
 
 
+def orphans(parent, name):
+    """How many processes of this name have become the parent's."""
+    found = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % pid) as file:
+                before, _, after = file.read().rpartition(")")
+        except OSError:
+            continue
+        found += before.endswith("(" + name) and after.split()[1] == str(parent)
+    return found
+
+
 def leaves_children():
     import subprocess
 
@@ -192,7 +205,9 @@ def leaves_children():
             os.setsid()
             os.execvp("sleep", ["sleep", "303"])
         os._exit(0)
-    time.sleep(0.3)
+    until = time.monotonic() + 60
+    while orphans(os.getppid(), "sleep") < 2 and time.monotonic() < until:
+        time.sleep(0.1)
     return "intact"
 
 

@@ -72,9 +72,9 @@ class Row:
     act: Callable[[Case], None] | None = None
     send: Callable[[Case], Job[Any]] | None = None
     check: Callable[[Case], None] | None = None
-    within_s: float = 60.0
+    within_s: float = 120.0
     takes_s: float = 2.0
-    left_s: float = 10.0
+    left_s: float = 30.0
     alone: str = ""
     long: bool = False
     long_on: Sequence[str] = ()

@@ -97,7 +97,7 @@ def nothing_was_sent(case: Case) -> None:
 
 def folder_is_gone(case: Case) -> None:
     """What sbatch refused leaves nothing behind."""
-    case.until(lambda: not case.folder.exists(), 10, "the job's folder to go")
+    case.until(lambda: not case.folder.exists(), what="the job's folder to go")
 
 
 def is_point(case: Case) -> None:
@@ -114,7 +114,7 @@ def is_all_ab(megabytes: int) -> Any:
 
 def left_the_queue(case: Case) -> None:
     """What can never start does not wait for ever either."""
-    case.until(lambda: do.squeue(case) in ("", "CANCELLED"), 10, "SLURM to forget the job")
+    case.until(lambda: do.squeue(case) in ("", "CANCELLED"), what="SLURM to forget the job")
 
 
 def remove_the_blob(case: Case) -> None:
@@ -189,7 +189,7 @@ ROWS: list[Row] = [
     Row("closes its output", "3c 8", calls.closes_output, value="intact", long_on=("bare",)),
     Row("removes its folder", "3c 9", calls.removes_its_folder, value="intact", long_on=("bare",)),
     Row("leaves children", "3c 10", calls.leaves_children, value="intact", check=notes_children),
-    Row("leaves a thread", "3c 11", calls.leaves_thread, value="intact", left_s=25, takes_s=16, long_on=("slurm",)),
+    Row("leaves a thread", "3c 11", calls.leaves_thread, value="intact", left_s=60, takes_s=16, long_on=("slurm",)),
     Row("recursion", "3c 12", calls.recurses, expect=RecursionError, text=("maximum recursion",), long_on=("slurm",)),
     Row(
         "MemoryError", "3c 12", calls.memory_error, expect=MemoryError, check=remote_traceback_is_cause,
@@ -212,7 +212,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "time limit", "3c 15", calls.sleeps_with_children, expect=errors.TimeLimit, stage="function",
-        text=("longer than the 2 s", "time="), seen=("up",), options={"time": "2s"}, takes_s=5,
+        text=("longer than the 10 s", "time="), seen=("up",), options={"time": "10s"}, takes_s=13,
     ),
     Row(
         "SLURM's time limit", "3c 15", calls.sleeps, (300,), errors.TimeLimit, stage="scheduler", hosts=("slurm",),
@@ -325,7 +325,8 @@ ROWS: list[Row] = [
         text=("supervisor",), act=do.kill("supervisor", number=signal.SIGTERM), check=used_so_far, long_on=("bare",),
     ),
     Row(
-        "job.sh killed", "3c 25", calls.sleeps, (4,), value="slept", hosts=("bare",), act=do.kill("script"), takes_s=6,
+        "job.sh killed", "3c 25", calls.sleeps, (20,), value="slept", hosts=("bare",), act=do.kill("script"),
+        takes_s=22,
     ),
     Row(
         "job.sh killed, SLURM", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="scheduler",

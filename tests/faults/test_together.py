@@ -24,7 +24,7 @@ def test_looking_for_an_environment_does_not_hold_up_the_answers_to_others(
 
     def call(environment: str) -> int:
         options = {"host": "slurm-second", "environment": environment, "memory": "200MB"}
-        return ClusterFunction(calls.returns, parse_options(options)).submit().result(150)
+        return ClusterFunction(calls.returns, parse_options(options)).submit().result(270)
 
     with ThreadPoolExecutor(12) as pool:
         values = list(pool.map(call, [*several, *several]))

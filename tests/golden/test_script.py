@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from clusterfn.scheduler import job_script
 from tests.golden.golden import matches
 from tests.golden.samples import BARE, SCRIPTS, job
+from tests.waiting import until
 
 STUB = r"""
 import os, signal, sys, time
@@ -28,8 +28,8 @@ if sys.argv[1] == "run":
     if how.startswith("signal"):
         os.kill(os.getpid(), int(how[6:]))
     if how.startswith("wait"):
-        open(os.path.join(folder, "ready"), "w").close()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(10))
+        open(os.path.join(folder, "ready"), "w").close()
         time.sleep(60)
     sys.exit(int(how))
 """
@@ -219,10 +219,7 @@ def test_modules_are_loaded_in_order_and_prolog_sees_them(ran):
 def test_a_sigterm_to_the_script_waits_for_the_supervisor(shell, tmp_path):
     folder = make(tmp_path, "wait")
     with subprocess.Popen([*shell, str(folder / "job.sh")], start_new_session=True) as process:
-        deadline = time.monotonic() + 20
-        while not (folder / "ready").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.2)
+        until((folder / "ready").exists)
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(150) == 10
     assert (folder / "calls").read_text() == "run\n"

@@ -102,7 +102,7 @@ def pids(host: Host) -> list[int]:
 
 def end_processes(host: Host) -> None:
     """Kill what runs in the namespace, and what that starts meanwhile."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while found := pids(host):
         if time.monotonic() > deadline:
             raise LabError(f"processes of {host.name} cannot be killed: {found}")

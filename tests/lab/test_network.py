@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab import DelayProxy
+from tests.waiting import until
 
 
 class Echo(socketserver.BaseRequestHandler):
@@ -87,6 +88,7 @@ def test_blackhole_says_nothing_until_restored(echo_port: int) -> None:
         with pytest.raises(socket.timeout):
             stream.recv(1)
         proxy.restore()
+        stream.settimeout(150)
         assert stream.recv(1) == b"x"
 
 
@@ -102,9 +104,12 @@ def test_round_trips_are_counted_and_what_is_sent_ahead_costs_none(echo_port: in
         stream.sendall(b"x")
         read_all(stream, 1)
         assert proxy.round_trips == 2, "the handshake, and this"
+        proxy.blackhole()  # no answer comes back before all is sent
         for _ in range(3):
             stream.sendall(b"y")
             assert proxy.round_trips == 2
+        until(lambda: proxy.bytes_up == 4)
+        proxy.restore()
         read_all(stream, 3)
         assert proxy.round_trips == 3
         for _ in range(2):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, OwnBox, cable, layout
+from tests.lab.processes import held_if_free
 
 pytestmark = pytest.mark.lab
 
@@ -40,7 +41,8 @@ def test_two_boxes_have_cards_names_and_hostnames_of_their_own(lab: Lab) -> None
         assert "mine" not in other.cable.names()
         names = [one.cable.name, other.cable.name]
     for name in names:
-        assert not cable.smi(layout.HOST_BY_NAME[name]).exists()
+        with held_if_free(layout.SSHD / f"{name}.lock") as free:  # else another test has it by now
+            assert not (free and cable.smi(layout.HOST_BY_NAME[name]).exists())
     assert Path("/proc/sys/kernel/hostname").read_text().strip() not in (one.hostname, other.hostname)
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, READY, environment_dir
+from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, OUTCOME, READY, attempt_dir, environment_dir
 from ..supervisor import gpus, publish
 from ..supervisor.attempt import release_claim
 from ..supervisor.eligible_gpus import name_gpus
@@ -268,6 +268,9 @@ class Admission:
             if claimed not in ("", self.job.submission):
                 self.queue.remove(self.job.id)
                 raise NotNow(EXIT_RETURNED, "the job is claimed by submission %s: nothing to do" % claimed)
+            if self.job.element is not None and os.path.exists(os.path.join(attempt_dir(self.job.home, 1), OUTCOME)):
+                self.queue.remove(self.job.id)
+                raise NotNow(EXIT_RETURNED, "each item of the group has ended: nothing to do")
             self.submitted = self.submitted or machine.now_ns()
             seen = self._seen()
             if self.lacks_environment():

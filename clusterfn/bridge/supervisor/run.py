@@ -355,11 +355,11 @@ class AttemptRun:
         rank = classify_exit.failed_rank(self.attempt.folder)
         if verdict.kind in (RAISED, SIGNAL, EXITED):
             facts["hint"] = rank or facts.get("hint")
-        facts["notes"] = self.notes + [line for line in closing if line] + daemons
         facts["evidence"] = facts.get("evidence") or ([] if "value" in facts else self._last_output())
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
             facts["left"] = list_files_left(self.attempt.path(WORK))
-        facts["usage"] = self._usage([])
+        facts["usage"] = self._usage([])  # nvidia-smi may add a note
+        facts["notes"] = self.notes + [line for line in closing if line] + daemons
         return facts
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
@@ -367,10 +367,11 @@ class AttemptRun:
         worker = self._child.pid if self._child else 0
         cpu_s = self._cpu_s + sum(map(process_tree.cpu_s, living))
         said = (self._done or {}).get("usage") or {}
+        own_peak = self._ended.ru_maxrss * 1024 if self._ended is not None else limits.peak_of(worker)
         return {
             "wall_s": round(time.monotonic() - self._started, 3),
             "cpu_s": round(said.get("cpu_s", cpu_s), 3),
-            "peak_memory_bytes": max(self._sampler.peak, limits.peak_of(worker) if self._status is None else 0),
+            "peak_memory_bytes": max(self._sampler.peak, own_peak),
             "gpus": self._gpus.usage(),
         }
 

@@ -24,7 +24,7 @@ from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, error_of, no_frame, pack
 from clusterfn.hosts.transports import Asker, Stream, Transport
 
-MARKER_S = 10.0
+MARKER_S = 30.0
 HELLO_S = 60.0
 NOISE_KEPT = 64 * 1024
 NOISE_SHOWN = 2048

@@ -306,7 +306,7 @@ def test_each_configuration_that_ends_has_its_line(capsys):
 def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
     monkeypatch.setattr("clusterfn.calls.console.is_terminal", lambda stream: True)
     monkeypatch.setitem(sys.modules, "tqdm", None)  # with it a bar precedes these words: tests/golden/test_terminal.py
-    progress = reports.SweepProgress(3, minimize=True)
+    progress = reports.SweepProgress(3, minimize=True, clock=lambda: 0.0)
     for trial in report():
         progress.show(trial)
     progress.close()
@@ -319,7 +319,7 @@ def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
 def test_a_terminal_names_each_failure_above_the_line(capsys, monkeypatch):
     monkeypatch.setattr("clusterfn.calls.console.is_terminal", lambda stream: True)
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    progress = reports.SweepProgress(2, minimize=False)
+    progress = reports.SweepProgress(2, minimize=False, clock=lambda: 0.0)
     progress.show(Trial("GRID_0007", {"k": 5}, error=KeyError("k")))
     progress.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn.calls import chunking
@@ -22,6 +22,7 @@ PARTITIONS = (
 COUNTS = st.integers(1, 20_000)
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 500), st.none() | st.integers(1, 300), st.none() | st.floats(1, 1e5))
 def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
     group = chunking.in_arrays(
@@ -91,6 +92,7 @@ def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(co
         assert "chunksize" not in told  # it is "auto" already
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 500), st.integers(1, 64), st.none() | st.integers(0, 64), st.none() | st.integers(0, 8))
 def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores, memory, cards):
     group = chunking.on_machine(count, MapOptions(most, None), MachineCapacity(cores, memory, cards))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn import Cancelled, ClusterfnError, MapError, SubmitError
-from clusterfn.calls import job_display
+from clusterfn.calls import job_display, map_display
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.group_tracker import GroupTracker
@@ -157,6 +158,8 @@ def test_a_long_cause_ends_with_an_ellipsis(capfd):
 def test_on_a_terminal_a_group_is_one_line_that_is_redrawn(monkeypatch):
     pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
     monkeypatch.setitem(sys.modules, "tqdm", None)  # with it a bar precedes these words: tests/golden/test_terminal.py
+    no_time = functools.partial(map_display.CallProgress, clock=lambda: 0.0)  # however slow the machine is
+    monkeypatch.setattr(map_display, "CallProgress", no_time)
     ours, theirs = os.openpty()
     with os.fdopen(theirs, "w", encoding="utf-8") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -151,6 +152,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(sys, "stdout", out)
     job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", None)  # type: ignore[arg-type]
+    job.submitted_at = time.monotonic() + 3600.0  # so that its clock stays at 00:00, however slow the machine is
     waiting = threading.Thread(target=lambda: job_display.result(job, "train on lab8"))
     waiting.start()
     until(lambda: job._listeners)
@@ -167,6 +169,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
 def test_a_log_says_once_that_the_connection_is_lost_and_once_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(
         monkeypatch, io.StringIO(),
+        lambda job: job.on_state(RUNNING, ""),  # one that waits would show its reason, if the display came to it late
         lambda job: job.on_connection(LOST),
         lambda job: job.on_connection(LOST.replace("the host no longer answered", "lab8:22 refused the connection")),
         lambda job: job.on_connection(""),

@@ -3,6 +3,7 @@
 import io
 import json
 import time
+from types import SimpleNamespace
 
 from clusterfn.cli import gpus, screen
 
@@ -43,8 +44,9 @@ def test_each_card_says_who_has_it():
     assert "20.1 of 48.0 GB" in rows[0] and "97 %" in rows[0] and " ? " in rows[3]
 
 
-def test_the_queue_stands_below_in_its_order():
+def test_the_queue_stands_below_in_its_order(monkeypatch):
     now = time.time()
+    monkeypatch.setattr(gpus, "time", SimpleNamespace(time=lambda: now))
     asked = {"gpus": 2, "cores": 4, "memory_mb": 0}
     told = [
         {**holder(), "asked": asked, "since": now - 240, "reason": ""},

@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn.api.decorator import cluster
@@ -81,6 +81,7 @@ def test_a_time_of_zero_is_told_the_shortest(value):
     assert '--older="1s" is the shortest' in caught.value.hint
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_no_text_brings_out_anything_but_configerror(text):
     for parse in (parse_memory, parse_time):

@@ -244,7 +244,7 @@ def test_a_model_that_cannot_be_made_raises_as_itself(torch):
 
 
 def test_nothing_is_left_after_many_blocks(torch, box):
-    threads, children = threading.active_count(), multiprocessing.active_children()
+    before = {*threading.enumerate(), *multiprocessing.active_children()}
     living = []
 
     for _ in range(3):
@@ -255,7 +255,7 @@ def test_nothing_is_left_after_many_blocks(torch, box):
     gc.collect()
 
     assert [each() for each in living if each() is not None] == []
-    assert (threading.active_count(), multiprocessing.active_children()) == (threads, children)
+    assert {*threading.enumerate(), *multiprocessing.active_children()} <= before  # what others left may end meanwhile
 
 
 def test_tasks_side_by_side_have_blocks_of_their_own(torch):

@@ -25,7 +25,7 @@ from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import ConnectionState, HostConnection, Reply
 from clusterfn.hosts.rpc import boot, keepalive, link, reconnect
 from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
-from tests.fakes.transport import HELLO, FakeTransport, Far, Handler, agent
+from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, Handler, agent
 from tests.waiting import WAIT_S, until
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
@@ -359,8 +359,9 @@ def test_an_unreachable_host_is_tried_again_until_it_is_back(connected: Connecte
 
 
 def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = lambda: None) -> float:
-    """Let the watchdog look every 3 s for so long, from now; after how many seconds it found the stream dead."""
-    now, passed = time.monotonic(), 0.0
+    """Let the watchdog look every 3 s for so long since the last sign of life; after how many seconds it was dead."""
+    pulse, passed = connection.link.line.pulse, 0.0
+    now = max(pulse.heard, pulse.moved)  # and not this moment: a busy machine may have come here seconds later
     stream = connection.link.line.opened.stream  # another one is there as soon as this one is given up
     while passed < seconds and not stream.closed:  # type: ignore[attr-defined]
         passed += 3.0
@@ -375,7 +376,7 @@ def test_a_host_that_says_nothing_is_dead_after_45_s_and_asked_again_by_another_
         lambda request, body: answering(request, body) if len(transport.streams) > 1 else ()
     )
     reply = connection.put("/p", b"")
-    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
+    until(lambda: connection.link.line.pulse.moved > connection.link.line.pulse.heard)  # the last chunk is sent
 
     found = step(connection, 300)
 
@@ -387,6 +388,8 @@ def test_a_host_that_says_nothing_is_dead_after_45_s_and_asked_again_by_another_
 def test_an_idle_host_has_time_to_answer_before_it_is_dead(connected: Connected) -> None:
     connection, transport = connected(silent)
 
+    step(connection, 246)
+    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
     found = step(connection, 600)
 
     assert 260 <= found <= 266
@@ -789,7 +792,7 @@ def test_a_forked_child_is_told_so_though_a_lock_was_held_and_for_open_requests(
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
-        signal.alarm(10)
+        signal.alarm(int(WAIT_S))
         for ask in (connection.ping, reply.result):
             try:
                 ask()
@@ -838,16 +841,25 @@ def test_what_an_rc_file_prints_is_kept_from_its_beginning(size: int) -> None:
 
 
 def test_no_marker_shows_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Event()
+
     def chatty(command: str, far: Far) -> int:
         far.write(b"Welcome!\nEnter your PIN:\n")
+        said.set()
         while far.read(65536):
             pass
         return 0
 
+    class Chatty(FakeTransport):
+        def open(self, command: str, asker: Any = None) -> FakeStream:
+            stream = super().open(command, asker)
+            assert said.wait(WAIT_S)
+            return stream
+
     monkeypatch.setattr(boot, "MARKER_S", 0.2)
 
     with pytest.raises(HostError, match="did not start within 0.2 s") as caught:
-        HostConnection(HOST, FakeTransport(chatty))
+        HostConnection(HOST, Chatty(chatty))
     assert caught.value.evidence == ("Welcome!", "Enter your PIN:")
 
 

@@ -75,10 +75,11 @@ def session(smi: object, tmp_path: Path) -> Iterator[HostState]:
 def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
     session: HostState, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
 ):
-    monkeypatch.setattr(gpus, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(gpus, "PATIENCE_S", 0.5 if failure == "sleep 20" else 60.0)
     smi(failure)
     session.enough(Resources(gpus=1))  # the supervisor asks nvidia-smi itself, and reports the failure
 
+    monkeypatch.setattr(gpus, "PATIENCE_S", 60.0)
     smi(TABLE)
     with pytest.raises(Unsatisfiable, match="gpus=2 is more than here has: 1"):
         session.enough(Resources(gpus=2))

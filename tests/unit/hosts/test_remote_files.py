@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn import ClusterfnError, HostError
@@ -56,6 +56,7 @@ def test_what_is_an_ordinary_name_elsewhere_is_taken(name):
     assert safe_parts(name, windows=False) == (name,)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["..", ".", "a", "/", "//", "\\", "\0", "C:", "b"])).map("".join))
 def test_no_name_leads_out_of_the_folder(name):
     try:

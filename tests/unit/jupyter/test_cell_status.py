@@ -86,8 +86,10 @@ class EndsWhenShown(Job):
 
 
 def test_a_note_on_a_job_is_no_output_of_its_function(notebook, capsys):
+    job = EndsWhenShown("7f3a" * 4, "train", "tensor01", "/r", None)
+    job.submitted_at += 3600.0  # so that its clock stays at 00:00, however slow the machine is
     with notebook:
-        value = job_display.result(EndsWhenShown("7f3a" * 4, "train", "tensor01", "/r", None), "train on tensor01")
+        value = job_display.result(job, "train on tensor01")
 
     assert value == 5 and capsys.readouterr().out == "of the function\n"
     assert notebook.stderr.getvalue() == ""

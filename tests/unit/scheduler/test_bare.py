@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn.bridge import layout
@@ -83,6 +83,7 @@ def test_this_very_process_lives_and_an_ended_one_is_gone():
     assert explain(asked.stdout, ended).kind == layout.LOST
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=80))
 def test_no_text_breaks_it(scheduler_id, answer):
     assert bare.evidence_command(scheduler_id)[0] == "cat"

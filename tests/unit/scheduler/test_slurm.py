@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn.bridge import layout
@@ -50,6 +50,7 @@ def test_a_broken_list_gives_what_can_be_read():
     }
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from(["|", "1", "RUNNING", "\n", " ", "a.b"])).map("".join))
 def test_no_text_breaks_the_readers(text):
     slurm.parse_states(text)

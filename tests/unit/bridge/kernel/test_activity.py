@@ -15,6 +15,7 @@ from jupyter_client.session import Session
 
 from clusterfn.bridge.kernel.activity import KernelActivity
 from clusterfn.bridge.kernel.carried import SocketWatcher
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="runs on hosts alone")
 
@@ -39,7 +40,7 @@ class Kernel:
 
     def is_idle(self, expected: bool) -> bool:
         """Whether it becomes so."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + WAIT_S
         while bool(self.activity.idle_s()) is not expected and time.monotonic() < until:
             self.watcher.wait(0.01)
         return bool(self.activity.idle_s())

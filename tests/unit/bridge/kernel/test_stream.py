@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn.bridge.kernel.stream import (
@@ -53,6 +53,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(steps=STEPS)
 def test_what_is_sent_arrives_once_and_in_order_whatever_is_cut(steps):
     ends = End(), End()

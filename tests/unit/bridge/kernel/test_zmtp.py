@@ -10,6 +10,7 @@ import zmq
 from jupyter_client.session import Session
 
 from clusterfn.bridge.kernel.zmtp import MessageReader, request_of
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="runs on hosts alone")
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="runs on hosts a
 def sent_bytes(*messages: tuple[str, dict[str, object], list[bytes]]) -> bytes:
     """What a client's shell channel writes for these messages, on a connection whose other end is a kernel's."""
     with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
+        listener.settimeout(WAIT_S)
         kernel = context.socket(zmq.ROUTER)
         port = kernel.bind_to_random_port("tcp://127.0.0.1")
         client = context.socket(zmq.DEALER)
@@ -27,15 +28,15 @@ def sent_bytes(*messages: tuple[str, dict[str, object], list[bytes]]) -> bytes:
             session.send(client, kind, content, buffers=buffers)
         between, _ = listener.accept()
         with between, socket.create_connection(("127.0.0.1", port)) as onward:
-            for end in (between, onward):
-                end.settimeout(0.01)
             arrived = 0
             while arrived < len(messages):
                 for source, target in ((between, onward), (onward, between)):
+                    source.settimeout(0.01)
                     try:
                         data = source.recv(1 << 16)
                     except TimeoutError:
                         continue
+                    target.settimeout(WAIT_S)
                     target.sendall(data)
                     written += data if source is between else b""
                 while kernel.poll(0):

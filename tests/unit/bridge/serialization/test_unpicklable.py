@@ -22,6 +22,12 @@ LOCK = threading.Lock()
 WHY = ": cannot pickle '_thread.lock' object"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A busy machine has time to find the part."""
+    monkeypatch.setattr(unpicklable, "LIMIT_S", 60.0)
+
+
 class Holder:
     def __init__(self, lock):
         self.lock = lock

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -19,6 +18,7 @@ from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume, parse, read_site, survey
 from clusterfn.scheduler.site import Section
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
+from tests.waiting import until
 
 KB, GB = 1024, 2**30
 
@@ -476,17 +476,14 @@ def test_programs_of_the_host_are_asked(ask, tmp_path):
 def test_what_hangs_is_named_and_ended_and_hides_nothing_else(ask, tmp_path):
     hangs = "echo $$ >>$HOME/pids; exec sleep 300"
 
-    site = ask(timeout_s=1, sinfo=hangs, nvidia_smi=hangs, quota=hangs)
+    site = ask(timeout_s=10, sinfo=hangs, nvidia_smi=hangs, quota=hangs)  # enough for all else on a busy machine
 
     assert set(site.silent) == {"partitions", "gpus", "quotas"}
     assert site.schedulers == {"slurm": SlurmSite(trouble="it did not answer in time")}
     assert site.gpus == SurveyedGpus(trouble="it did not answer in time")
     assert site.root is not None
     started = (tmp_path / "pids").read_text().split()
-    deadline = time.monotonic() + 10
-    while any(map(is_alive, started)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not [pid for pid in started if is_alive(pid)]
+    until(lambda: not any(map(is_alive, started)))
 
 
 def is_alive(pid: str) -> bool:

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, Unreachable
-from clusterfn.hosts.transports import auto, base, openssh, ssh_config, transport_for, trust
+from clusterfn.hosts.transports import auto, base, local, openssh, ssh_config, transport_for, trust
 from clusterfn.hosts.transports.auto import AutoTransport
 from clusterfn.hosts.transports.openssh import OpensshTransport
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a shell script")
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3", transport="openssh")
@@ -65,6 +67,9 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("STUB", str(tmp_path))
     monkeypatch.setattr(base, "PAUSES_S", (0.01, 0.01, 0.5))
+    monkeypatch.setattr(openssh, "LOOK_S", 10.0)  # for the last words of an ssh that has ended
+    monkeypatch.setattr(openssh, "CHECK_S", 60.0)
+    monkeypatch.setattr(auto, "KLIST_S", 60.0)
     return stub()
 
 
@@ -137,18 +142,24 @@ def test_the_session_is_open_when_ssh_says_so(ssh: Stub, line: str) -> None:
 
 
 def test_an_ssh_that_opens_nothing_is_ended(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openssh, "patience_s", lambda settings: 0.3)
-    ssh("echo 'Confirm user presence for key ED25519-SK' >&2; exec sleep 600")
+    def patience_s(settings: object) -> float:
+        until((ssh.folder / "spoken").exists)  # a busy machine starts it slowly
+        return 2.0
+
+    monkeypatch.setattr(openssh, "LOOK_S", 0.25)
+    monkeypatch.setattr(openssh, "patience_s", patience_s)
+    ssh("echo 'Confirm user presence for key ED25519-SK' >&2; touch \"$STUB/spoken\"; exec sleep 600")
     began = time.monotonic()
 
-    with pytest.raises(Unreachable, match="ssh has opened no session on 10.0.0.8:22: not within 0.3 s") as caught:
+    with pytest.raises(Unreachable, match="ssh has opened no session on 10.0.0.8:22: not within 2 s") as caught:
         OpensshTransport(HOST).open("cat")
 
     assert caught.value.evidence == ("Confirm user presence for key ED25519-SK",)
     assert time.monotonic() - began < 150
 
 
-def test_a_busy_sshd_is_asked_again(ssh: Stub) -> None:
+def test_a_busy_sshd_is_asked_again(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no try takes long, however slow we are
     ssh("echo 'kex_exchange_identification: Connection closed by remote host' >&2; exit 255")
 
     with pytest.raises(Unreachable, match="closed the connection at once"):
@@ -166,7 +177,9 @@ def test_a_refused_login_is_not_tried_again(ssh: Stub) -> None:
     assert ssh.came == 1
 
 
-def test_a_lost_connection_is_the_cause(ssh: Stub) -> None:
+def test_a_lost_connection_is_the_cause(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (local, openssh):
+        monkeypatch.setattr(each, "PATIENCE_S", 60.0)
     ssh(f"{OPENS} echo 'Timeout, server 10.0.0.8 not responding.' >&2; exit 255")
     stream = OpensshTransport(HOST).open("cat")
 
@@ -176,6 +189,7 @@ def test_a_lost_connection_is_the_cause(ssh: Stub) -> None:
 
 
 def test_a_child_that_holds_the_pipes_holds_nothing_up(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openssh, "LOOK_S", 1.0)
     monkeypatch.setattr(openssh, "patience_s", lambda settings: 600.0)  # else it ends any wait after 45 s
     ssh("sleep 600 & echo 'ssh: connect to host 10.0.0.8 port 22: Connection refused' >&2; exit 255")
     began = time.monotonic()

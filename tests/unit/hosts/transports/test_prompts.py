@@ -80,7 +80,7 @@ def in_terminal(tmp_path: Path, *words: str, typed: bytes = b"") -> str:
     try:
         while piece := os.read(fd, 4096):
             said += piece
-            if typed and piece.endswith(b": "):
+            if typed and said.endswith(b": "):  # it may come in two pieces
                 line, typed = typed.split(b"\n", 1)
                 os.write(fd, line + b"\n")
     except OSError:  # the program has ended
