@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory
 # Where it is set, each of the thousands of processes that tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down test test-with-lab tests-side-by-side lint test-long long-together long-alone report \
+.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-long long-together long-alone report \
 	test-jupyterlab dist evidence bench bench-peers docs
 
 help:  ## this list
@@ -59,12 +59,13 @@ test: venv  ## everything: as root on Debian with the lab, elsewhere `check`
 	if [ -z "$$reason" ]; then $(MAKE) test-with-lab; \
 	else echo "The lab tests are skipped: $$reason"; $(MAKE) check; fi
 
-test-with-lab: venv
-	$(BIN)/python -m tests.lab up
-	@# Made here, before any test: under the load of all parts they outlast the limit of the test that needs them first.
+# Made before any test: under the load of all parts they outlast the limit of the test that needs them first.
+whole-lab: lab
 	$(BIN)/python -m tests.lab torch
 	$(BIN)/python -m tests.lab.conda36
 	$(BIN)/python -m tests.lab.channel
+
+test-with-lab: whole-lab
 	@# In a new checkout one process compiles the tests: five that begin together would each compile all.
 	@[ -n "$$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || $(BIN)/python -m pytest -q --collect-only >/dev/null || true
 	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j2 lint tests-side-by-side
@@ -73,7 +74,7 @@ test-with-lab: venv
 tests-side-by-side: venv
 	@$(BIN)/python -m pytest -q -n 5 --dist loadgroup --no-loadscope-reorder --durations=25 --durations-min=4
 
-test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
+test-long: whole-lab  ## the tests that take minutes; the report goes to benchmarks/results
 	@mkdir -p benchmarks/results
 	@{ echo "test-long of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
 	CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j1 long-together long-alone 2>&1 | sed "s|$(CURDIR)|.|g"; } \

@@ -94,6 +94,7 @@ def play(sharing: Sharing, how: Play, table: Callable[[str], None]) -> None:
     deaths = {kind: len(killed) for kind, killed in reaper.killed.items()}
     table(f"{len(sharing.sent)} jobs on {CARDS} cards in {lasted:.0f} s, CLUSTERFN_SEED={SEED}; killed {deaths}; "
           f"{ends(sharing)}; {len(seen.strangers)} strangers; {len(seen.times)} looks")  # fmt: skip
+    assert len(seen.times) > lasted, "the watcher saw too little to judge by"
     wrong = [*left, *judged(sharing, seen, reaper, how.turn_s), *as_published(sharing, told)]
     assert not wrong, f"CLUSTERFN_SEED={SEED}\n" + "\n".join(wrong)
     assert reaper.done(), f"killed only {deaths}"
