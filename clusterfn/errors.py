@@ -17,6 +17,7 @@
         ├── FunctionError     the function's own exception could not be rebuilt locally, or it called sys.exit
         ├── ResultError       the value cannot be pickled in the job or loaded locally, or is damaged
         ├── Unsatisfiable     the scheduler will never start it
+        ├── DependencyFailed  a job whose value it takes has none; the cause is that job's exception
         ├── Cancelled         also a concurrent.futures.CancelledError
         └── WorkerLost        the process that ran the function is gone
             ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed  DiskFull
@@ -170,6 +171,10 @@ class ResultError(JobError):
 
 class Unsatisfiable(JobError):
     """The job asks for more than the host can ever provide."""
+
+
+class DependencyFailed(JobError):
+    """A job among the arguments of the call has no value, so the call never ran; `__cause__` says why it has none."""
 
 
 class Cancelled(JobError, concurrent.futures.CancelledError):

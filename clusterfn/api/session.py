@@ -119,7 +119,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         if holding is not None and not holding.job.done():
             _refuse_what_it_lacks(wanted, self._options, holding.spec)
             return holding
-        prepared = prepare_packed(len, lambda target: payloads.pack(len, ((),), {}, target), self._options)
+        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
         _refuse_what_it_lacks(wanted, self._options, prepared.job)
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")

@@ -98,6 +98,7 @@ JOURNAL = "journal.jsonl"  # of an element: a line when an item begins, one when
 NODES = "nodes"  # of a job on several: <rank> of each but the first, with its stdout, stderr and outcome.json
 LAUNCH_LOG = "srun.log"  # what srun said, which started them
 VALUES = "values"  # of an element: value.pkl of each item, one after another
+NEEDS = "needs.json"  # where the values lie that its arguments name
 
 # below bridge/<hash>
 SUPERVISE = "supervise.py"
@@ -137,6 +138,7 @@ HOST_DISK = "host_disk"  # full before it started
 LOST = "lost"  # the supervisor itself was killed
 CANCELLED = "cancelled"
 UNSATISFIABLE = "unsatisfiable"
+DEPENDENCY = "dependency"  # a job whose value it takes has none
 PREEMPTED = "preempted"  # not final: the scheduler, or the queue of the machine, starts it again
 SUPERSEDED = "superseded"  # not final: a later attempt took over
 
@@ -144,7 +146,7 @@ NOT_FINAL = frozenset([PREEMPTED, SUPERSEDED])
 KINDS = frozenset(
     [
         RETURNED, RAISED, RESULT, PAYLOAD_BROKEN, ENVIRONMENT, EXITED, SIGNAL, MEMORY, TIME, STALLED, NODE, DISK,
-        HOST_DISK, LOST, CANCELLED, UNSATISFIABLE, PREEMPTED, SUPERSEDED,
+        HOST_DISK, LOST, CANCELLED, UNSATISFIABLE, DEPENDENCY, PREEMPTED, SUPERSEDED,
     ]
 )  # fmt: skip
 

@@ -22,6 +22,7 @@ from clusterfn.bridge import layout
 from clusterfn.calls import checkpoint, console, files, history, job_display, user_modules
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
+from clusterfn.calls.dependencies import Place
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from clusterfn.scheduler.base import Scheduler
 
 R = TypeVar("R")
-Pack = Callable[["tuple[int, int] | None"], payloads.Payload]
+Pack = Callable[["tuple[int, int] | None", Place], payloads.Payload]
 _told: set[str | Path] = set()  # sentences and files that users of this process have read of
 _NAMED = 5  # large files
 # Names of variables whose values are secrets.
@@ -131,7 +132,9 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """Find the host and the environment, pack the call, and check all of it; raises as `prepare_packed`."""
     payloads.check_arguments(function, args, kwargs)
-    return prepare_packed(function, lambda target: payloads.pack(function, args, kwargs, target, imports), options)
+    return prepare_packed(
+        function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
+    )
 
 
 def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -> Prepared:
@@ -178,6 +181,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
             scheduler_options=options.scheduler_options.get(host.scheduler, {}),
             building=ready.made.building if ready.made else None,
+            after=payload.taken.as_spec(),
         )
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
 
@@ -192,10 +196,12 @@ def _pack_for_environment(
     environment is solved. If that has another Python, the call is packed again, as code goes there as text.
     """
 
+    place = Place(session.host.name, session.root)
+
     @functools.cache
     def pack_for(version: tuple[int, int]) -> payloads.Payload:
         with job_display.preparing(name):
-            payload = pack(None if version == CALLER else version)
+            payload = pack(None if version == CALLER else version, place)
         tell_left_out(payload)
         return payload
 
@@ -277,6 +283,7 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
     job.asked = spec.resources
+    job.inputs = prepared.payload.taken.sources()
     job.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
         console.warn(f"{name} has changed since this process imported it; the job gets the current file")
@@ -306,7 +313,8 @@ def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any
 
             environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
         before = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
-    return [*before, *(environment.before if environment else ())], environment
+    inputs = [each for source in prepared.payload.taken.sources().values() for each in source.open_requests()]
+    return [*inputs, *before, *(environment.before if environment else ())], environment
 
 
 def _variables_of(host: Host, options: Options) -> tuple[dict[str, str], dict[str, str]]:

@@ -10,12 +10,14 @@ import concurrent.futures
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.job_states import RUNNING, UNKNOWN
 from clusterfn.calls import map_display, remote_state
+from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
 from clusterfn.calls.group_state import GroupBackend, GroupState
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary, describe_request
@@ -27,13 +29,18 @@ from clusterfn.public_api import public_api
 if TYPE_CHECKING:
     import asyncio
 
+    from clusterfn.hosts.connection import Reply
+
 R = TypeVar("R")
 E = TypeVar("E")  # what may be in the place of a value: Exception, or nothing with on_error="raise"
 _ANSWER_S = 30.0
 
 
-class JobGroup(NotebookDisplay, Generic[R, E]):
+class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
     """The calls of one `map`. `len(group)` is their number.
+
+    As an argument of another call on that host it means the list of its values, which stay there; `group[3]` means that
+    of one item. `f.map(group)` calls `f` with each.
 
     Iterating, with `for` or `async for`, gives `(index, result)` as each call ends. Waiting, or giving up waiting,
     never touches them.
@@ -308,6 +315,31 @@ class JobGroup(NotebookDisplay, Generic[R, E]):
             ],
             is_final=self.done() or self.state == UNKNOWN,
         )  # fmt: skip
+
+    def __getitem__(self, index: int) -> JobPart:
+        """Return what means the value of this item, as an argument of another call."""
+        reference = self.as_reference()
+        return JobPart(replace(reference, item=self._known.at(index)))
+
+    def __contains__(self, value: object) -> bool:
+        raise TypeError("a JobGroup does not say what is in it: look at group.results()")
+
+    def as_reference(self) -> Reference:
+        known = self._known
+        # A retry has the values of its own items alone in its folder: those of the others come from here.
+        whole = known.backend is not None and known.backend.spec.count == len(known)
+        return Reference(self, self.id, self.name, self.host, self.folder if whole else "")
+
+    def has_ended(self) -> bool:
+        return self.done()
+
+    def value_here(self, item: int | None) -> Any:
+        indices = range(len(self)) if item is None else [item]
+        values = [self.result(index) for index in indices]
+        return values if item is None else values[0]
+
+    def open_requests(self) -> Sequence[Reply[Any]]:
+        return self._backend.open_requests()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError(f"this is the JobGroup {self.id} itself, which belongs to this process, and not its values")

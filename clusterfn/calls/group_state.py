@@ -25,7 +25,7 @@ from clusterfn.bridge.supervisor.text import in_one_line
 if TYPE_CHECKING:
     from clusterfn.config.spec import Group, Resources
     from clusterfn.errors import ClusterfnError
-    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.transfer import Transfer
 
 _TURN_S = 1.0
@@ -67,6 +67,9 @@ class GroupBackend(Protocol):
     @property
     def connection(self) -> HostConnection:
         """The connection to the group's host."""
+
+    def open_requests(self) -> Sequence[Reply[Any]]:
+        """Return the requests after which its folder is on the host, and its scheduler knows it."""
 
     def read_log(self, index: int, stream: str) -> str:
         """Read what an item has printed."""

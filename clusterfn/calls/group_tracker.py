@@ -137,6 +137,9 @@ class GroupTracker(BaseTracker):
         if scheduler.knows_all:
             self.queued()
 
+    def submissions(self) -> Sequence[Reply[Any]]:
+        return self._submissions
+
     def await_submissions(self) -> None:
         """Wait until each submission has its answer: a scheduler cannot cancel what it does not know yet."""
         for reply in list(self._submissions):

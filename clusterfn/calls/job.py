@@ -17,15 +17,16 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, files, outcome, remote_state
+from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary, describe_request, describe_usage
-from clusterfn.errors import Cancelled, ClusterfnError, ResultError
+from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, ResultError
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Resources
-    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.transfer import Transfer
 
 R = TypeVar("R")
@@ -37,7 +38,7 @@ _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_connection", "on_lost",
     "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving",
-    "given", "asked", "sent_here",
+    "given", "asked", "sent_here", "inputs", "as_reference", "has_ended", "value_here", "open_requests",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]
@@ -66,12 +67,17 @@ class JobBackend(Protocol):
     def show(self, job: Job[R]) -> R:
         """Show the job until it has ended: what it prints, and why it waits; return its value."""
 
+    def open_requests(self) -> Sequence[Reply[Any]]:
+        """Return the requests after which its folder is on the host, and its scheduler knows it."""
+
     def watch_output(self, on_output: Callable[[str, bytes], Any]) -> None:
         """Give what the present attempt prints, and later ones, to `on_output`, with the stream's name."""
 
 
-class Job(concurrent.futures.Future[R], NotebookDisplay):
+class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     """One call on a host.
+
+    As an argument of another call on that host it means its value, which stays there; `job["loss"]` means a part of it.
 
     Everything of concurrent.futures.Future holds: `result(timeout)`, `exception()`, `done()`, callbacks, `wait`,
     `as_completed`. Waiting with a timeout, or giving up waiting, never touches the job. `await job` works.
@@ -103,6 +109,7 @@ class Job(concurrent.futures.Future[R], NotebookDisplay):
         self._trouble = ""
         self.transfer: Transfer | None = None
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
+        self.inputs: Mapping[str, ArgumentSource] = {}  # the jobs whose values it takes, by id
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         self._pid = os.getpid()
@@ -271,6 +278,26 @@ class Job(concurrent.futures.Future[R], NotebookDisplay):
         """What a user may call."""
         return sorted({*super().__dir__()} - _FOR_THE_LIBRARY)
 
+    def __getitem__(self, key: Any) -> JobPart:
+        """Return what means this part of its value, as an argument of another call."""
+        return JobPart(self.as_reference())[key]
+
+    # With __getitem__ alone, `list(job)` and `x in job` would never end.
+    __iter__ = None
+    __contains__ = None
+
+    def as_reference(self) -> Reference:
+        return Reference(self, self.id, self.name, self.host, self.folder)
+
+    def has_ended(self) -> bool:
+        return self.done()
+
+    def value_here(self, item: int | None) -> Any:
+        return self.result()
+
+    def open_requests(self) -> Sequence[Reply[Any]]:
+        return self._tracker.open_requests() if os.getpid() == self._pid else ()
+
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError(f"this is the Job {self.id} itself, which belongs to this process, and not its value")
 
@@ -384,6 +411,10 @@ class Job(concurrent.futures.Future[R], NotebookDisplay):
         place = outcome.JobLocation(self.host, self.id, self.folder)
         if published["kind"] != layout.RETURNED:
             error = outcome.exception_of(published, value, place)
+            if isinstance(error, DependencyFailed):
+                failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
+                if isinstance(failed, Job) and failed.done() and not failed.cancelled():
+                    error.__cause__ = failed.exception() or error.__cause__
             if published.get("checkpoint") and published["kind"] == layout.RAISED and self._listeners:
                 self._say(f"{self.id[:SHORT]} failed; {outcome.how_to_resume(self.id)}")
             self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")

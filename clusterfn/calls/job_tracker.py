@@ -99,6 +99,7 @@ class BaseTracker:
 
     Attributes:
         sending: All that is sent for it, if this process does so.
+        laid_out: The answer to the sending of its folder, if this process has sent it.
     """
 
     def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
@@ -106,6 +107,7 @@ class BaseTracker:
         self.folder = folder
         self.scheduler_name = scheduler_name
         self.sending: Sending | None = None
+        self.laid_out: Reply[bool] | None = None
         self._turn = self._besides = ""
 
     @property
@@ -117,6 +119,16 @@ class BaseTracker:
     def waiting_reason(self) -> str:
         """Why it waits: its place in the queue, and what it waits for in addition to its turn."""
         return "; ".join(filter(None, [self._turn, self._besides]))
+
+    def submissions(self) -> Sequence[Reply[Any]]:
+        """Return the requests that start it."""
+        raise NotImplementedError
+
+    def open_requests(self) -> list[Reply[Any]]:
+        """Return the requests after which its folder is on the host, and its scheduler knows it."""
+        # Without a scheduler that one ends with the job itself.
+        sent = [self.laid_out, *(self.submissions() if self.session.scheduler.has_nodes else ())]
+        return [each for each in sent if each is not None and not each.done()]
 
     def cancel_at_scheduler(self) -> Reply[Completed] | None:
         """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
@@ -140,7 +152,6 @@ class Tracker(BaseTracker):
         bridge: The folder of the bridge that it was sent with; "" for this version's.
 
     Attributes:
-        laid_out: The answer to the sending of its folder, if this process has sent it.
         events_read: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
         has_outcome: Whether its final outcome has come.
@@ -157,7 +168,6 @@ class Tracker(BaseTracker):
         self.events_read = 0
         self.live = live
         self.submission: Reply[Any] | None = None
-        self.laid_out: Reply[bool] | None = None
         self.liveness = LivenessMonitor(self)
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
@@ -183,6 +193,9 @@ class Tracker(BaseTracker):
         if stream == "scheduler":
             return posixpath.join(self.folder, layout.SCHEDULER_LOG)
         return posixpath.join(self.attempt_folder, stream)
+
+    def submissions(self) -> Sequence[Reply[Any]]:
+        return [self.submission] if self.submission is not None else []
 
     def started(self, job: JobListener, scheduler_id: str) -> None:
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""

@@ -17,6 +17,7 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import chunking, console, history, job_display, payload_items, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.chunking import MapOptions
+from clusterfn.calls.dependencies import JobArgument, Place
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
@@ -66,9 +67,12 @@ def run(
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
     for each in iterables:
+        if isinstance(each, JobArgument) and not isinstance(each, JobGroup):
+            raise TypeError(f"{each!r:.80} cannot be mapped over before it has ended: map(f, job.result())")
         if not isinstance(each, Iterable) and not hasattr(type(each), "__getitem__"):
             raise TypeError(f"{each!r:.60} is not iterable: give map() a list, or range(N)")
-    calls = list(zip(*iterables))
+    calls = list(zip(*(map(each.__getitem__, range(len(each))) if isinstance(each, JobGroup) else each
+                       for each in iterables)))  # fmt: skip
     payload_items.check_calls(function, calls, constants or {})
     name = job_name(options.name or name)
     labels = caller.labels or [payload_items.label(args) for args in calls]
@@ -148,8 +152,8 @@ def _prepare(
     """Prepare it as one call, with the function and all items as its payload."""
     kept: list[payload_items.Items] = []
 
-    def pack(target: tuple[int, int] | None) -> Payload:
-        kept[:] = [payload_items.pack(function, calls, target, constants)]
+    def pack(target: tuple[int, int] | None, place: Place) -> Payload:
+        kept[:] = [payload_items.pack(function, calls, target, constants, place)]
         return kept[0].payload
 
     prepared = prepare_packed(function, pack, options)

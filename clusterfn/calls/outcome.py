@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import posixpath
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,7 @@ ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.CANCELLED: errors.Cancelled,
     layout.UNSATISFIABLE: errors.Unsatisfiable,
     layout.PREEMPTED: errors.Preempted,
+    layout.DEPENDENCY: errors.DependencyFailed,
 }
 _SMALL = 1 << 20  # bytes for which any machine has room
 # Raised as themselves these would end a loop, the interpreter or an event loop here.
@@ -83,7 +85,7 @@ _TYPES: Mapping[str, tuple[type, type | None]] = {
     "kind": (str, None), "stage": (str, None), "message": (str, None), "signal": (str, None), "hint": (str, None),
     "node": (str, None), "code": (int, None), "attempt": (int, None), "superseded_by": (int, None),
     "exception": (dict, str), "value": (dict, int), "usage": (dict, None), "retried": (dict, None),
-    "checkpoint": (bool, None),
+    "checkpoint": (bool, None), "cause": (dict, None),
     "evidence": _TEXTS, "notes": _TEXTS, "earlier": _TEXTS, "left": (list, list),
 }  # fmt: skip
 
@@ -212,7 +214,9 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Job
         message = f"{message}; {_count(outcome)}"
         facts["evidence"] = [*outcome["earlier"], *facts["evidence"]]
     error = cls(message, **facts)
-    if isinstance(error, errors.ExitedEarly):
+    if isinstance(error, errors.DependencyFailed):
+        error.__cause__ = _cause_of(outcome, value, place)
+    elif isinstance(error, errors.ExitedEarly):
         error.code = outcome.get("code")
     elif isinstance(error, errors.KilledBySignal):
         error.signal = outcome.get("signal") or ""
@@ -222,6 +226,18 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Job
     if outcome.get("checkpoint"):
         error.hint = "; ".join(filter(None, [error.hint, how_to_resume(place.job)]))
     return error
+
+
+def _cause_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException | None:
+    """Return the exception of the job that was to give the value: its file was copied into this job's."""
+    try:
+        cause = checked(outcome.get("cause"))
+    except ValueError:
+        return None
+    job = str(cause.get("job"))
+    folder = posixpath.join(posixpath.dirname(place.folder), job)
+    failed = {**cause, "value": outcome.get("value")}
+    return exception_of(failed, value, JobLocation(place.host, job, folder))
 
 
 def how_to_resume(job_id: str) -> str:

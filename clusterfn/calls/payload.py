@@ -20,8 +20,9 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.calls import user_modules
+from clusterfn.calls.dependencies import JobArgument, Place, Reference, TakenValues
 from clusterfn.calls.files import Directory, File, FileUpload, shipment
-from clusterfn.errors import PayloadError
+from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class Payload:
         needs: The top-level names of all modules that the call itself refers to, wherever they come from.
         notes: What will be different there, as sentences.
         given: "<digest>/<name>" of a shipment -> its path as the caller wrote it, where there is one such path.
-        decided_here: Names that travel with the value that they have because this machine lacks a module; sentences.
+        taken: The values of jobs that it takes.
+        decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
+            and values of jobs on other hosts.
     """
 
     data: bytes
@@ -56,6 +59,7 @@ class Payload:
     notes: tuple[str, ...] = ()
     given: Mapping[str, PurePath] = field(default_factory=dict)
     decided_here: tuple[str, ...] = ()
+    taken: TakenValues = field(default_factory=TakenValues)
 
 
 def pack(
@@ -64,6 +68,7 @@ def pack(
     kwargs: Mapping[str, Any],
     target: tuple[int, int] | None = None,
     imports: Iterable[str] = (),
+    place: Place | None = None,
 ) -> Payload:
     """Pack the call `function(*args, **kwargs)` as bytes.
 
@@ -73,6 +78,7 @@ def pack(
         kwargs: And these.
         target: (major, minor) of the Python that will run it; for another than this one's, code travels as text.
         imports: Modules that it imports in addition to those that its code names.
+        place: Where it will run: values of jobs there stay there. None: its arguments may not be jobs.
 
     Raises:
         TypeError: The function does not take these arguments; the one that Python itself raises.
@@ -80,7 +86,7 @@ def pack(
     """
     check_arguments(function, args, kwargs)
     keep_registrations()
-    apart, needs, notes = Large(), Needs(), serialization.part("pickler").notes
+    apart, needs, notes = Large(), Needs(place), serialization.part("pickler").notes
     notes.clear()
     for name in imports:
         needs.note(name)
@@ -103,7 +109,7 @@ def pack_object(
     """
     try:
         return serialization.part("container").pack(obj, needs.look, target)
-    except PayloadError:
+    except (PayloadError, DependencyFailed):
         raise
     except Exception as error:  # __reduce__ of the user's may raise anything
         raise cannot_travel(*call, target, error) from error
@@ -215,9 +221,16 @@ class _Apart:
 
 
 class Needs:
-    """Watches the pickling of one call and notes the modules, files and sources that it needs."""
+    """Watches the pickling of one call and notes the modules, files, sources and values of jobs that it needs.
 
-    def __init__(self) -> None:
+    Args:
+        place: Where the call will run; None: its arguments may not be jobs.
+    """
+
+    def __init__(self, place: Place | None = None) -> None:
+        self.place = place
+        self.taken = TakenValues()
+        self.sent_along: list[str] = []
         self.modules: set[str] = set()
         self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
@@ -238,9 +251,10 @@ class Needs:
             edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
             needs=frozenset(name.partition(".")[0] for name in self.known),
             notes=tuple(notes),
+            taken=self.taken,
             # of those of which the same content was passed from two paths there is none
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
-            decided_here=tuple(self.decided_here()),
+            decided_here=(*self.decided_here(), *self.sent_along),
         )
 
     def decided_here(self) -> Iterator[str]:
@@ -263,6 +277,8 @@ class Needs:
             return serialization.part("stand_ins").path_of, (item.digest, item.name)
         if isinstance(obj, types.FunctionType):
             return self._function(obj)
+        if isinstance(obj, JobArgument) and self.place is not None:
+            return self._value(obj.as_reference(), self.place)
         if isinstance(obj, types.ModuleType):
             self.note(obj.__name__)
         else:
@@ -270,6 +286,30 @@ class Needs:
             if type(obj).__module__ in _NAMED_ELSEWHERE or isinstance(obj, type):
                 self.note(getattr(obj, "__module__", None))
         return NotImplemented
+
+    def _value(self, wanted: Reference, place: Place) -> tuple[Any, ...]:
+        """Refer to the value of a job on the same host; send that of a job elsewhere with the call, if it has ended."""
+        references = serialization.part("references")
+        if wanted.place == place:
+            self.taken.add(wanted)
+            return references.value_of, (wanted.id, wanted.item, wanted.keys)
+        if not wanted.source.has_ended():
+            where = f"on {wanted.host}" if wanted.place else "in a session"
+            raise PayloadError(
+                f"{wanted.label} is an argument of a call on {place.host}, but runs {where} and has not ended",
+                stage="submit", hint="call both on the same host, or wait and pass its value: job.result()",
+            )  # fmt: skip
+        try:
+            value = wanted.source.value_here(wanted.item)
+        except Exception as error:
+            message = f"{wanted.label} has no value: {type(error).__name__}"
+            raise DependencyFailed(message, host=wanted.host, job=wanted.id, stage="submit") from error
+        for key in wanted.keys:
+            value = value[key]
+        sentence = f"the value of {wanted.label} is sent from this machine to {place.host}, as it ran on {wanted.host}"
+        if sentence not in self.sent_along:
+            self.sent_along.append(sentence)
+        return references.given, (value,)
 
     def note(self, name: object) -> None:
         """Note a module that the call refers to; one of the user's own travels."""

@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import Any
 
 from clusterfn.bridge import layout
+from clusterfn.calls.dependencies import JobArgument, Place
 from clusterfn.calls.payload import Large, Needs, Payload, check_arguments, keep_registrations, pack_object
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
@@ -55,7 +56,7 @@ def check_calls(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], 
 
 def pack(
     function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], target: tuple[int, int] | None = None,
-    constants: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None, place: Place | None = None,
 ) -> Items:  # fmt: skip
     """Pack the calls `function(*args, **constants)` as bytes.
 
@@ -64,13 +65,14 @@ def pack(
         calls: The arguments of each call.
         target: As for `payload.pack`.
         constants: Keyword arguments of all calls; they travel with the function.
+        place: As for `payload.pack`.
 
     Raises:
         PayloadError: The function or an item cannot travel; the message says which, and by what.
     """
     constants = constants or {}
     keep_registrations()
-    packing = _Packing(target)
+    packing = _Packing(target, place)
     items = [packing.item(index, args, function) for index, args in enumerate(calls)]
     payload = packing.function(function, constants)
     return Items(payload, b"".join(items), list(itertools.accumulate(map(len, items))))
@@ -79,9 +81,9 @@ def pack(
 class _Packing:
     """What the pickles of one group have in common."""
 
-    def __init__(self, target: tuple[int, int] | None) -> None:
+    def __init__(self, target: tuple[int, int] | None, place: Place | None) -> None:
         self.target = target
-        self.large, self.needs = Large(), Needs()
+        self.large, self.needs = Large(), Needs(place)
         self.blobs: dict[str, memoryview] = {}
         self._digests: dict[tuple[int, int], tuple[Any, str]] = {}
 
@@ -165,5 +167,7 @@ def label(args: tuple[Any, ...]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, PurePath):
         return value.name
+    if isinstance(value, JobArgument):
+        return value.as_reference().label
     plain = value is None or type(value) in (bool, int, float, complex) or (type(value) is str and len(value) < _LONG)
     return repr(value) if plain else type(value).__name__

@@ -69,7 +69,7 @@ def submit_job(
     session: HostState, spec: JobSpec, payload: Payload, before: Sequence[Reply[Any]], job: Job[Any], tracker: Tracker
 ) -> None:
     """Put the job's folder and its start on the stream, after `before`; `job` gets a refusal later."""
-    folder = tracker.laid_out = send_folder(session, tracker, job, job_files(spec, payload), before)
+    folder = send_folder(session, tracker, job, job_files(spec, payload), before)
     tracker.submission = start(session, session.scheduler.submission(spec), [folder], JobSubmission(tracker, job))
 
 
@@ -204,6 +204,7 @@ class SendingTracker(Protocol):
 
     folder: str
     sending: Sending | None
+    laid_out: Reply[bool] | None
 
 
 def send_folder(
@@ -217,7 +218,7 @@ def send_folder(
     """
     sync = session.scheduler.has_nodes if durable is None else durable
     folder = session.connection.put_tree(tracker.folder, files, sync=sync, after=before)
-    tracker.sending = Sending([*before, folder])
+    tracker.laid_out, tracker.sending = folder, Sending([*before, folder])
     job.on_transfer(tracker.sending)
     return folder
 

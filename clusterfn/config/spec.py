@@ -247,6 +247,7 @@ class JobSpec:
         umask: The user's own, for what the function writes.
         resume: The job with a copy of whose checkpoint this one begins.
         scheduler_options: Those of this call alone; `host` has them too.
+        after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
     """
 
@@ -275,7 +276,12 @@ class JobSpec:
     umask: int = 0o077
     resume: str | None = None
     scheduler_options: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quiet_s: float = layout.QUIET_S
+
+    def scheduler_names_of_dependencies(self) -> list[str]:
+        """Return the names by which the scheduler knows the jobs whose values it takes."""
+        return [layout.job_name(told["name"], job) for job, told in sorted(self.after.items())]
 
     def to_json(self) -> bytes:
         """Write spec.json, which the supervisor and the worker read: see docs/reference/protocol.md."""
@@ -311,6 +317,7 @@ class JobSpec:
             "retries": self.retries,
             "umask": self.umask,
             **({"resume": self.resume} if self.resume else {}),
+            **({"after": {job: dict(told) for job, told in self.after.items()}} if self.after else {}),
             **({"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {}),
             **({"clusters": self.host.clusters} if self.host.clusters else {}),
         }
@@ -334,7 +341,7 @@ class JobSpec:
             building=EnvironmentRef(**building) if building else None, group=_group(spec["group"]),
             log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
-            scheduler_options=spec.get("scheduler_options", {}),
+            scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
             quiet_s=spec.get("quiet_s", layout.QUIET_S),
         )  # fmt: skip
 

@@ -215,7 +215,7 @@ class JobSearch:
         self.record.write(host=job.host, id=job.id, launch=self._launch, pid=os.getpid())
 
     def _start(self) -> tuple[Job[Any], HostState]:
-        prepared = prepare_packed(len, lambda target: payloads.pack(len, ((),), {}, target), self._options)
+        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
         held = KernelSpec(self._program, self._idle_s, min(RECONNECT_S, self._idle_s), CALLER)
         spec = replace(prepared.job, name=self._options.name or "kernel", kernel=held)
         if self._is_withdrawn:

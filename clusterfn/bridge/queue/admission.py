@@ -13,6 +13,7 @@ from ..supervisor import gpus, publish
 from ..supervisor.attempt import release_claim
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
+from ..supervisor.job import dependencies_of, in_words
 from ..supervisor.verdict import Verdict
 from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
 from .lease import leases_of_kind
@@ -22,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional, Sequence
 
+    from ..supervisor.dependencies import Dependencies
     from ..supervisor.eligible_gpus import GpuInfo
     from ..supervisor.job import JobFolder
     from ..supervisor.watch import Signals
@@ -60,6 +62,8 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
     """
     turn = os.environ.pop(launch.TURN, None)
     admission = Admission(job, signals, waits)
+    if admission.after and job.element is None and admission.values().failure(admission.after) is not None:
+        return admission  # it needs nothing to say so
     try:
         # A spooler of an older version lets a job come whose environment is missing: no other process would build it.
         if turn == launch.ENVIRONMENT or turn is not None and admission.lacks_environment():
@@ -111,6 +115,7 @@ class Admission:
         self.strangers: "dict[str, str]" = {}
         building: "dict[str, Any]" = job.spec.get("building") or {}
         roots = [building["root"], building["node_root"]] if building else []
+        self.after = dependencies_of(job.spec)
         self.needs = [os.path.join(environment_dir(root, building["id"]), READY) for root in roots if root]
         self._waits_there = waits
         self._run: "Optional[Lease]" = None
@@ -218,6 +223,12 @@ class Admission:
         """Return whether the job can wait in the queue until its environment is there."""
         return self._waits_there and not all(map(os.path.exists, self.needs))
 
+    def values(self) -> "Dependencies":
+        """Return what has become of the jobs of this user, whose values jobs take."""
+        from ..supervisor.dependencies import Dependencies  # few jobs take values of others
+
+        return Dependencies(self.job.root)
+
     def look_at_ends(self) -> None:
         """Raise NotNow if the job is to end."""
         if self.job.cancelled() or self.signals.told_to_end():
@@ -273,9 +284,12 @@ class Admission:
                 raise NotNow(EXIT_RETURNED, "each item of the group has ended: nothing to do")
             self.submitted = self.submitted or machine.now_ns()
             seen = self._seen()
+            open_ones = self.values().still_open(self.after) if self.after else []
+            if open_ones:
+                raise self._queue(in_words(open_ones))
             if self.lacks_environment():
                 raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
-            if not self.ticket and self._waits_there and self.queue.names():
+            if not self.ticket and self._waits_there and self._others_wait():
                 raise self._queue("")
             job, made = self.job.id, plan.plan_starts([self._own_ticket()], self._view(seen))
             if job not in made.gpus:
@@ -286,6 +300,15 @@ class Admission:
         finally:
             if lock is not None:
                 lock.close()
+
+    def _others_wait(self) -> bool:
+        """Whether the queue has others that could start: those that wait for the value of a job take nobody's turn."""
+        if not self.queue.names():
+            return False
+        waiting = self.queue.read()
+        values = self.values() if any(ticket.after for ticket in waiting) else None
+        ready = [each for each in waiting if values is None or not values.still_open(each.after)]
+        return bool(ready or self.queue.damaged())
 
     def _own_ticket(self) -> "tickets.Ticket":
         """Return the job's ticket, or the one that it would get."""
@@ -356,7 +379,7 @@ class Admission:
             "element": self.job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
             "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
             "queue_timeout_s": spec["queue_timeout_s"], "lease": self.lease, "bridge": spec["bridge"],
-            "needs": self.needs, "env": launch.environment_of(os.getppid()),
+            "needs": self.needs, "after": spec.get("after"), "env": launch.environment_of(os.getppid()),
         }  # fmt: skip
 
 

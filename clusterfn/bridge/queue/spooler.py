@@ -17,6 +17,7 @@ from ..builder import progress
 from ..layout import (
     BUILDER_LOG,
     CANCELLED,
+    DEPENDENCY,
     EXIT_PUBLISHED,
     EXIT_RETURNED,
     LOST,
@@ -26,6 +27,8 @@ from ..layout import (
     attempt_dir,
     element_log,
 )  # fmt: skip
+from ..supervisor.dependencies import Dependencies
+from ..supervisor.job import in_words
 from ..supervisor.text import duration
 from ..supervisor.verdict import say
 from . import gpu_leases, launch, lease_names, machine, plan, report
@@ -48,6 +51,7 @@ _RENEW_S = lease_names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job releases several names one after another
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 _CONCLUDES_S = 30.0
+_CONCLUDES_AT_ONCE = 8  # processes; a failed job may have hundreds that wait for its value
 # A turn takes a second at most, and some tens of them where nvidia-smi hangs; a spooler that is later than this hangs.
 _TURN_S = 180
 _OTHER_FILES = 64  # that a spooler has open in addition to its own names and the connections to others
@@ -101,6 +105,7 @@ class Spooler:
         self._tries: "dict[str, tuple[int, float]]" = {}
         self._holders: "dict[str, LeaseHolder]" = {}
         self._cards = gpu_leases.GpuCache()
+        self._values = Dependencies(queue.root)
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
     def elected(self) -> bool:
@@ -127,6 +132,7 @@ class Spooler:
         """Look at all tickets and start what may start; return False if nothing waits."""
         self._promise_turn()
         self._reap()
+        self._values.look_again()
         tickets = self._tickets()
         waiting = {ticket.job for ticket in tickets}
         for job in set(self._starting) - waiting:
@@ -135,9 +141,13 @@ class Spooler:
             del self._tries[job]
         seen = lease_names.Seen(self.marks.names(), machine.now_s())
         self._follow(seen)
-        ready = [ticket for ticket in tickets if has_environment(ticket)]
+        # Those that wait for the value of a job reserve nothing, and nothing is made for them.
+        inputs = {ticket.job: self._values.still_open(ticket.after) for ticket in tickets if ticket.after}
+        complete = [ticket for ticket in tickets if not inputs.get(ticket.job)]
+        ready = [ticket for ticket in complete if has_environment(ticket)]
         made = self._plan(ready, seen)
-        made.reasons.update(self._make([ticket for ticket in tickets if ticket not in ready]))
+        made.reasons.update(self._make([ticket for ticket in complete if ticket not in ready]))
+        made.reasons.update((job, in_words(open_ones)) for job, open_ones in inputs.items() if open_ones)
         self._name(made.named)
         for ticket in made.start:
             process = self._script(ticket) if self._may_try(ticket) else None
@@ -192,14 +202,16 @@ class Spooler:
         if ticket.job in self._starting:
             return True
         verdict = self._verdict(ticket)
-        if verdict is not None:
+        if verdict is not None and len(self._concluding) < _CONCLUDES_AT_ONCE:
             self._conclude(ticket.job, ticket.folder, verdict)
         return verdict is None
 
     def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
         if is_cancelled(ticket):
             return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
-        if ticket.timeout_s is None or waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
+        if ticket.after and ticket.element is None and self._values.failure(ticket.after) is not None:
+            return {"kind": DEPENDENCY, "withdraw": True}  # `conclude` says why
+        if ticket.timeout_s is None or self._waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
             return None
         lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
         why = report.reason_of(self.queue.root, ticket.job)
@@ -208,6 +220,14 @@ class Spooler:
             "message": "%s within the %s of queue_timeout: %s" % (lacking, duration(ticket.timeout_s), why),
             "hint": "call again later, allow a longer queue_timeout, or choose another host",
         }  # fmt: skip
+
+    def _waited_s(self, ticket: "Ticket") -> float:
+        """Return how long it has waited for its turn, without the time in which it waited for the value of a job."""
+        if not ticket.after:
+            return waited_s(ticket)
+        if self._values.still_open(ticket.after):
+            return 0.0
+        return min(waited_s(ticket), time.time() - self._values.ended_at(ticket.after))
 
     def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
         """Publish the end of a job by `supervise.py conclude`, which does nothing if the job has begun.
@@ -354,7 +374,8 @@ class Spooler:
             patience_s = _STARTING_S
         else:
             tickets = self._reported[0] if self._reported else []
-            limits: "list[float]" = [each.timeout_s - waited_s(each) for each in tickets if each.timeout_s is not None]
+            limited = [ticket for ticket in tickets if ticket.timeout_s is not None]
+            limits: "list[float]" = [ticket.timeout_s - self._waited_s(ticket) for ticket in limited]
             longest = _UNHEARD_S if self.lease == "file" or self._makers else _LOOK_AGAIN_S
             patience_s = max(0.01, min([longest] + limits))
         poll = select.poll()

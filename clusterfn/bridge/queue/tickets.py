@@ -15,7 +15,7 @@ from collections import namedtuple
 
 from ..layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE
 from ..supervisor import publish
-from ..supervisor.job import DAMAGED
+from ..supervisor.job import DAMAGED, dependencies_of
 from ..supervisor.process_tree import boot_id
 from . import machine
 from .machine import Demand, UserLimits, kind_of
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 
-# order: what sorts them; ms: the same for other users; needs: files without which its environment is not ready
+# order: what sorts them; ms: the same for other users; needs: files without which its environment is not ready;
+# after: the jobs whose values it takes
 Ticket = namedtuple(
     "Ticket",
     ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "kind", "written",
-     "timeout_s", "reason", "lease", "needs"),
+     "timeout_s", "reason", "lease", "needs", "after"),
 )  # fmt: skip
 
 _NONE, _NUMBER = type(None), (int, float)
@@ -154,6 +155,7 @@ class Queue:
             fields["home"], fields["element"], fields["submitted"], Demand(**fields["asked"]),
             UserLimits(**fields["limits"]), kind_of(fields["resources"]), fields["t"], fields["queue_timeout_s"],
             fields["reason"], fields["lease"], tuple(fields.get("needs", ())),
+            tuple(dependencies_of(fields)),
         )  # fmt: skip
 
 
@@ -181,6 +183,9 @@ def _checked(fields: "dict[str, Any]", job: str) -> "dict[str, Any]":
         if not isinstance(value, (int, float, _NONE)):
             raise TypeError("limits: %s is %r" % (name, value))
     Demand(**fields["asked"]), UserLimits(**fields["limits"]), kind_of(fields["resources"])
+    for job_id, told in (fields.get("after") or {}).items():
+        if not (_JOB.match(job_id) and isinstance(told["name"], str) and isinstance(told["items"], (list, _NONE))):
+            raise ValueError("after: %s is %r" % (job_id, told))
     for text in (fields["folder"], fields["home"], *fields.get("needs", ()), *fields["env"], *fields["env"].values()):
         if b"\0" in os.fsencode(text):
             raise ValueError("%r holds a zero byte" % text)

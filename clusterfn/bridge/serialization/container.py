@@ -137,6 +137,7 @@ def load(
     on_header: Callable[[Mapping[str, Any]], None] | None = None,
     part: Sequence[int] | None = None,
     read_blob: ReadBlob | None = None,
+    any_python: bool = False,
 ) -> Any:
     """Load the object in a file; buffers that are blobs are read from `blob_path(sha256)`.
 
@@ -146,6 +147,7 @@ def load(
         on_header: Called with the header once it is known to be whole, before anything is unpickled.
         part: Offset and size of a part of the file; None for all of it.
         read_blob: Returns a blob's content; None reads and checks all of it.
+        any_python: Whether a file of another minor version is loaded if there is no byte code in it.
 
     Raises:
         Damaged: The file is cut short or altered.
@@ -162,7 +164,7 @@ def load(
     def blob(digest: str, size: int) -> Any:
         return (read_blob or _read_blob)(blob_path(digest), digest, size)
 
-    return _load_body(line, memoryview(body)[:filled], blob, on_header=on_header)
+    return _load_body(line, memoryview(body)[:filled], blob, on_header=on_header, any_python=any_python)
 
 
 def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
@@ -189,6 +191,7 @@ def _load_body(
     blobs: Callable[[str, int], Any],
     same_python: bool = True,
     on_header: Callable[[Mapping[str, Any]], None] | None = None,
+    any_python: bool = False,
 ) -> Any:
     try:
         header = json.loads(line)
@@ -205,7 +208,7 @@ def _load_body(
     if len(body) != header["pickle"] + sum(entry["size"] for entry in header["buffers"] if not entry.get("blob")):
         raise Damaged("the header does not describe the %d bytes that follow it" % len(body))
     major, minor = header["python"]
-    as_text = header.get("code") == "text"
+    as_text = header.get("code") == "text" or (any_python and (major, minor) != sys.version_info[:2])
     if same_python and not as_text and (major, minor) != sys.version_info[:2]:
         raise OtherPython((major, minor), sys.version_info[:2])
     register_sources(header["sources"])

@@ -242,7 +242,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
-    """Yield all whole lines of one element of a group, attempt after attempt."""
+    """Yield all whole lines of one element of a group, attempt after attempt, each with the number of its attempt."""
     folder = os.path.join(element_dir(home, element), ATTEMPTS)
     for number in sorted(int(name) for name in _names(folder) if name.isdecimal()):
         try:
@@ -252,6 +252,8 @@ def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
             continue
         for line in lines:
             try:
-                yield json.loads(line.decode())
+                found = json.loads(line.decode())
             except ValueError:  # torn by a crash, and gone on behind it
                 continue
+            if isinstance(found, dict):
+                yield dict(found, attempt=number)

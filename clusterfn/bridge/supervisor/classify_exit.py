@@ -12,12 +12,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
-_STAGES = {"returned": "result", "raised": "function", "result": "result", "disk": "result", "payload": "load"}
+_STAGES = {
+    "returned": "result", "raised": "function", "result": "result", "disk": "result", "payload": "load",
+    "dependency": "load",
+}  # fmt: skip
 _NEAR = 0.9
-_LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk"])
+_LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk", "dependency"])
 _WORDS = {
     "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
-    "transient": dict, "size": int, "crc": int, "own_signal": int, "sender": str,
+    "transient": dict, "cause": dict, "size": int, "crc": int, "own_signal": int, "sender": str,
 }  # fmt: skip
 _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 
@@ -25,7 +28,7 @@ _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 def classify_report(done: "dict[str, Any]") -> Verdict:
     """Make a verdict of the worker's last line."""
     kind = done["done"]
-    facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint", "transient")}
+    facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint", "transient", "cause")}
     facts["stage"] = done.get("stage") or _STAGES.get(kind, "environment")
     if kind in (RETURNED, RAISED) and done.get("size") is not None:
         facts["value"] = {"size": done["size"], "crc": done["crc"]}

@@ -11,6 +11,7 @@ import sys
 
 from ..layout import (
     CLAIM,
+    DEPENDENCY,
     ENVIRONMENT,
     EXIT_AGAIN,
     EXIT_PUBLISHED,
@@ -25,12 +26,13 @@ from ..layout import (
     STDERR,
     STDOUT,
     USAGE,
+    VALUE,
 )
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
-from . import classify_exit, process_tree, publish, retries
+from . import classify_exit, dependencies, process_tree, publish, retries
 from .attempt import Attempt, claim, read_usage, restore_owner_permissions
-from .job import JobFolder
+from .job import JobFolder, dependencies_of
 from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state
 from .watch import cancelled
@@ -160,6 +162,12 @@ def conclude_on_request(folder: str) -> int:
     if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
         print_state(None, None, False)
         return EXIT_RETURNED
+    failed = None
+    if asked["kind"] == DEPENDENCY:
+        failed = dependencies.Dependencies(job.root).failure(dependencies_of(job.spec))
+        if failed is None:
+            print_state(None, None, False)
+            return EXIT_RETURNED
     holder = claim(job, "concluded")
     if asked.get("withdraw") and holder is not None and not _withdrawn(job):
         print_state(None, None, False)
@@ -169,6 +177,9 @@ def conclude_on_request(folder: str) -> int:
     if attempt.outcome() is None:
         facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
         facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
+        if failed is not None:
+            dependencies.keep_exception(failed, attempt.path(VALUE))
+            facts = failed.facts
         # A scheduler's job ran on a node, and this is asked on the login node.
         facts.update(by="conclude", node=None if job.scheduler.has_nodes else job.node)
         won = attempt.publish(asked["kind"], dict(facts, usage=read_usage(attempt.path(USAGE))))

@@ -6,7 +6,7 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 
 import os
 
-from ..layout import CHECKPOINT, TAG
+from ..layout import CHECKPOINT, NEEDS, TAG, attempt_dir
 from .text import size
 
 TYPE_CHECKING = False
@@ -57,6 +57,8 @@ def worker_environment(
     values.update(spec["env"])
     values.update(job.secrets())
     values.setdefault("PYTHONIOENCODING", "utf-8")
+    if spec.get("after"):
+        values["CLUSTERFN_NEEDS"] = os.path.join(attempt_dir(job.folder, attempt), NEEDS)
     values.update(
         {
             TAG: "%s/%d" % (job.id, attempt),

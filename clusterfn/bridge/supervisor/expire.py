@@ -2,7 +2,7 @@
 
 A job that has ended goes when its `keep:` is over, one that was never started after a day. A batch job without an
 outcome goes once its scheduler has not listed it for as long as its `keep:`. A job stays while a living one names it in
-`resume=`.
+`resume=`, or takes its value.
 
 The agent dates large arguments, files, modules and bridges whenever a client relies on them, at the latest an hour
 before it sends a job. Such a file is unused if it is older than the oldest unfinished job, and was not dated for as
@@ -116,7 +116,7 @@ def tidy(
     """
     found, living = CleanupReport(dry, measure), LivingJobs(root)
     relied_on = [when]
-    resumed: "set[Optional[str]]" = set()
+    needed: "set[Optional[str]]" = set()
     ended = []
     for folder in job_folders(root):
         try:
@@ -132,15 +132,16 @@ def tidy(
         if lives:
             found.told["waiting"].append(job.id)
             found.add(JOBS, folder, False)
-            resumed.add(job.spec.get("resume"))
+            needed.add(job.spec.get("resume"))
+            needed.update(job.spec.get("after") or ())
         elif not job.scheduler.has_nodes and not any(_each(job, name) for name in (STARTED, CLAIM, ATTEMPTS)):
             kept_s = min(kept_s, _STARTS_S) if older_s is None else max(older_s, _STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         short = longest_s is None or kept_s < longest_s
         if not lives:
             ended.append((folder, short and over is not None and when - over > kept_s))
-    for folder, goes in ended:  # only now is it known which checkpoints are still to be copied
-        found.add(JOBS, folder, goes and os.path.basename(folder) not in resumed)
+    for folder, goes in ended:  # only now is it known whose checkpoints and values others will read
+        found.add(JOBS, folder, goes and os.path.basename(folder) not in needed)
     if longest_s is None or keep_s < longest_s:
         needed_since = min(sent - _RELIED_S for sent in relied_on)
         _stored(root, min(when - keep_s, needed_since), when - keep_s, found)
@@ -176,7 +177,7 @@ class LivingJobs:
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
         if not has_nodes:
-            return any(map(_runs, _each(job, STARTED)))
+            return any(map(runs_still, _each(job, STARTED)))
         if not self._is_listed(job):
             return False
         os.utime(job.home)  # a sign of it: one later look that misses it cannot remove it
@@ -195,8 +196,8 @@ class LivingJobs:
         return False
 
 
-def _runs(started: str) -> bool:
-    """Whether the job.sh that has written this file still runs on this machine."""
+def runs_still(started: str) -> bool:
+    """Whether the job.sh that has written the file `started` still runs on this machine."""
     try:
         with open(started, encoding="utf-8", errors="replace") as file:
             boot, _, stat = file.read().partition(" ")

@@ -26,7 +26,7 @@ from ..layout import (
     WORK,
     item_usage,
 )
-from . import group, retries
+from . import dependencies, group, retries
 from .attempt import remove_usage
 from .chunks import NO_ELEMENT
 from .group import SETTLE_S, ItemRecorder
@@ -101,6 +101,8 @@ class ElementRun(ItemRecorder):
         Raises:
             Verdict: The element must end, and why.
         """
+        if self.job.spec.get("after"):
+            dependencies.await_values(self.job, self.attempt, self.watch)
         ensure_environment(self.job, self.attempt, self.watch)
         for chunk in self.pulled(self.job.spec["group"]["per_element"]):
             if not self._run(chunk):

@@ -5,6 +5,7 @@ Names and reads; writes nothing."""
 import json
 import os
 import re
+from collections import namedtuple
 
 from ..layout import (
     ABOUT,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 # What reading a job raises whose files hold something else: a function may write anything into its own folder.
 DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+# A job whose value another takes; items: indices of a group's items; None for the value of a job, or of all items.
+Dependency = namedtuple("Dependency", ("job", "name", "items"))
 _IS_ID = re.compile(r"[0-9a-f]{16}\Z")
 # What the elements of a group have in common.
 _SHARED = frozenset([SPEC, PAYLOAD, SCRIPT, CANCEL, SECRETS, CHECKPOINT])
@@ -143,6 +146,24 @@ def job_folders(root: str) -> "list[str]":
     folder = os.path.join(root, JOBS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [os.path.join(folder, name) for name in sorted(names) if _IS_ID.match(name)]
+
+
+def dependencies_of(spec: "dict[str, Any]") -> "list[Dependency]":
+    """Return the jobs whose values the job of this spec.json takes."""
+    after: "dict[str, Any]" = spec.get("after") or {}
+    return [Dependency(job, told["name"], told["items"]) for job, told in sorted(after.items())]
+
+
+def in_words(open_ones: "Sequence[Dependency]") -> str:
+    """Say which jobs a job waits for.
+
+    Example:
+        >>> in_words([Dependency("7f3a9b2200000000", "train", None)])
+        'waiting for train (7f3a)'
+    """
+    named = ["%s (%s)" % (each.name, each.job[:4]) for each in open_ones]
+    more = " and %d more" % (len(named) - 3) if len(named) > 3 else ""
+    return "waiting for %s%s" % (", ".join(named[:3]), more)
 
 
 def _read_json(path: str) -> "dict[str, Any]":

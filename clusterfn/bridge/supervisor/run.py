@@ -91,6 +91,11 @@ class AttemptRun:
 
     def start(self) -> None:
         """Acquire what it needs and start the worker."""
+        self.stage = "queue"
+        if self.job.spec.get("after") and self.job.element is None:
+            from . import dependencies  # few jobs take values of others
+
+            dependencies.await_values(self.job, self.attempt, self.watch)
         self.stage = "environment"
         ensure_environment(self.job, self.attempt, self.watch)
         self.stage = "start"

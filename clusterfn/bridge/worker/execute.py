@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any
 
-from _clusterfn_wire import container, pickler  # type: ignore[import-not-found]
+from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
 from ..layout import ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
 from . import children, devices, payload
@@ -81,8 +81,12 @@ def _load(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, A
         function, args, kwargs = payload.load_payload(os.path.join(job, PAYLOAD), spec["root"], header)
         if item:
             args = payload.load_payload(os.path.join(job, ITEMS), spec["root"], {}, item)
+        references.forget()
     except devices.OnTheCpu:
         raise
+    except references.NoValue as none:
+        more = {"cause": none.cause} if none.cause else {}
+        raise CallRejected(none.kind, str(none), none.hint, **more) from none
     except container.OtherPython as other:
         raise CallRejected(
             "environment",

@@ -15,7 +15,7 @@ import sys
 from types import CoroutineType
 from typing import Any
 
-from _clusterfn_wire import container  # type: ignore[import-not-found]
+from _clusterfn_wire import container, references  # type: ignore[import-not-found]
 
 from ..layout import BLOBS, ITEMS, PAYLOAD, STACK_SIGNAL
 from . import children
@@ -75,6 +75,7 @@ def names_for_spawned_main() -> dict[str, Any]:
     """Return what a spawned child finds in its `__main__`: the names that travelled with the call."""
     if not os.path.exists(os.environ.get(_PAYLOAD, "")):
         return {}
+    references.load_nothing()
     return children.names_for_main(_load_call()[0])
 
 

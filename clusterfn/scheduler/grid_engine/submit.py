@@ -174,6 +174,8 @@ class GridEngine(Scheduler):
             raise ConfigError(message, host=self.host.name, hint="begin name= with a letter")
         options = ["-N", name, "-wd", folder, "-o", log, "-j", "y", "-S", "/bin/sh", "-C", ""]
         options += ["-r", "y" if job.retries else "n"]  # a lost host: started again, where the site does that
+        if job.after:  # a name that is no longer in the queue is over
+            options += ["-hold_jid", ",".join(job.scheduler_names_of_dependencies())]
         asked = job.resources
         time_s = job.group.element_s if job.group else asked.time_s
         if asked.cores > 1:

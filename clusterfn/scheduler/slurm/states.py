@@ -31,7 +31,7 @@ _WAITS = {
     "AssociationJobLimit": "your group's limit of jobs is reached",
     "BeginTime": "it may not start before its begin time; after a requeue SLURM waits about two minutes",
     "Cleaning": "SLURM is still cleaning up after its previous start",
-    "Dependency": "it waits for another job",
+    "Dependency": "waiting for the jobs whose values it takes, or that `dependency` names",
     "JobArrayTaskLimit": "as many elements run at once as were allowed",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "it is held; `scontrol release` releases it",

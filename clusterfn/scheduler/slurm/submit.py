@@ -42,6 +42,15 @@ from clusterfn.scheduler.slurm.site import INHERITED
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES])
+# $1 the names of the jobs whose values it takes, $2 other conditions, $3 and $4 how squeue is asked. What is no longer
+# listed is over: whether it has returned is for the job to see, as SLURM takes one that it has forgotten for a success.
+_SUBMIT_AFTER = r"""
+names=$1; others=$2; clusters=$3; user=$4; shift 4
+listed=$(squeue --noheader --all --format=%F --name="$names" --user="$user" ${clusters:+--clusters="$clusters"}) || exit
+ids=$(printf '%s\n' "$listed" | grep -E '^[0-9]+$' | sort -u | paste -s -d : -)
+after="${others}${others:+${ids:+,}}${ids:+afterany:$ids}"
+exec sbatch --parsable ${after:+--dependency="$after"} "$@"
+"""
 _MB = 2**20
 _ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
 _ID = re.compile(r"^([0-9]+)(?:;\S*)?\s*$", re.MULTILINE)
@@ -78,7 +87,7 @@ class Slurm(Scheduler):
     def submission(self, job: JobSpec) -> Submission:
         """Run sbatch with everything that the job and the host ask for."""
         folder = self._folder(job)
-        return self._sbatch(folder, self._options(job, folder))
+        return self._sbatch(job, folder, self._options(job, folder))
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
         """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
@@ -88,7 +97,7 @@ class Slurm(Scheduler):
         output = posixpath.join(folder, layout.element_log("%A_%a"))
         options = {**self._options(job, folder), "output": output}
         return [
-            (each, self._sbatch(folder, {**options, "array": f"1-{len(each)}%{at_once}"}, str(each[0] - 1)))
+            (each, self._sbatch(job, folder, {**options, "array": f"1-{len(each)}%{at_once}"}, str(each[0] - 1)))
             for each in arrays
         ]
 
@@ -99,8 +108,12 @@ class Slurm(Scheduler):
             raise ConfigError(message, host=self.host.name, hint="set `root:` to a folder without these characters")
         return folder
 
-    def _sbatch(self, folder: str, options: Mapping[str, Any], *args: str) -> Submission:
-        argv = ("sbatch", "--parsable", *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
+    def _sbatch(self, job: JobSpec, folder: str, options: dict[str, Any], *args: str) -> Submission:
+        argv: tuple[str, ...] = ("sbatch", "--parsable")
+        if job.after:
+            others, names = str(options.pop("dependency", "")), ",".join(job.scheduler_names_of_dependencies())
+            argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", names, others, self.host.clusters, self.user)
+        argv = (*argv, *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
         return Submission("run", argv, folder, self.unset)
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:

@@ -1,0 +1,102 @@
+"""What a Job among the arguments of a call becomes inside the job that takes it: the value, read from the host's disk.
+
+The supervisor writes where the values lie, as its file needs.json. Each is loaded while the call is, so that its time
+and memory are those of the job that takes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from . import container
+
+FILE = "CLUSTERFN_NEEDS"  # the variable with the path of needs.json
+_loaded: dict[tuple[str, int | None], Any] = {}
+_loads = True
+
+
+class NoValue(Exception):
+    """A value that the call takes does not exist, or cannot be loaded here.
+
+    Attributes:
+        kind: The kind of outcome.
+        hint: What to do.
+        cause: How the job failed that was to return it, as its outcome has it; None if it returned.
+    """
+
+    def __init__(self, kind: str, message: str, hint: str, cause: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.hint = hint
+        self.cause = cause
+
+
+class Unloaded:
+    """In the place of a value in processes that need only the functions of the call."""
+
+
+def load_nothing() -> None:
+    """Leave every value where it lies: this process is a child that looks for functions, and memory holds each once."""
+    global _loads
+    _loads = False
+
+
+def forget() -> None:
+    """Keep values no longer of which the call has taken its part."""
+    _loaded.clear()
+
+
+def given(value: Any) -> Any:
+    """Return the value itself, which came with the call: its job ran on another host."""
+    return value
+
+
+def value_of(job: str, item: int | None, keys: tuple[Any, ...]) -> Any:
+    """Return the value of a Job, of an item of a JobGroup or of all its items, or a part of it.
+
+    Raises:
+        NoValue: There is none, or it cannot be loaded in this environment.
+    """
+    if not _loads:
+        return Unloaded()
+    with open(os.environ[FILE], encoding="utf-8") as file:
+        told = json.load(file)[job]
+    label = f"{told['name']} ({job[:4]})" + ("" if item is None else f"[{item}]")
+    if (job, item) not in _loaded:
+        sys.path.extend(folder for folder in told["folders"] if folder not in sys.path)
+        places = told["places"]
+        if item is not None and len(places) > 1:  # one says of all why there is none
+            places = [places[item]]
+        values = [_load(label, *place) for place in places]
+        _loaded[job, item] = values if item is None and told["group"] else values[0]
+    found = _loaded[job, item]
+    for key in keys:
+        try:
+            found = found[key]
+        except (LookupError, TypeError) as error:
+            message = f"the value of {label} has no [{key!r}]: {type(error).__name__}: {error}"
+            raise NoValue("payload", message, f"see what {told['name']} returns") from error
+    return found
+
+
+def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] | None) -> Any:
+    if failed:
+        message = f"{label} has no value: {failed['message']}"
+        raise NoValue("dependency", message, f"correct {failed['name']}, and call both again", failed)
+    try:
+        return container.load(path, _no_blob, part=[offset, size], any_python=True)
+    except FileNotFoundError as error:
+        raise NoValue("payload", f"the value of {label} was removed: {path}", "call both again") from error
+    except Exception as error:  # loading runs code of the user's, which may raise anything
+        hint = f"give both the same {'Python' if 'byte code' in str(error) else 'environment'}"
+        if isinstance(error, ModuleNotFoundError):
+            hint = f"install the package that provides {error.name!r} in the environment"
+        message = f"the value of {label} could not be loaded here: {type(error).__name__}: {error}"
+        raise NoValue("payload", message, hint) from error
+
+
+def _no_blob(digest: str) -> str:
+    raise container.Damaged(f"a value refers to the blob {digest}, which only a payload may")

@@ -1,0 +1,302 @@
+"""The jobs whose values a job takes as arguments: whether they have ended, what failed, and where their values lie.
+
+A job waits for them before it holds anything: in the queue of its machine, or by the scheduler's own option. What has
+become of them is decided here alone, by their outcomes. A scheduler may call a job failed that has returned, and takes
+one that it has forgotten for one that succeeded.
+"""
+
+import json
+import os
+import time
+from collections import namedtuple
+
+from ..layout import (
+    ATTEMPTS,
+    DEPENDENCY,
+    ELEMENTS,
+    HEARTBEAT,
+    JOBS,
+    LOST,
+    MACHINES,
+    NEEDS,
+    OUTCOME,
+    QUEUE,
+    RETURNED,
+    SPEC,
+    STALE_AFTER_S,
+    STARTED,
+    VALUE,
+    VALUES,
+    attempt_dir,
+    element_dir,
+    job_dir,
+)
+from ..schedulers import scheduler_named
+from . import publish
+from .chunks import journal_lines
+from .job import Dependency, dependencies_of, in_words
+from .text import native, portable
+from .verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable, Optional
+
+    from .attempt import RunnableAttempt
+    from .job import JobFolder
+    from .watch import EndWatch
+
+# A job that has ended for good; attempt: the folder of the attempt that did; at: when, by the clock of the file system.
+_Ended = namedtuple("_Ended", ("outcome", "attempt", "at"))
+# A value, or an exception, in a file; what failed has the facts of its end.
+_Place = namedtuple("_Place", ("path", "offset", "size", "failed"))
+
+_LOOK_S = 0.5
+_NEVER_STARTED_S = 600.0  # its client starts what it has sent, unless it was ended in between
+_LARGEST_EXCEPTION = 16 << 20
+_TOLD = ("kind", "message", "stage", "evidence", "hint", "exception", "signal", "code", "node", "earlier", "attempt")
+_GONE = "it is not on the host: it was rejected, or was removed after `keep:`"
+_SILENT = "it has left no outcome, and no process of it is left"
+
+
+class Dependencies:
+    """What has become of jobs below one root; those that have ended are read once."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._ended: "dict[str, _Ended]" = {}
+        self._open: "dict[str, bool]" = {}
+
+    def look_again(self) -> None:
+        """Look again at those that had not ended."""
+        self._open.clear()
+
+    def still_open(self, wanted: "Iterable[Dependency]") -> "list[Dependency]":
+        """Return those that may still end in a value."""
+        for each in wanted:
+            if each.job not in self._open:
+                self._open[each.job] = self._end_of(each.job) is None and not self._is_gone(each.job)
+        return [each for each in wanted if self._open[each.job]]
+
+    def ended_at(self, wanted: "Iterable[Dependency]") -> float:
+        """Return when the last of them ended, as seconds since 1970; 0.0 if none has."""
+        ends = [self._end_of(each.job) for each in wanted]
+        return max([end.at for end in ends if end is not None], default=0.0)
+
+    def failure(self, wanted: "Iterable[Dependency]") -> "Optional[Verdict]":
+        """Return the verdict on a job that takes these values, if one of them will never exist."""
+        failed = [(each, why) for each in wanted for why in [self._why_without_value(each)] if why is not None]
+        if not failed:
+            return None
+        (first, place), others = failed[0], len(failed) - 1
+        cause = place.failed
+        which = "%s (%s)" % (cause["name"], cause["job"][:4])
+        message = "%s has no value: %s" % (which, cause["message"])
+        if cause["job"] != first.job:  # what that one itself waited for
+            message = "%s (%s) never ran, because %s" % (first.name, first.job[:4], message)
+        evidence = ["%s (%s) failed too" % (each.name, each.job[:4]) for each, _ in failed[1:11]]
+        evidence += ["and %d more" % (others - 10)] if others > 10 else []
+        hint = "correct %s, and call both again" % cause["name"]
+        found = Verdict(DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause)
+        if 0 < place.size < _LARGEST_EXCEPTION:
+            found.facts["exception_at"] = [place.path, place.offset, place.size]
+        return found
+
+    def places(self, wanted: "Iterable[Dependency]") -> "dict[str, Any]":
+        """Return the content of needs.json: where the worker finds each value, or why there is none."""
+        found = {}
+        for each in wanted:
+            end, spec = self._end_of(each.job), self._spec_of(each.job)
+            folders = list((spec or {}).get("sys_path") or [])
+            if end is None or spec is None:
+                told = [_Place("", 0, 0, _cause(each, {"kind": LOST, "message": _GONE if spec is None else _SILENT}))]
+            elif spec.get("group"):
+                items = self._items(each, spec["group"]["count"])
+                told = [items[index] for index in sorted(items)]
+            else:
+                told = [_place_of_job(each, end)]
+            is_group = bool(spec and spec.get("group"))
+            found[each.job] = {
+                "name": each.name, "folders": folders, "group": is_group, "places": [list(place) for place in told],
+            }  # fmt: skip
+        return found
+
+    def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":
+        end, spec = self._end_of(wanted.job), self._spec_of(wanted.job)
+        if spec is None:
+            return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _GONE}))
+        if end is None:
+            silent = self._is_silent(wanted.job)
+            return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _SILENT})) if silent else None
+        if not spec.get("group"):
+            place = _place_of_job(wanted, end)
+            return place if place.failed else None
+        items = self._items(wanted, spec["group"]["count"])
+        asked = sorted(items) if wanted.items is None else wanted.items
+        return next((items[index] for index in asked if items[index].failed), None)
+
+    def _items(self, wanted: Dependency, count: int) -> "dict[int, _Place]":
+        """Return where the value of each item of a group lies."""
+        nothing = _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": "the item has no line in any journal"}))
+        found = dict.fromkeys(range(count), nothing)
+        home, seen = job_dir(self.root, wanted.job), set()  # type: str, set[int]
+        for element in _numbers(os.path.join(home, ELEMENTS)):
+            for line in journal_lines(home, element):
+                index = line.get("index")
+                if index in found and index not in seen:
+                    seen.add(index)
+                    found[index] = _place_of_item(wanted, home, element, line)
+        return found
+
+    def _end_of(self, job: str) -> "Optional[_Ended]":
+        if job not in self._ended:
+            folder = job_dir(self.root, job)
+            for number in _numbers(os.path.join(folder, ATTEMPTS)):
+                attempt = attempt_dir(folder, number)
+                outcome = _read(attempt, OUTCOME)
+                if outcome is not None and outcome.get("final"):
+                    self._ended[job] = _Ended(outcome, attempt, _date(os.path.join(attempt, OUTCOME)))
+                    break
+        return self._ended.get(job)
+
+    def _spec_of(self, job: str) -> "Optional[dict[str, Any]]":
+        return _read(job_dir(self.root, job), SPEC)
+
+    def _is_gone(self, job: str) -> bool:
+        """Whether its folder is gone, or its processes are, so that no outcome will come."""
+        # Its folder is listed, as NFS remembers that a name was missing.
+        return not publish.stands(os.path.join(self.root, JOBS), job) or self._is_silent(job)
+
+    def _is_silent(self, job: str) -> bool:
+        """Whether a job without a scheduler has lost all of its processes, or was never started."""
+        spec = self._spec_of(job) or {}
+        if not spec or scheduler_named(spec["scheduler"]).has_nodes:
+            return False  # it may wait in the scheduler's queue
+        folder = job_dir(self.root, job)
+        for machine in _names(os.path.join(self.root, MACHINES)):
+            waiting = _names(os.path.join(self.root, MACHINES, machine, QUEUE))
+            if any(name.partition(".")[0] == job for name in waiting):
+                return False
+        elements = [os.path.join(folder, ELEMENTS, name) for name in _names(os.path.join(folder, ELEMENTS))]
+        started = [path for path in (os.path.join(each, STARTED) for each in [folder] + elements) if _date(path)]
+        beats = [
+            os.path.join(each, ATTEMPTS, name, HEARTBEAT)
+            for each in [folder] + elements
+            for name in _names(os.path.join(each, ATTEMPTS))
+        ]
+        last = max(map(_date, [os.path.join(folder, SPEC)] + started + beats))
+        return time.time() - last > (STALE_AFTER_S if started else _NEVER_STARTED_S) and not any(
+            map(_is_alive, started)
+        )
+
+
+def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
+    """Wait until no dependency is open, and write where their values lie into needs.json of the attempt.
+
+    A scheduler starts the job once they are over for it. Then an outcome comes late only from a slow file system.
+
+    Raises:
+        Verdict: One of them has no value, or the job was ended while it waited.
+    """
+    found, wanted, told, began = Dependencies(job.root), dependencies_of(job.spec), "", time.monotonic()
+    open_ones = found.still_open(wanted)
+    while open_ones:
+        watch.look()
+        silent_s = time.time() - max(map(_last_beat, (job_dir(job.root, each.job) for each in open_ones)))
+        if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
+            break
+        if in_words(open_ones) != told:
+            told = in_words(open_ones)
+            attempt.wait(told)
+        time.sleep(_LOOK_S)
+        found.look_again()
+        open_ones = found.still_open(wanted)
+    if job.element is None:  # each item of a group fails for itself
+        failed = found.failure(wanted)
+        if failed is None and open_ones:
+            cause = _cause(open_ones[0], {"kind": LOST, "message": "its scheduler ended it, and it left no outcome"})
+            failed = Verdict(DEPENDENCY, "%s: %s" % (in_words(open_ones), cause["message"]), stage="queue", cause=cause)
+        if failed is not None:
+            keep_exception(failed, attempt.path(VALUE))
+            raise failed
+    publish.replace(attempt.path(NEEDS), json.dumps(portable(found.places(wanted))).encode())
+
+
+def keep_exception(failed: Verdict, path: str) -> None:
+    """Copy the exception of the job that failed to this path: the caller of the job that needed it gets it too."""
+    at = failed.facts.pop("exception_at", None)
+    if at is None:
+        return
+    source, offset, size = at
+    try:
+        with open(source, "rb") as file:
+            file.seek(offset)
+            data = file.read(size)
+        with open(path, "r+b" if os.path.exists(path) else "wb") as copy:
+            copy.write(data)
+            copy.truncate()
+    except OSError:  # it was removed meanwhile, or the disk is full: its text is in the outcome
+        return
+    if len(data) == size:
+        failed.facts["value"] = {"size": size}
+
+
+def _place_of_job(wanted: Dependency, end: _Ended) -> _Place:
+    size = (end.outcome.get("value") or {}).get("size") or 0
+    path = os.path.join(end.attempt, VALUE)
+    returned = end.outcome["kind"] == RETURNED
+    return _Place(path, 0, size, None if returned else _cause(wanted, end.outcome))
+
+
+def _place_of_item(wanted: Dependency, home: str, element: int, line: "dict[str, Any]") -> _Place:
+    size = (line.get("value") or {}).get("size") or 0
+    # Which attempt wrote the line is known by the journal that has it.
+    folder = os.path.join(element_dir(home, element), ATTEMPTS, str(line["attempt"]))
+    failed = None if line["kind"] == RETURNED else dict(_cause(wanted, line), item=line["index"])
+    return _Place(os.path.join(folder, VALUES), line.get("at") or 0, size, failed)
+
+
+def _cause(wanted: Dependency, outcome: "dict[str, Any]") -> "dict[str, Any]":
+    """Return how the first job of the chain failed."""
+    handed_on = outcome.get("cause")
+    if outcome["kind"] == DEPENDENCY and handed_on:
+        return dict(handed_on)
+    facts = {name: outcome.get(name) for name in _TOLD}
+    return dict(facts, job=wanted.job, name=wanted.name, message=facts["message"] or "it ended as %r" % facts["kind"])
+
+
+def _last_beat(folder: str) -> float:
+    beats = [os.path.join(folder, ATTEMPTS, name, HEARTBEAT) for name in _names(os.path.join(folder, ATTEMPTS))]
+    return max(map(_date, beats), default=0.0)
+
+
+def _is_alive(started: str) -> bool:
+    from .expire import runs_still  # it imports shutil, and few jobs wait for one that is gone
+
+    return runs_still(started)
+
+
+def _read(folder: str, name: str) -> "Optional[dict[str, Any]]":
+    try:
+        data = publish.read(folder, name)
+        return None if data is None else dict(native(json.loads(data.decode())))
+    except (OSError, ValueError, TypeError):  # damaged by its function: without a value
+        return None
+
+
+def _numbers(folder: str) -> "list[int]":
+    return sorted(int(name) for name in _names(folder) if name.isdecimal())
+
+
+def _names(folder: str) -> "list[str]":
+    try:
+        return os.listdir(folder)
+    except OSError:  # not yet, or no longer
+        return []
+
+
+def _date(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

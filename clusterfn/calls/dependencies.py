@@ -1,0 +1,132 @@
+"""Jobs as arguments: what a call may take the value of, and what is known of it when the call is packed.
+
+The value stays on the host. The payload has a reference in its place, which the worker replaces by the value.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import SHORT
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import Reply
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where jobs of one host lie."""
+
+    host: str
+    root: str
+
+
+class JobArgument:
+    """A Job, a JobGroup or a part of one: as an argument of a call it means its value."""
+
+    def as_reference(self) -> Reference:
+        """Return what the payload has in its place, and what must be known of it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a call refers to.
+
+    Attributes:
+        source: The Job or JobGroup.
+        id, name, host, folder: Of it.
+        item: The index of an item of a group; None for the value of a job, or the list of all values of a group.
+        keys: What is looked up in the value, one after another.
+    """
+
+    source: ArgumentSource
+    id: str
+    name: str
+    host: str
+    folder: str
+    item: int | None = None
+    keys: tuple[Any, ...] = ()
+
+    @property
+    def place(self) -> Place | None:
+        """Where it lies; None for a call of a session, which belongs to its client."""
+        jobs, job = posixpath.split(self.folder)
+        root, name = posixpath.split(jobs)
+        return Place(self.host, root) if name == layout.JOBS and job == self.id else None
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return f"{self.name} ({self.id[:SHORT]})" + (f"[{self.item}]" if self.item is not None else "")
+
+
+class ArgumentSource(JobArgument):
+    """A Job or a JobGroup."""
+
+    def has_ended(self) -> bool:
+        """Whether its value, or all of its values, are here."""
+        raise NotImplementedError
+
+    def value_here(self, item: int | None) -> Any:
+        """Return the value, or that of one item, of a source that has ended; raise its exception if it failed."""
+        raise NotImplementedError
+
+    def open_requests(self) -> Sequence[Reply[Any]]:
+        """Return the requests after which its folder is on the host, and its scheduler knows it."""
+        raise NotImplementedError
+
+
+class JobPart(JobArgument):
+    """A part of the value of a Job or a JobGroup, `job["loss"]` or `group[3]`, as an argument of another call."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+
+    def as_reference(self) -> Reference:
+        return self._reference
+
+    def __getitem__(self, key: Any) -> JobPart:
+        return JobPart(replace(self._reference, keys=(*self._reference.keys, key)))
+
+    # With __getitem__ alone, `list(part)` and `x in part` would never end.
+    __iter__ = None
+    __contains__ = None
+
+    def __repr__(self) -> str:
+        keys = "".join(f"[{key!r}]" for key in self._reference.keys)
+        return f"<the value of {self._reference.label}{keys}, as an argument of another call>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"this is {self!r}, and not the value itself")
+
+
+class TakenValues:
+    """The values that one call takes, as they are found while it is packed."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, tuple[Reference, set[int] | None]] = {}
+
+    def add(self, reference: Reference) -> None:
+        """Note that the call takes this value."""
+        _, items = self._taken.get(reference.id, (reference, set()))
+        if reference.item is None or items is None:
+            items = None
+        else:
+            items.add(reference.item)
+        self._taken[reference.id] = reference, items
+
+    def as_spec(self) -> dict[str, dict[str, Any]]:
+        """Return what `JobSpec.after` holds."""
+        return {
+            job: {"name": reference.name, "items": None if items is None else sorted(items)}
+            for job, (reference, items) in self._taken.items()
+        }
+
+    def sources(self) -> dict[str, ArgumentSource]:
+        """Return the jobs and groups, by id."""
+        return {job: reference.source for job, (reference, _) in self._taken.items()}
