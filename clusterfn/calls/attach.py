@@ -52,6 +52,7 @@ class JobInfo:
         message: One line about how it ended, or why it waits.
         gpus: How many it asked for, on all nodes; of a map, for each of its processes. None if that is not known.
         ran_s: For how many seconds it has run, or ran; None before it started, and if that is not known.
+        inputs: The ids of the jobs whose values it takes.
     """
 
     id: str
@@ -62,6 +63,7 @@ class JobInfo:
     started: float
     gpus: int | None = None
     ran_s: float | None = None
+    inputs: Sequence[str] = ()
 
 
 class JobList(list[JobInfo], NotebookDisplay):

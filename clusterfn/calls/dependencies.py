@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
 
 
+_FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "open_requests"}
+
+
 @dataclass(frozen=True)
 class Place:
     """Where jobs of one host lie."""
@@ -27,6 +30,10 @@ class Place:
 
 class JobArgument:
     """A Job, a JobGroup or a part of one: as an argument of a call it means its value."""
+
+    def __dir__(self) -> list[str]:
+        """What a user may call."""
+        return sorted({*super().__dir__()} - _FOR_THE_LIBRARY)
 
     def as_reference(self) -> Reference:
         """Return what the payload has in its place, and what must be known of it."""

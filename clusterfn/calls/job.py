@@ -38,7 +38,7 @@ _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_connection", "on_lost",
     "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving",
-    "given", "asked", "sent_here", "inputs", "as_reference", "has_ended", "value_here", "open_requests",
+    "given", "asked", "sent_here", "inputs",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]

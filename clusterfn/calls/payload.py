@@ -301,7 +301,7 @@ class Needs:
             )  # fmt: skip
         try:
             value = wanted.source.value_here(wanted.item)
-        except Exception as error:
+        except Exception as error:  # what the function raised
             message = f"{wanted.label} has no value: {type(error).__name__}"
             raise DependencyFailed(message, host=wanted.host, job=wanted.id, stage="submit") from error
         for key in wanted.keys:

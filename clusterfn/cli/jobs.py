@@ -39,7 +39,7 @@ def jobs(given: argparse.Namespace) -> int:
     if given.json:
         print(screen.as_json([{**asdict(job), "bytes": sizes.get(job.id)} for job in shown]))
     elif shown:
-        print(screen.table(_HEAD, _rows(shown, sizes)))
+        print(_table(shown, sizes))
     if not given.json:
         _say_what_is_not_shown(given, known, hosts, found, shown)
     return 1 if failed else 0
@@ -75,15 +75,17 @@ def _sizes(shown: Sequence[JobInfo]) -> dict[str, int]:
     return {job_id: size for each in measured if isinstance(each, dict) for job_id, size in each.items()}
 
 
-def _rows(found: Sequence[JobInfo], sizes: Mapping[str, int]) -> list[list[str]]:
-    now, digits = time.time(), shortest([job.id for job in found])
-    rows = []
+def _table(found: Sequence[JobInfo], sizes: Mapping[str, int]) -> str:
+    """Return the table; it has a column INPUTS if one of the jobs takes the value of another."""
+    now, digits = time.time(), shortest([job.id for job in found] + [each for job in found for each in job.inputs])
+    rows, has_inputs = [], any(job.inputs for job in found)
     for job in found:
         ran = "-" if job.ran_s is None else screen.age(job.ran_s)
         size = screen.size(sizes[job.id]) if job.id in sizes else "-"
         facts = [screen.age(now - job.started), ran, str(job.gpus or "-"), size]
-        rows.append([job.id[:digits], job.name, job.host, job.state, *facts, shortened(job.message, _MESSAGE)])
-    return rows
+        inputs = [" ".join(each[:digits] for each in job.inputs) or "-"] if has_inputs else []
+        rows.append([job.id[:digits], job.name, job.host, job.state, *facts, *inputs, shortened(job.message, _MESSAGE)])
+    return screen.table([*_HEAD[:-1], *(["INPUTS"] if has_inputs else []), _HEAD[-1]], rows)
 
 
 def _say_what_is_not_shown(

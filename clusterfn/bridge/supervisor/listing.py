@@ -15,9 +15,10 @@ import time
 from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, UNKNOWN
 from ..layout import ATTEMPTS, ELEMENTS, EVENTS, HEARTBEAT, OUTCOME, OWNER, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
+from . import group
 from .attempt import Attempt
-from .group import in_words, kinds
-from .job import DAMAGED, JobFolder, job_folders
+from .dependencies import Dependencies
+from .job import DAMAGED, JobFolder, dependencies_of, in_words, job_folders
 from .text import portable, shortened
 
 TYPE_CHECKING = False
@@ -45,6 +46,7 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
             told = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
             told.update(state=state, message=message, started=started, ran_s=ran_s)
             told.update(gpus=asked.get("gpus", 0) * asked.get("nodes", 1))
+            told.update(inputs=[each.job for each in dependencies_of(job.spec)])
         except DAMAGED as error:
             told = _describe_damaged(folder, error)
         last, line = told["id"], json.dumps(told) + "\n"
@@ -69,7 +71,10 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
     if not numbers and job.spec.get("group"):
         return _of_items(job) + (_ran_of_items(job, time.time()),)
     if not numbers:
-        return PENDING, report.reason_of(job.root, job.id) or "has not started", None
+        wanted = dependencies_of(job.spec)
+        open_ones = Dependencies(job.root).still_open(wanted) if wanted else []
+        waits = in_words(open_ones) if open_ones else "has not started"
+        return PENDING, report.reason_of(job.root, job.id) or waits, None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
@@ -89,8 +94,8 @@ def _ran_of_items(job: JobFolder, until: float) -> "Optional[float]":
 
 
 def _of_items(job: JobFolder) -> "tuple[str, str]":
-    group = job.spec["group"]
-    counts = in_words(kinds(job.home), group["count"])
+    spec = job.spec["group"]
+    counts = group.in_words(group.kinds(job.home), spec["count"])
     folder = job.path(ELEMENTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     elements = [JobFolder(os.path.join(folder, name)) for name in names if name.isdecimal()]
@@ -106,7 +111,7 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
         return PENDING, counts + "; it was stopped, and attaching to it concludes the rest"
     if going:
         return PENDING, "%s; %s" % (counts, waits[going[0].id])
-    if len(begun) < group["elements"]:
+    if len(begun) < spec["elements"]:
         return PENDING, counts
     return PENDING, counts + "; the rest runs once you attach to it"
 

@@ -31,7 +31,7 @@ def host(monkeypatch, tmp_path):
     known = SimpleNamespace(expected=None, version=CALLER)
     facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
     known.session = SimpleNamespace(
-        root="/root", bridge="/root/bridge/x", connection=SimpleNamespace(facts=facts), warning=str,
+        root="/root", bridge="/root/bridge/x", host=LOCAL, connection=SimpleNamespace(facts=facts), warning=str,
         scheduler_rules=scheduler_for(LOCAL), enough=lambda resources: None,
         expected_python=lambda request: known.expected,
         environment=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
@@ -44,7 +44,7 @@ def packed_for(monkeypatch):
     """The Pythons for which the call is packed, as they are added."""
     targets, pack = [], payload.pack
 
-    def note(function, args, kwargs, target, imports):
+    def note(function, args, kwargs, target, imports, place):
         targets.append(target)
         return replace(pack(function, args, kwargs), edited=("module",) if len(targets) == 1 else ())
 

@@ -54,6 +54,13 @@ def test_a_plain_job_has_its_name_folder_and_log_and_obeys_no_line_of_the_script
     assert value(words, "-l") == []
 
 
+def test_a_job_is_held_until_those_have_left_the_queue_whose_values_it_takes():
+    after = {"ab" * 8: {"name": "train", "items": None}, "cd" * 8: {"name": "tune", "items": [3]}}
+
+    assert value(asked(engine(), after=after), "-hold_jid") == [f"train.{'ab' * 8},tune.{'cd' * 8}"]
+    assert value(asked(engine()), "-hold_jid") == []
+
+
 def test_memory_and_gpus_are_shared_out_among_the_slots_and_time_has_a_minute_more():
     words = asked(engine(), resources=Resources(cores=4, memory_bytes=3 * GB, gpus=4, time_s=90.5))
     assert value(words, "-pe") == ["smp"]

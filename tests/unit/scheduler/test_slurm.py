@@ -1,5 +1,7 @@
 """SLURM's words, from outputs recorded with 22.05.8 in the lab and from broken ones."""
 
+import os
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -14,7 +16,7 @@ from clusterfn.scheduler.slurm.site import INHERITED
 from clusterfn.scheduler.slurm.states import PHASES
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import recorded
-from tests.golden.samples import SLURM
+from tests.golden.samples import SLURM, job
 
 V = "slurm-22.05.8"
 slurm = Slurm(SLURM, "ada")
@@ -300,3 +302,46 @@ def test_a_verdict_is_what_conclude_reads():
         "stage": "queue",
         "withdraw": True,
     }
+
+
+AFTER = {"ab" * 8: {"name": "train", "items": None}, "cd" * 8: {"name": "tune", "items": [3]}}
+
+
+@pytest.mark.parametrize(
+    "listed, own, dependency",
+    [
+        ("631\\n", None, "afterany:631"),
+        ("640\\n631\\n640\\n", None, "afterany:631:640"),  # elements of one array, and a second submission
+        ("", None, None),  # all are over
+        ("", "singleton", "singleton"),
+        ("631\\n", "afterok:7", "afterok:7,afterany:631"),
+        ("CLUSTER: alpha\\n631\\n", None, "afterany:631"),
+    ],
+)
+def test_a_job_waits_for_those_that_squeue_lists_by_the_names_of_its_inputs(tmp_path, listed, own, dependency):
+    words = submitted_after(tmp_path, f"printf '{listed}'", own)
+
+    given = [word.partition("=")[2] for word in words if word.startswith("--dependency=")]
+    assert given == ([dependency] if dependency else [])
+    assert words[0] == "--parsable" and words[-1].endswith("/job.sh")
+    names = f"--name=train.{'ab' * 8},tune.{'cd' * 8}"
+    assert names in (tmp_path / "asked").read_text().split()
+
+
+def test_a_job_is_not_submitted_while_squeue_does_not_say_what_it_must_wait_for(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError):
+        submitted_after(tmp_path, "exit 1")
+    assert not (tmp_path / "got").exists()
+
+
+def submitted_after(folder, squeue: str, own: str | None = None) -> list[str]:
+    """The words that sbatch gets, where squeue is this line of shell."""
+    for name, line in (("squeue", squeue), ("sbatch", "")):
+        said = "asked" if name == "squeue" else "got"
+        (folder / name).write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{folder}/{said}\n{line}\n")
+        (folder / name).chmod(0o755)
+    host = replace(SLURM, scheduler_options={"dependency": own} if own else {})
+    request = Slurm(host, "1000").submission(job(host, after=AFTER))
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(request.argv, env={"PATH": path}, check=True, timeout=150)
+    return (folder / "got").read_text().splitlines()

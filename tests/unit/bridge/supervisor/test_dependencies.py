@@ -1,0 +1,165 @@
+"""What a job that takes values finds of the jobs that are to return them: values, failures, and nothing at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge.supervisor.dependencies import Dependencies, keep_exception
+from clusterfn.bridge.supervisor.job import Dependency, dependencies_of, in_words
+from clusterfn.bridge.supervisor.process_tree import boot_id
+
+TRAIN, OTHER = "7f3a" * 4, "90aa" * 4
+
+
+def lay(root: Path, job: str = TRAIN, scheduler: str = "slurm", **spec: Any) -> Path:
+    """Make the folder of a job that has not begun."""
+    folder = root / "jobs" / job
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps({"scheduler": scheduler, "sys_path": ["/own"], **spec}))
+    return folder
+
+
+def end(folder: Path, kind: str, number: int = 1, final: bool = True, **facts: Any) -> Path:
+    """Publish an outcome of one of its attempts; the attempt."""
+    attempt = folder / "attempts" / str(number)
+    attempt.mkdir(parents=True)
+    told = {"kind": kind, "final": final, "message": None, **facts}
+    (attempt / "outcome.json").write_text(json.dumps(told))
+    return attempt
+
+
+def wanted(job: str = TRAIN, name: str = "train", items: Any = None) -> list[Dependency]:
+    return [Dependency(job, name, items)]
+
+
+def test_a_job_is_open_until_an_outcome_is_final(tmp_path):
+    found, folder = Dependencies(str(tmp_path)), lay(tmp_path)
+    assert found.still_open(wanted()) == wanted() and found.failure(wanted()) is None
+
+    end(folder, "preempted", 1, final=False)
+    found.look_again()
+    assert found.still_open(wanted()) == wanted()
+
+    attempt = end(folder, "returned", 2, value={"size": 9, "crc": 1})
+    assert found.still_open(wanted()) == wanted(), "it looks only when it is told to"
+    found.look_again()
+    assert found.still_open(wanted()) == [] and found.failure(wanted()) is None
+    assert abs(found.ended_at(wanted()) - time.time()) < 60
+    assert found.places(wanted()) == {
+        TRAIN: {
+            "name": "train", "folders": ["/own"], "group": False,
+            "places": [[str(attempt / "value.pkl"), 0, 9, None]],
+        }
+    }  # fmt: skip
+
+
+def test_the_first_failure_of_a_chain_is_the_cause(tmp_path):
+    first = end(lay(tmp_path), "raised", message="KeyError: 'no'", exception={"type": "KeyError"}, value={"size": 5})
+    (first / "value.pkl").write_bytes(b"error")
+    found = Dependencies(str(tmp_path))
+
+    direct = found.failure(wanted())
+    assert direct is not None and direct.kind == "dependency" and direct.facts["stage"] == "queue"
+    assert direct.facts["message"] == "train (7f3a) has no value: KeyError: 'no'"
+    middle = end(lay(tmp_path, OTHER), "dependency", cause=direct.facts["cause"], message="…")
+    keep_exception(direct, str(middle / "value.pkl"))
+    assert direct.facts["value"] == {"size": 5} and (middle / "value.pkl").read_bytes() == b"error"
+
+    indirect = found.failure(wanted(OTHER, "evaluate"))
+    assert indirect is not None and indirect.facts["cause"] == direct.facts["cause"]
+    assert indirect.facts["message"] == "evaluate (90aa) never ran, because " + direct.facts["message"]
+
+
+@pytest.mark.parametrize("kind", ["cancelled", "signal", "lost", "unsatisfiable", "result"])
+def test_every_end_without_a_value_is_a_failure(tmp_path, kind):
+    end(lay(tmp_path), kind, message="so it ended")
+
+    failed = Dependencies(str(tmp_path)).failure(wanted())
+    assert failed is not None and failed.facts["cause"]["kind"] == kind and "so it ended" in failed.facts["message"]
+
+
+def test_what_was_removed_has_no_value_and_is_not_waited_for(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    found = Dependencies(str(tmp_path))
+
+    assert found.still_open(wanted()) == []
+    failed = found.failure(wanted())
+    assert failed is not None and "it is not on the host" in failed.facts["message"]
+    assert found.places(wanted())[TRAIN]["places"][0][3]["kind"] == "lost"
+
+
+def test_a_damaged_outcome_counts_as_none(tmp_path):
+    attempt = end(lay(tmp_path), "returned")
+    (attempt / "outcome.json").write_text("[]")
+
+    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+
+
+@pytest.mark.parametrize("scheduler, is_open", [("bare", False), ("local", False), ("slurm", True)])
+def test_without_a_scheduler_a_job_is_given_up_whose_processes_are_gone(tmp_path, scheduler, is_open):
+    folder, long_ago = lay(tmp_path, scheduler=scheduler), time.time() - 1000
+    started = folder / "started"
+    started.write_text(f"{boot_id()} 1 (sh) S " + " ".join(["0"] * 40))  # pid 1 did not begin at that time
+    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted(), "it may be about to write its first heartbeat"
+
+    for path in (started, folder / "spec.json"):
+        os.utime(path, (long_ago, long_ago))
+    found = Dependencies(str(tmp_path))
+    assert found.still_open(wanted()) == (wanted() if is_open else [])
+    failed = found.failure(wanted())
+    assert (failed is None) == is_open
+    if failed is not None:
+        assert "no process of it is left" in failed.facts["message"]
+
+
+def test_a_job_that_waits_in_the_queue_or_runs_is_open_however_long_ago_it_was_sent(tmp_path):
+    folder, long_ago = lay(tmp_path, scheduler="bare"), time.time() - 1e6
+    os.utime(folder / "spec.json", (long_ago, long_ago))
+    assert Dependencies(str(tmp_path)).still_open(wanted()) == []
+
+    ticket = tmp_path / "machines" / "here" / "queue" / f"{TRAIN}.3"
+    ticket.parent.mkdir(parents=True)
+    ticket.touch()
+    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+
+    ticket.unlink()
+    (folder / "started").write_text(f"{boot_id()} {Path(f'/proc/{os.getpid()}/stat').read_text()}")
+    os.utime(folder / "started", (long_ago, long_ago))
+    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+
+
+def test_of_a_group_each_item_is_found_in_its_journal(tmp_path):
+    home = lay(tmp_path, group={"count": 4})
+    end(home, "returned")
+    attempt = home / "elements" / "1" / "attempts" / "2"
+    attempt.mkdir(parents=True)
+    lines = [
+        {"begin": 0}, {"index": 1, "kind": "returned", "at": 7, "value": {"size": 3, "crc": 0}},
+        {"index": 0, "kind": "returned", "at": 0, "value": {"size": 7, "crc": 0}},
+        {"index": 2, "kind": "raised", "message": "KeyError: 2", "at": 10, "value": {"size": 2, "crc": 0}},
+    ]  # fmt: skip
+    (attempt / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = Dependencies(str(tmp_path))
+
+    places = found.places(wanted())[TRAIN]["places"]
+    assert [place[:3] for place in places[:2]] == [[str(attempt / "values"), 0, 7], [str(attempt / "values"), 7, 3]]
+    assert [place[3] and place[3]["message"] for place in places] == [
+        None, None, "KeyError: 2", "the item has no line in any journal",
+    ]  # fmt: skip
+    assert found.failure(wanted(items=[0, 1])) is None
+    whole, third = found.failure(wanted()), found.failure(wanted(items=[2]))
+    assert whole is not None and third is not None
+    assert third.facts["exception_at"] == [str(attempt / "values"), 10, 2] == whole.facts["exception_at"]
+
+
+def test_what_a_spec_names_is_described_in_a_line():
+    many = {f"{n:016x}": {"name": f"f{n}", "items": None} for n in range(5)}
+
+    assert in_words(dependencies_of({"after": many})) == "waiting for f0 (0000), f1 (0000), f2 (0000) and 2 more"
+    assert dependencies_of({}) == []
