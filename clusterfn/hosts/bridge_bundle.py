@@ -17,7 +17,10 @@ _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/session/", "bridge/queue/", "bridge/schedulers/",
-    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/",
+    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/environment_upload.py", "cli/",
+    "environment/download.py", "environment/environment_yml.py", "environment/imports.py", "environment/lock.py",
+    "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",
+    "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/survey/",
     "config/schema.py", "config/writing.py", "hosts/transports/ssh_keys.py", "jupyter/cell_magic.py",
     "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py", "jupyter/kernel",
     "jupyter/lab.py",
