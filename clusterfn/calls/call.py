@@ -283,7 +283,8 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
     job.asked = spec.resources
-    job.inputs = prepared.payload.taken.sources()
+    tracker.inputs = prepared.payload.taken.references()
+    job.inputs = {each.id: each.source for each in tracker.inputs}
     job.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
         console.warn(f"{name} has changed since this process imported it; the job gets the current file")
@@ -313,7 +314,7 @@ def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any
 
             environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
         before = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
-    inputs = [each for source in prepared.payload.taken.sources().values() for each in source.open_requests()]
+    inputs = [each for taken in prepared.payload.taken.references() for each in taken.source.open_requests()]
     return [*inputs, *before, *(environment.before if environment else ())], environment
 
 

@@ -134,6 +134,6 @@ class TakenValues:
             for job, (reference, items) in self._taken.items()
         }
 
-    def sources(self) -> dict[str, ArgumentSource]:
-        """Return the jobs and groups, by id."""
-        return {job: reference.source for job, (reference, _) in self._taken.items()}
+    def references(self) -> list[Reference]:
+        """Return a reference to each job and group."""
+        return [reference for reference, _ in self._taken.values()]

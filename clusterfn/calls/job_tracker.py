@@ -29,6 +29,7 @@ from clusterfn.scheduler import base
 from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
+    from clusterfn.calls.dependencies import Reference
     from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
@@ -155,6 +156,7 @@ class Tracker(BaseTracker):
         events_read: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
         has_outcome: Whether its final outcome has come.
+        inputs: The jobs whose values it takes, as far as this process knows them.
         shown_by: What gets the output of the present attempt and of later ones, in addition to the job if it is live.
     """
 
@@ -175,6 +177,8 @@ class Tracker(BaseTracker):
         self._partial = b""
         self._ended: set[int] = set()
         self.shown_by: list[Callable[[str, bytes], Any]] = []
+        self.inputs: Sequence[Reference] = ()
+        self._held_until = 0.0
         self._choosing_attempt = threading.Lock()
         self._receiving: Transfer
 
@@ -326,9 +330,13 @@ class Tracker(BaseTracker):
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
                 self._turn = self.session.scheduler.in_words(seen)
+                if self.session.scheduler.waits_for_jobs(seen):
+                    self._held_until = time.monotonic()  # its time in the queue begins when its inputs are complete
+                    open_ones = [each.label for each in self.inputs if not each.source.has_ended()]
+                    self._turn = f"waiting for {', '.join(open_ones)}" if open_ones else self._turn
                 self._waits(job)
                 limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
-                if limit_s is not None and time.monotonic() - job.submitted_at > limit_s:
+                if limit_s is not None and time.monotonic() - max(job.submitted_at, self._held_until) > limit_s:
                     waited = f"the job has waited longer than the host's queue_timeout, {limit_s:g} s"
                     verdict = SchedulerVerdict(
                         layout.UNSATISFIABLE, f"{waited} ({job.reason})", hint="try again, or request less",

@@ -266,6 +266,10 @@ class Scheduler(ABC):
     def in_words(self, state: JobState) -> str:
         """Say why a job waits, and when it may start if that is known: "Priority: waiting for its turn"."""
 
+    def waits_for_jobs(self, state: JobState) -> bool:
+        """Whether a pending job is held until others have ended."""
+        return False
+
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
         return None

@@ -12,6 +12,7 @@ from collections import namedtuple
 
 from ..layout import (
     ATTEMPTS,
+    CANCELLED,
     DEPENDENCY,
     ELEMENTS,
     HEARTBEAT,
@@ -19,6 +20,7 @@ from ..layout import (
     LOST,
     MACHINES,
     NEEDS,
+    NODE,
     OUTCOME,
     QUEUE,
     RETURNED,
@@ -96,7 +98,8 @@ class Dependencies:
             message = "%s (%s) never ran, because %s" % (first.name, first.job[:4], message)
         evidence = ["%s (%s) failed too" % (each.name, each.job[:4]) for each, _ in failed[1:11]]
         evidence += ["and %d more" % (others - 10)] if others > 10 else []
-        hint = "correct %s, and call both again" % cause["name"]
+        again = "call both again"
+        hint = again if cause["kind"] in (CANCELLED, LOST, NODE) else "correct %s, and %s" % (cause["name"], again)
         found = Verdict(DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause)
         if 0 < place.size < _LARGEST_EXCEPTION:
             found.facts["exception_at"] = [place.path, place.offset, place.size]

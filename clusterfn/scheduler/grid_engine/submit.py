@@ -278,6 +278,9 @@ class GridEngine(Scheduler):
     def in_words(self, state: JobState) -> str:
         return states.in_words(state)
 
+    def waits_for_jobs(self, state: JobState) -> bool:
+        return "h" in state.state
+
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         return states.hopeless(state, self.host)
 

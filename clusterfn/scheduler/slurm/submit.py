@@ -271,6 +271,9 @@ class Slurm(Scheduler):
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         return slurm_states.explain(evidence)
 
+    def waits_for_jobs(self, state: JobState) -> bool:
+        return state.reason == "Dependency"
+
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         return slurm_states.hopeless(state, self.host) if state.phase == PENDING else None
 
