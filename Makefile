@@ -81,8 +81,9 @@ test-long: whole-lab  ## the tests that take minutes; the report goes to benchma
 	| tee benchmarks/results/test-long-$(COMMIT).txt
 
 LONG = $(BIN)/python -m pytest -q --long -m long --durations=0 --durations-min=1
-# Those that end SLURM's daemons, fill disks or watch the times of many jobs: nothing else may use the lab then.
-ALONE = tests/chaos tests/faults tests/lab tests/e2e/test_retries.py
+# Those that end SLURM's daemons, fill disks, fill SLURM's nodes or watch the times of many jobs: nothing else may use
+# the lab then.
+ALONE = tests/chaos tests/faults tests/lab tests/e2e/test_map.py tests/e2e/test_retries.py
 long-together: venv
 	@$(BIN)/python -m pip install -q -e '.[test,docs,browser]'
 	@$(LONG) -n 3 --dist loadgroup --no-loadscope-reorder $(ALONE:%=--ignore=%)

@@ -181,7 +181,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
             scheduler_options=options.scheduler_options.get(host.scheduler, {}),
             building=ready.made.building if ready.made else None,
-            after=payload.taken.as_spec(),
+            after=payload.after,
         )
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
 
@@ -283,7 +283,7 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
     job.asked = spec.resources
-    tracker.inputs = prepared.payload.taken.references()
+    tracker.inputs = prepared.payload.inputs
     job.inputs = {each.id: each.source for each in tracker.inputs}
     job.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
@@ -314,7 +314,7 @@ def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any
 
             environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
         before = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
-    inputs = [each for taken in prepared.payload.taken.references() for each in taken.source.open_requests()]
+    inputs = [each for taken in prepared.payload.inputs for each in taken.source.open_requests()]
     return [*inputs, *before, *(environment.before if environment else ())], environment
 
 

@@ -110,30 +110,3 @@ class JobPart(JobArgument):
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError(f"this is {self!r}, and not the value itself")
-
-
-class TakenValues:
-    """The values that one call takes, as they are found while it is packed."""
-
-    def __init__(self) -> None:
-        self._taken: dict[str, tuple[Reference, set[int] | None]] = {}
-
-    def add(self, reference: Reference) -> None:
-        """Note that the call takes this value."""
-        _, items = self._taken.get(reference.id, (reference, set()))
-        if reference.item is None or items is None:
-            items = None
-        else:
-            items.add(reference.item)
-        self._taken[reference.id] = reference, items
-
-    def as_spec(self) -> dict[str, dict[str, Any]]:
-        """Return what `JobSpec.after` holds."""
-        return {
-            job: {"name": reference.name, "items": None if items is None else sorted(items)}
-            for job, (reference, items) in self._taken.items()
-        }
-
-    def references(self) -> list[Reference]:
-        """Return a reference to each job and group."""
-        return [reference for reference, _ in self._taken.values()]

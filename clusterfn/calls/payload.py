@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.calls import user_modules
-from clusterfn.calls.dependencies import JobArgument, Place, Reference, TakenValues
+from clusterfn.calls.dependencies import JobArgument, Place, Reference
 from clusterfn.calls.files import Directory, File, FileUpload, shipment
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
@@ -45,7 +45,8 @@ class Payload:
         needs: The top-level names of all modules that the call itself refers to, wherever they come from.
         notes: What will be different there, as sentences.
         given: "<digest>/<name>" of a shipment -> its path as the caller wrote it, where there is one such path.
-        taken: The values of jobs that it takes.
+        inputs: The jobs and groups whose values it takes.
+        after: The same as `JobSpec.after`.
         decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
             and values of jobs on other hosts.
     """
@@ -59,7 +60,8 @@ class Payload:
     notes: tuple[str, ...] = ()
     given: Mapping[str, PurePath] = field(default_factory=dict)
     decided_here: tuple[str, ...] = ()
-    taken: TakenValues = field(default_factory=TakenValues)
+    inputs: tuple[Reference, ...] = ()
+    after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def pack(
@@ -229,7 +231,8 @@ class Needs:
 
     def __init__(self, place: Place | None = None) -> None:
         self.place = place
-        self.taken = TakenValues()
+        self.inputs: dict[str, Reference] = {}
+        self.items: dict[str, set[int] | None] = {}  # of each of them; None for all
         self.sent_along: list[str] = []
         self.modules: set[str] = set()
         self.shipments: dict[tuple[str, str], FileUpload] = {}
@@ -251,7 +254,11 @@ class Needs:
             edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
             needs=frozenset(name.partition(".")[0] for name in self.known),
             notes=tuple(notes),
-            taken=self.taken,
+            inputs=tuple(self.inputs.values()),
+            after={
+                job: {"name": each.name, "items": None if self.items[job] is None else sorted(self.items[job] or ())}
+                for job, each in self.inputs.items()
+            },
             # of those of which the same content was passed from two paths there is none
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
             decided_here=(*self.decided_here(), *self.sent_along),
@@ -291,7 +298,12 @@ class Needs:
         """Refer to the value of a job on the same host; send that of a job elsewhere with the call, if it has ended."""
         references = serialization.part("references")
         if wanted.place == place:
-            self.taken.add(wanted)
+            items = self.items.setdefault(wanted.id, set())
+            self.inputs[wanted.id] = wanted
+            if wanted.item is None or items is None:
+                self.items[wanted.id] = None
+            else:
+                items.add(wanted.item)
             return references.value_of, (wanted.id, wanted.item, wanted.keys)
         if not wanted.source.has_ended():
             where = f"on {wanted.host}" if wanted.place else "in a session"

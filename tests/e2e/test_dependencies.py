@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -16,15 +15,10 @@ import clusterfn
 from clusterfn import Cancelled, DependencyFailed, KilledBySignal, PayloadError, cluster
 from clusterfn.calls.attach import JobInfo
 from tests.e2e.conftest import BOTH, ON_BARE, give_to
+from tests.fixtures.pair import Pair
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
-
-
-@dataclasses.dataclass
-class Pair:
-    left: Any
-    right: Any
 
 
 def train(x):
@@ -70,7 +64,7 @@ def note(path, value=None):
     return value
 
 
-for each in (Pair, train, total, look_into, loss_of, fail, die, wait_for, note):
+for each in (train, total, look_into, loss_of, fail, die, wait_for, note):
     each.__module__ = "__main__"
 
 
