@@ -314,8 +314,7 @@ def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any
 
             environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
         before = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
-    inputs = [each for taken in prepared.payload.inputs for each in taken.source.open_requests()]
-    return [*inputs, *before, *(environment.before if environment else ())], environment
+    return [*before, *(environment.before if environment else ())], environment
 
 
 def _variables_of(host: Host, options: Options) -> tuple[dict[str, str], dict[str, str]]:

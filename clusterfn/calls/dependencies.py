@@ -103,6 +103,10 @@ class JobPart(JobArgument):
     # With __getitem__ alone, `list(part)` and `x in part` would never end.
     __iter__ = None
     __contains__ = None
+    _as_argument = "pass a part of the value itself: job.result()[…]"
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} is not known on this machine: look at job.result()")
 
     def __repr__(self) -> str:
         keys = "".join(f"[{key!r}]" for key in self._reference.keys)

@@ -462,6 +462,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self._finish(lambda: self.set_exception(error))
 
     def _finish(self, settle: Callable[[], None]) -> None:
+        self.inputs = {}  # they hold values
         if not self.running():
             self.set_running_or_notify_cancel()
         settle()

@@ -430,7 +430,7 @@ class Tracker(BaseTracker):
 
     def end(self) -> None:
         """Stop following the job."""
-        self._follows = []
+        self._follows, self.inputs = [], ()
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()

@@ -195,7 +195,7 @@ def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: 
     session = one.session
     before, environment = send_needs(one, made)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(session, tracker, made, sent, before)
+    folder = submit.send_folder(session, tracker, made, sent, before, submit.inputs_of(one.payload))
     job_display.remember_going(made)
     tracker.start(range(1, tracker.spec.elements + 1), [*before, folder])
     if environment and session.scheduler.has_nodes:

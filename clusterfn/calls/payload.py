@@ -114,7 +114,7 @@ def pack_object(
     except (PayloadError, DependencyFailed):
         raise
     except Exception as error:  # __reduce__ of the user's may raise anything
-        raise cannot_travel(*call, target, error) from error
+        raise cannot_travel(*call, target, error, needs) from error
 
 
 def imports_of(payload: Payload) -> frozenset[str]:
@@ -392,6 +392,7 @@ def cannot_travel(
     kwargs: Mapping[str, Any],
     target: tuple[int, int] | None,
     error: Exception,
+    needs: Needs,
 ) -> PayloadError:
     if isinstance(error, serialization.part("source").NoSource):
         ours = sys.version_info[:2]
@@ -404,7 +405,7 @@ def cannot_travel(
     find = serialization.part("unpicklable").find
     parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
-        path, found = find(part, name, target)
+        path, found = find(part, name, target, needs.look if needs.inputs else None)  # jobs can be taken
         if not path.endswith(": cannot be pickled"):
             plain = _A_FILE if isinstance(found, io.IOBase) else _PLAIN
             return PayloadError(

@@ -6,6 +6,7 @@ calls, the elements of a group and the calls of a session all go this way. `desc
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import posixpath
 import stat
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls.files import FileUpload
-from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
+from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle
 from clusterfn.hosts.connection import HostConnection, Reply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
@@ -69,7 +70,7 @@ def submit_job(
     session: HostState, spec: JobSpec, payload: Payload, before: Sequence[Reply[Any]], job: Job[Any], tracker: Tracker
 ) -> None:
     """Put the job's folder and its start on the stream, after `before`; `job` gets a refusal later."""
-    folder = send_folder(session, tracker, job, job_files(spec, payload), before)
+    folder = send_folder(session, tracker, job, job_files(spec, payload), before, inputs_of(payload))
     tracker.submission = start(session, session.scheduler.submission(spec), [folder], JobSubmission(tracker, job))
 
 
@@ -87,6 +88,10 @@ class JobSubmission:
         tracker = self._tracker
         tracker.submission = None
         refused = refusal_of(error, tracker.session.host.name, tracker.sending, "job")
+        if getattr(error, "kind", "") == "skipped" and tracker.inputs and not isinstance(refused, Cancelled):
+            labels = ", ".join(each.label for each in tracker.inputs)
+            refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
+            refused.host, refused.__cause__ = tracker.session.host.name, error
         if is_from_host(error) and not isinstance(refused, Cancelled):
             remove_folder(tracker.connection, tracker.folder)
         self._job.on_refused(refused)
@@ -153,7 +158,7 @@ def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) ->
             on.on_not_started(refusal)
             return
         scheduler_id, doubt = "", refusal
-    except ClusterfnError as error:
+    except (ClusterfnError, concurrent.futures.CancelledError) as error:
         on.on_not_started(error)
         return
     on.on_started(scheduler_id, doubt)
@@ -199,6 +204,11 @@ def send_contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
     return [session.remember(path, _put(session.connection, path, wanted[path])) for path in missing]
 
 
+def inputs_of(payload: Payload) -> list[Reply[Any]]:
+    """Return the requests after which the jobs whose values a call takes are on the host."""
+    return [request for each in payload.inputs for request in each.source.open_requests()]
+
+
 class SendingTracker(Protocol):
     """The tracker of a job or a group, which can stop the sending of it."""
 
@@ -209,15 +219,16 @@ class SendingTracker(Protocol):
 
 def send_folder(
     session: HostState, tracker: SendingTracker, job: Sent, files: Sequence[TreeFile], before: Sequence[Reply[Any]],
-    *, durable: bool | None = None,
+    inputs: Sequence[Reply[Any]] = (), *, durable: bool | None = None,
 ) -> Reply[bool]:  # fmt: skip
     """Send the job's own folder, which appears as a whole after `before`, and show how far all of that is.
 
     Args:
+        inputs: Requests of other jobs that must succeed first, and that go on if the sending of this one is stopped.
         durable: Whether it must survive a power cut; by default if the scheduler's queue does.
     """
     sync = session.scheduler.has_nodes if durable is None else durable
-    folder = session.connection.put_tree(tracker.folder, files, sync=sync, after=before)
+    folder = session.connection.put_tree(tracker.folder, files, sync=sync, after=[*inputs, *before])
     tracker.laid_out, tracker.sending = folder, Sending([*before, folder])
     job.on_transfer(tracker.sending)
     return folder

@@ -391,3 +391,21 @@ def test_copies_of_environments_on_a_node_go_when_no_job_has_used_them_there_for
     remove_expired(JobFolder(str(last.folder)))
 
     assert sorted(path.name for path in (node / "envs").iterdir()) == ["used0", "young0"]
+
+
+def test_what_a_waiting_job_takes_stays_and_so_do_the_modules_of_each_job_that_stays(bench: Bench):
+    sources = bench.root / "sources" / "mine"
+    sources.mkdir(parents=True)
+    old, gone = aged_job(bench, 9, sys_path=[str(sources)]), aged_job(bench, 9)
+    waits = bench.job(ONE, after={old.id: {"name": "f", "items": None}})
+    age(sources, 9)
+
+    found = tidy(str(bench.root), time.time(), 3 * DAY_S)
+
+    assert old.folder.exists() and sources.exists() and not gone.folder.exists()
+    assert found.told["waiting"] == [waits.id]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(bench.bridge / "supervise.py"), "remove", str(bench.root), "", old.id],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["kept"] == [{"id": old.id, "why": f"job {waits.id} takes its value"}]

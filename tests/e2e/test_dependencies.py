@@ -14,6 +14,7 @@ import pytest
 import clusterfn
 from clusterfn import Cancelled, DependencyFailed, KilledBySignal, PayloadError, cluster
 from clusterfn.calls.attach import JobInfo
+from clusterfn.cli import main
 from tests.e2e.conftest import BOTH, ON_BARE, give_to
 from tests.fixtures.pair import Pair
 from tests.waiting import until
@@ -57,6 +58,10 @@ def wait_for(path, value=None):
     return value
 
 
+def look_at(model, other):
+    return model["loss"]
+
+
 def note(path, value=None):
     import pathlib
 
@@ -64,7 +69,7 @@ def note(path, value=None):
     return value
 
 
-for each in (train, total, look_into, loss_of, fail, die, wait_for, note):
+for each in (train, total, look_into, loss_of, fail, die, wait_for, look_at, note):
     each.__module__ = "__main__"
 
 
@@ -173,16 +178,16 @@ def test_jobs_says_what_a_job_waits_for_and_cancelling_it_leaves_the_other_alone
 
 
 def test_what_waits_for_a_value_reserves_nothing_and_delays_nobody(hosts, folder):
-    """Jobs that need all cores wait for a value; one that comes later runs at once."""
-    there = cluster(host="tensor01")
+    """Jobs that need all GPUs wait for a value; one that needs one comes later, and runs at once."""
+    there, all_gpus = cluster(host="tensor01"), cluster(host="tensor01", gpus=8)
     first = there(wait_for).submit(str(folder / "go"), 5)
-    waits = [cluster(host="tensor01", cores=2)(total).submit(first, number) for number in range(3)]
-    until(lambda: len(waiting("tensor01")) >= 3)
+    waits = [all_gpus(total).submit(first, number) for number in range(2)]
+    until(lambda: len(waiting("tensor01")) >= 2)
 
-    assert there(total)(1, 2) == 3
+    assert cluster(host="tensor01", gpus=1)(total)(1, 2) == 3
     assert {each.state for each in waits} == {"PENDING"} and first.state == "RUNNING"
     (folder / "go").touch()
-    assert [each.result(150) for each in waits] == [5, 6, 7]
+    assert [each.result(150) for each in waits] == [5, 6]
 
 
 @BOTH
@@ -228,6 +233,51 @@ def test_a_value_that_was_removed_or_lacks_the_part_says_so(hosts):
     (hosts.root / "jobs" / job.id).rename(hosts.root / "jobs" / f".gone-{job.id}")
     with pytest.raises(DependencyFailed, match="it is not on the host"):
         there(loss_of)(job)
+
+
+def test_a_call_that_is_stopped_while_it_is_sent_leaves_its_inputs_alone(hosts):
+    """They are requests of other jobs, which the stop must not take back."""
+    there = cluster(host="tensor01")
+    first = there(len).submit(b"x" * (8 << 20))
+    second = there(total).submit(first, 1)
+
+    assert second.cancel() and second.cancelled()
+    assert first.result(150) == 8 << 20
+
+
+def test_a_value_stays_as_long_as_another_job_needs_it(hosts, folder):
+    there = cluster(host="tensor01")
+    first, gate = there(train).submit(3), there(wait_for).submit(str(folder / "go"))
+    second = there(look_at).submit(first, gate)
+    assert first.result(150)["loss"] == 6
+
+    assert main(["rm", first.id]) == 1
+    (folder / "go").touch()
+    assert second.result(150) == 6
+    assert main(["rm", first.id]) == 0
+
+
+def test_objects_of_classes_of_a_program_that_was_started_anew_are_instances_of_its_classes(hosts, run_script):
+    program = """
+import clusterfn, json, sys
+from clusterfn import cluster
+
+class Model:
+    loss = 3
+
+there = cluster(host="tensor01")
+
+def made():
+    return Model()
+
+def check(model):
+    return isinstance(model, Model), model.loss
+
+"""
+    job_id = run_script(program + "job = there(made).submit(); job.result(150); print(json.dumps(job.id))")
+
+    again = f"print(json.dumps(there(check)(clusterfn.attach({job_id!r}, 'tensor01'))))"
+    assert run_script(program + again) == [True, 3]
 
 
 def test_a_job_is_no_sequence(hosts):

@@ -62,8 +62,10 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
     """
     turn = os.environ.pop(launch.TURN, None)
     admission = Admission(job, signals, waits)
-    if admission.after and job.element is None and admission.values().failure(admission.after) is not None:
-        return admission  # it needs nothing to say so
+    if admission.after and job.element is None:
+        admission.refusal = admission.values().failure(admission.after)
+        if admission.refusal is not None:
+            return admission  # it needs nothing to say so
     try:
         # A spooler of an older version lets a job come whose environment is missing: no other process would build it.
         if turn == launch.ENVIRONMENT or turn is not None and admission.lacks_environment():
@@ -303,12 +305,16 @@ class Admission:
 
     def _others_wait(self) -> bool:
         """Whether the queue has others that could start: those that wait for the value of a job take nobody's turn."""
-        if not self.queue.names():
-            return False
-        waiting = self.queue.read()
-        values = self.values() if any(ticket.after for ticket in waiting) else None
-        ready = [each for each in waiting if values is None or not values.still_open(each.after)]
-        return bool(ready or self.queue.damaged())
+        values: "Optional[Dependencies]" = None
+        for job in self.queue.names():
+            ticket = self.queue.of(job)
+            if ticket is not None and ticket.after:
+                values = values or self.values()
+                if values.still_open(ticket.after):
+                    continue
+            if ticket is not None or job in self.queue.damaged():
+                return True
+        return False
 
     def _own_ticket(self) -> "tickets.Ticket":
         """Return the job's ticket, or the one that it would get."""

@@ -17,6 +17,7 @@ from ..builder import progress
 from ..layout import (
     BUILDER_LOG,
     CANCELLED,
+    CLAIM,
     DEPENDENCY,
     EXIT_PUBLISHED,
     EXIT_RETURNED,
@@ -95,8 +96,9 @@ class Spooler:
         self._elected: "Optional[Lease]" = self.marks.inherited(fd)
         self.named: "dict[str, tuple[int, Lease]]" = {}
         self._starting: "dict[str, subprocess.Popen[Any]]" = {}
-        self._concluding: "dict[str, tuple[subprocess.Popen[Any], float]]" = {}
+        self._concluding: "dict[str, tuple[subprocess.Popen[Any], float, str]]" = {}
         self._given_up: "set[str]" = set()
+        self._not_concluded: "dict[str, float]" = {}
         self._makers: "dict[tuple[str, ...], tuple[Ticket, subprocess.Popen[Any]]]" = {}
         self._promise: "Optional[tuple[int, Lease]]" = None
         # Names are made by others, as many as they like: half of the files that may be open is for them.
@@ -202,9 +204,11 @@ class Spooler:
         if ticket.job in self._starting:
             return True
         verdict = self._verdict(ticket)
-        if verdict is not None and len(self._concluding) < _CONCLUDES_AT_ONCE:
+        if verdict is None or time.monotonic() < self._not_concluded.get(ticket.job, 0.0):
+            return True
+        if len(self._concluding) < _CONCLUDES_AT_ONCE:
             self._conclude(ticket.job, ticket.folder, verdict)
-        return verdict is None
+        return False
 
     def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
         if is_cancelled(ticket):
@@ -246,7 +250,7 @@ class Spooler:
             say("the end of %s could not be published now: %s" % (job, error))
             self._given_up.discard(job)
             return
-        self._concluding[job] = process, time.monotonic() + _CONCLUDES_S
+        self._concluding[job] = process, time.monotonic() + _CONCLUDES_S, verdict["kind"]
 
     def _make(self, waiting: "list[Ticket]") -> "dict[str, str]":
         """Have the environments made that jobs wait for; return how far each job's environment is.
@@ -293,7 +297,7 @@ class Spooler:
 
     def _reap(self) -> None:
         """Collect the processes that have ended; a script that is not admitted by then has lost its turn."""
-        for job, (process, until) in list(self._concluding.items()):
+        for job, (process, until, kind) in list(self._concluding.items()):
             if process.poll() is None and time.monotonic() < until:
                 continue
             if process.returncode is None:
@@ -304,8 +308,10 @@ class Spooler:
             del self._concluding[job]
             if job in self._given_up:
                 self._set_aside(job)
-            else:
+            elif kind != DEPENDENCY or os.path.exists(os.path.join(self.queue.folder_of(job), CLAIM)):
                 self.queue.withdraw(job)
+            else:  # its input may have a value after all, or the disk is full: its own supervisor sees
+                self._not_concluded[job] = time.monotonic() + _LOOK_AGAIN_S
         self._children = [child for child in self._children if child.poll() is None]
         for needs, (_, maker) in list(self._makers.items()):
             if maker.poll() is not None:

@@ -11,10 +11,11 @@ import os
 import sys
 from typing import Any
 
-from . import container
+from . import container, pickler
 
 FILE = "CLUSTERFN_NEEDS"  # the variable with the path of needs.json
 _loaded: dict[tuple[str, int | None], Any] = {}
+_told: dict[str, Any] = {}
 _loads = True
 
 
@@ -47,6 +48,7 @@ def load_nothing() -> None:
 def forget() -> None:
     """Keep values no longer of which the call has taken its part."""
     _loaded.clear()
+    _told.clear()
 
 
 def given(value: Any) -> Any:
@@ -62,15 +64,19 @@ def value_of(job: str, item: int | None, keys: tuple[Any, ...]) -> Any:
     """
     if not _loads:
         return Unloaded()
-    with open(os.environ[FILE], encoding="utf-8") as file:
-        told = json.load(file)[job]
+    if not _told:
+        with open(os.environ[FILE], encoding="utf-8") as file:
+            _told.update(json.load(file))
+    told = _told[job]
     label = f"{told['name']} ({job[:4]})" + ("" if item is None else f"[{item}]")
     if (job, item) not in _loaded:
+        # Its own modules come last. Classes of `__main__` that came with the call are those of its values too.
         sys.path.extend(folder for folder in told["folders"] if folder not in sys.path)
-        places = told["places"]
-        if item is not None and len(places) > 1:  # one says of all why there is none
-            places = [places[item]]
-        values = [_load(label, *place) for place in places]
+        vars(sys.modules["__main__"]).update(pickler.of_main())
+        if told["lost"]:
+            _load(label, "", 0, 0, told["lost"])
+        places = told["places"] if item is None else {str(item): told["places"][str(item)]}
+        values = [_load(label, *place) for _, place in sorted(places.items(), key=lambda each: int(each[0]))]
         _loaded[job, item] = values if item is None and told["group"] else values[0]
     found = _loaded[job, item]
     for key in keys:

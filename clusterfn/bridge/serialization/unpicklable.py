@@ -34,9 +34,11 @@ def where(value: object, name: str, target: pickler.Version = None) -> str:
     return find(value, name, target)[0]
 
 
-def find(value: object, name: str, target: pickler.Version = None) -> tuple[str, object]:
-    """Return what `where` returns, and the part itself."""
-    failure = functools.partial(pickling_failure, target)
+def find(
+    value: object, name: str, target: pickler.Version = None, on_object: Callable[[object], Any] | None = None
+) -> tuple[str, object]:
+    """Return what `where` returns, and the part itself; `on_object` as for `container.pack`."""
+    failure = functools.partial(pickling_failure, target, on_object=on_object)
     path, reason = name, failure(value)
     deadline = time.monotonic() + LIMIT_S
     passed = [value]  # held, so that no id is used twice
@@ -103,9 +105,11 @@ class _Nowhere:
         return len(data)
 
 
-def pickling_failure(target: pickler.Version, value: object) -> str | None:
+def pickling_failure(
+    target: pickler.Version, value: object, on_object: Callable[[object], Any] | None = None
+) -> str | None:
     file: Any = _Nowhere()
-    _, reason = attempt(crossing.pickler_for(target)(file, lambda buffer: None).dump, value)
+    _, reason = attempt(crossing.pickler_for(target)(file, lambda buffer: None, on_object).dump, value)
     return None if reason is None else _said(str, reason) or type(reason).__name__
 
 

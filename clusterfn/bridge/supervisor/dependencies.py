@@ -36,7 +36,7 @@ from ..layout import (
 from ..schedulers import scheduler_named
 from . import publish
 from .chunks import journal_lines
-from .job import Dependency, dependencies_of, in_words
+from .job import DAMAGED, Dependency, dependencies_of, in_words
 from .text import native, portable
 from .verdict import Verdict
 
@@ -68,6 +68,8 @@ class Dependencies:
         self.root = root
         self._ended: "dict[str, _Ended]" = {}
         self._open: "dict[str, bool]" = {}
+        self._specs: "dict[str, dict[str, Any]]" = {}
+        self._items_of: "dict[str, dict[int, _Place]]" = {}  # of groups that have ended
 
     def look_again(self) -> None:
         """Look again at those that had not ended."""
@@ -77,7 +79,7 @@ class Dependencies:
         """Return those that may still end in a value."""
         for each in wanted:
             if each.job not in self._open:
-                self._open[each.job] = self._end_of(each.job) is None and not self._is_gone(each.job)
+                self._open[each.job] = self._end_of(each.job) is None and self._lost(each) is None
         return [each for each in wanted if self._open[each.job]]
 
     def ended_at(self, wanted: "Iterable[Dependency]") -> float:
@@ -109,37 +111,53 @@ class Dependencies:
         """Return the content of needs.json: where the worker finds each value, or why there is none."""
         found = {}
         for each in wanted:
-            end, spec = self._end_of(each.job), self._spec_of(each.job)
-            folders = list((spec or {}).get("sys_path") or [])
-            if end is None or spec is None:
-                told = [_Place("", 0, 0, _cause(each, {"kind": LOST, "message": _GONE if spec is None else _SILENT}))]
-            elif spec.get("group"):
-                items = self._items(each, spec["group"]["count"])
-                told = [items[index] for index in sorted(items)]
-            else:
-                told = [_place_of_job(each, end)]
-            is_group = bool(spec and spec.get("group"))
+            spec = self._spec_of(each.job) or {}
+            is_group = bool(spec.get("group"))
+            none = self._lost(each)
+            try:
+                folders = [str(folder) for folder in spec.get("sys_path") or ()]
+                if none is None and is_group:
+                    items = self._items(each, spec["group"]["count"])
+                    asked = sorted(items) if each.items is None else each.items
+                    told = {index: items[index] for index in asked}
+                else:
+                    told = {0: none or _place_of_job(each, self._ended[each.job])}
+            except DAMAGED as error:
+                folders, none = [], _damaged(each, error)
+                told = {0: none}
             found[each.job] = {
-                "name": each.name, "folders": folders, "group": is_group, "places": [list(place) for place in told],
+                "name": each.name, "folders": folders, "group": is_group, "lost": none and none.failed,
+                "places": {str(index): list(place) for index, place in told.items()},
             }  # fmt: skip
         return found
 
     def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":
-        end, spec = self._end_of(wanted.job), self._spec_of(wanted.job)
-        if spec is None:
+        none, end, spec = self._lost(wanted), self._end_of(wanted.job), self._spec_of(wanted.job)
+        if none is not None or end is None or spec is None:
+            return none
+        try:
+            if not spec.get("group"):
+                place = _place_of_job(wanted, end)
+                return place if place.failed else None
+            items = self._items(wanted, spec["group"]["count"])
+            asked = sorted(items) if wanted.items is None else wanted.items
+            return next((items[index] for index in asked if items[index].failed), None)
+        except DAMAGED as error:
+            return _damaged(wanted, error)
+
+    def _lost(self, wanted: Dependency) -> "Optional[_Place]":
+        """Return why a job will never end that has not; None if it has, or may."""
+        if self._end_of(wanted.job) is not None:
+            return None if self._spec_of(wanted.job) else _damaged(wanted, ValueError("it has no spec.json"))
+        if self._is_missing(wanted.job):
             return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _GONE}))
-        if end is None:
-            silent = self._is_silent(wanted.job)
-            return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _SILENT})) if silent else None
-        if not spec.get("group"):
-            place = _place_of_job(wanted, end)
-            return place if place.failed else None
-        items = self._items(wanted, spec["group"]["count"])
-        asked = sorted(items) if wanted.items is None else wanted.items
-        return next((items[index] for index in asked if items[index].failed), None)
+        silent = self._is_silent(wanted.job)
+        return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _SILENT})) if silent else None
 
     def _items(self, wanted: Dependency, count: int) -> "dict[int, _Place]":
         """Return where the value of each item of a group lies."""
+        if wanted.job in self._items_of:
+            return self._items_of[wanted.job]
         nothing = _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": "the item has no line in any journal"}))
         found = dict.fromkeys(range(count), nothing)
         home, seen = job_dir(self.root, wanted.job), set()  # type: str, set[int]
@@ -149,6 +167,8 @@ class Dependencies:
                 if index in found and index not in seen:
                     seen.add(index)
                     found[index] = _place_of_item(wanted, home, element, line)
+        if wanted.job in self._ended:
+            self._items_of[wanted.job] = found
         return found
 
     def _end_of(self, job: str) -> "Optional[_Ended]":
@@ -163,18 +183,36 @@ class Dependencies:
         return self._ended.get(job)
 
     def _spec_of(self, job: str) -> "Optional[dict[str, Any]]":
-        return _read(job_dir(self.root, job), SPEC)
+        if job not in self._specs:
+            spec = _read(job_dir(self.root, job), SPEC)
+            if spec is not None:
+                self._specs[job] = spec
+        return self._specs.get(job)
 
-    def _is_gone(self, job: str) -> bool:
-        """Whether its folder is gone, or its processes are, so that no outcome will come."""
-        # Its folder is listed, as NFS remembers that a name was missing.
-        return not publish.stands(os.path.join(self.root, JOBS), job) or self._is_silent(job)
+    def _is_missing(self, job: str) -> bool:
+        """Whether its folder is gone for certain."""
+        try:
+            os.stat(job_dir(self.root, job))
+            return False
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:  # the file server does not say
+            return False
+        try:  # NFS remembers that a name was missing, unless its folder is listed
+            return job not in os.listdir(os.path.join(self.root, JOBS))
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
 
     def _is_silent(self, job: str) -> bool:
         """Whether a job without a scheduler has lost all of its processes, or was never started."""
         spec = self._spec_of(job) or {}
-        if not spec or scheduler_named(spec["scheduler"]).has_nodes:
-            return False  # it may wait in the scheduler's queue
+        try:
+            if not spec or scheduler_named(spec["scheduler"]).has_nodes:
+                return False  # it may wait in the scheduler's queue
+        except (KeyError, TypeError, ValueError):  # of another version, or damaged
+            return False
         folder = job_dir(self.root, job)
         for machine in _names(os.path.join(self.root, MACHINES)):
             waiting = _names(os.path.join(self.root, MACHINES, machine, QUEUE))
@@ -182,12 +220,7 @@ class Dependencies:
                 return False
         elements = [os.path.join(folder, ELEMENTS, name) for name in _names(os.path.join(folder, ELEMENTS))]
         started = [path for path in (os.path.join(each, STARTED) for each in [folder] + elements) if _date(path)]
-        beats = [
-            os.path.join(each, ATTEMPTS, name, HEARTBEAT)
-            for each in [folder] + elements
-            for name in _names(os.path.join(each, ATTEMPTS))
-        ]
-        last = max(map(_date, [os.path.join(folder, SPEC)] + started + beats))
+        last = max(map(_date, [os.path.join(folder, SPEC)] + started + _heartbeats(folder)))
         return time.time() - last > (STALE_AFTER_S if started else _NEVER_STARTED_S) and not any(
             map(_is_alive, started)
         )
@@ -207,7 +240,10 @@ def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch"
         watch.look()
         silent_s = time.time() - max(map(_last_beat, (job_dir(job.root, each.job) for each in open_ones)))
         if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
-            break
+            listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
+            if listed is not None and not any(each.job in listed for each in open_ones):
+                break
+            began = time.monotonic()  # the scheduler has it, or does not answer: its client may have started more of it
         if in_words(open_ones) != told:
             told = in_words(open_ones)
             attempt.wait(told)
@@ -215,7 +251,9 @@ def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch"
         found.look_again()
         open_ones = found.still_open(wanted)
     if job.element is None:  # each item of a group fails for itself
-        failed = found.failure(wanted)
+        # What it was admitted for without any resources is final.
+        refusal = job.held.refusal if job.held is not None else None
+        failed = refusal if refusal is not None and refusal.kind == DEPENDENCY else found.failure(wanted)
         if failed is None and open_ones:
             cause = _cause(open_ones[0], {"kind": LOST, "message": "its scheduler ended it, and it left no outcome"})
             failed = Verdict(DEPENDENCY, "%s: %s" % (in_words(open_ones), cause["message"]), stage="queue", cause=cause)
@@ -268,9 +306,23 @@ def _cause(wanted: Dependency, outcome: "dict[str, Any]") -> "dict[str, Any]":
     return dict(facts, job=wanted.job, name=wanted.name, message=facts["message"] or "it ended as %r" % facts["kind"])
 
 
+def _damaged(wanted: Dependency, error: Exception) -> _Place:
+    told = "its files on the host are damaged: %s: %s" % (type(error).__name__, error)
+    return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": told}))
+
+
 def _last_beat(folder: str) -> float:
-    beats = [os.path.join(folder, ATTEMPTS, name, HEARTBEAT) for name in _names(os.path.join(folder, ATTEMPTS))]
-    return max(map(_date, beats), default=0.0)
+    return max(map(_date, _heartbeats(folder)), default=0.0)
+
+
+def _heartbeats(folder: str) -> "list[str]":
+    """Return the paths of the heartbeats of a job, and of the elements of a group."""
+    elements = [os.path.join(folder, ELEMENTS, name) for name in _names(os.path.join(folder, ELEMENTS))]
+    return [
+        os.path.join(each, ATTEMPTS, name, HEARTBEAT)
+        for each in [folder] + elements
+        for name in _names(os.path.join(each, ATTEMPTS))
+    ]
 
 
 def _is_alive(started: str) -> bool:

@@ -117,11 +117,12 @@ def tidy(
     found, living = CleanupReport(dry, measure), LivingJobs(root)
     relied_on = [when]
     needed: "set[Optional[str]]" = set()
-    ended = []
+    ended, modules = [], {}  # type: list[tuple[str, bool]], dict[str, list[str]]
     for folder in job_folders(root):
         try:
             job = JobFolder(folder)
             kept_s = job.spec["keep_days"] * _DAY_S if older_s is None else older_s
+            modules[folder] = job.spec.get("sys_path") or []
             lives, final = living.has(job), final_outcome(job)
             over = _last_sign(job) if final is None else _date(final)
             relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
@@ -141,22 +142,27 @@ def tidy(
         if not lives:
             ended.append((folder, short and over is not None and when - over > kept_s))
     for folder, goes in ended:  # only now is it known whose checkpoints and values others will read
-        found.add(JOBS, folder, goes and os.path.basename(folder) not in needed)
+        goes = goes and os.path.basename(folder) not in needed
+        found.add(JOBS, folder, goes)
+        if goes:
+            del modules[folder]
     if longest_s is None or keep_s < longest_s:
         needed_since = min(sent - _RELIED_S for sent in relied_on)
-        _stored(root, min(when - keep_s, needed_since), when - keep_s, found)
+        kept = {path for paths in modules.values() for path in paths}  # with which values can be loaded
+        _stored(root, min(when - keep_s, needed_since), when - keep_s, found, kept)
     _finish(root)
     return found
 
 
-def _stored(root: str, unused_since: float, due: float, found: CleanupReport) -> None:
+def _stored(root: str, unused_since: float, due: float, found: CleanupReport, kept: "set[str]") -> None:
     """Remove what was not used since a time; what was used since, but before it was due, is counted as recent."""
     own = os.path.dirname(os.path.abspath(sys.argv[0]))
     for kind in STORED:
         for path in _below(os.path.join(root, kind)):
             date = _date(path)
             if date is not None:
-                found.add(kind, path, date < unused_since and path != own, unused_since)
+                goes = date < unused_since and path != own and path not in kept
+                found.add(kind, path, goes, unused_since)
                 found.told["recent"] += unused_since <= date < due and path != own
 
 

@@ -31,10 +31,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional, Protocol, Sequence
 
+    from .verdict import Verdict
+
     class HeldResources(Protocol):
         """What a job has of a machine without a scheduler: `queue.admission.Admission`."""
 
         uuids: "list[str]"
+        refusal: "Optional[Verdict]"
 
         def cards(self, failed: "Sequence[str]" = ()) -> "list[str]": ...
         def refuse(self) -> None: ...

@@ -43,9 +43,9 @@ def remove_jobs(root: str, ids: "list[str]", dry: bool) -> int:
     told: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
     folders = {os.path.basename(folder): folder for folder in job_folders(root)}
     living = LivingJobs(root)
-    resumed = _resumed(folders, living)
+    needed = _needed(folders, living)
     for job_id in ids:
-        why = _why_kept(job_id, folders, living, resumed)
+        why = _why_kept(job_id, folders, living, needed)
         size = 0 if why else size_of(folders[job_id])
         if not why and not dry and not remove_aside(folders[job_id], JOBS, None):
             why = "its files could not be removed"
@@ -54,11 +54,11 @@ def remove_jobs(root: str, ids: "list[str]", dry: bool) -> int:
     return 0
 
 
-def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, resumed: "dict[str, str]") -> str:
+def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, needed: "dict[str, str]") -> str:
     if job_id not in folders:
         return "it is not there any more"
-    if job_id in resumed:
-        return "job %s resumes from its checkpoint" % resumed[job_id]
+    if job_id in needed:
+        return needed[job_id]
     try:
         job = JobFolder(folders[job_id])
         return "it is %s" % state_of(job)[0] if living.has(job) else ""
@@ -66,14 +66,17 @@ def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, resume
         return "its folder is damaged: %s: %s" % (type(error).__name__, error)
 
 
-def _resumed(folders: "dict[str, str]", living: LivingJobs) -> "dict[str, str]":
-    """Return the jobs from which others resume that wait or run, and which those are."""
+def _needed(folders: "dict[str, str]", living: LivingJobs) -> "dict[str, str]":
+    """Return the jobs that others need which wait or run, and why."""
     found = {}
     for folder in folders.values():
         try:
             job = JobFolder(folder)
-            if job.spec.get("resume") and living.has(job):
-                found[job.spec["resume"]] = job.id
+            after: "dict[str, Any]" = job.spec.get("after") or {}
+            if (job.spec.get("resume") or after) and living.has(job):
+                found.update(dict.fromkeys(after, "job %s takes its value" % job.id))
+                if job.spec.get("resume"):
+                    found[job.spec["resume"]] = "job %s resumes from its checkpoint" % job.id
         except DAMAGED:
             continue
     return found

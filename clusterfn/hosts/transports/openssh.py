@@ -182,7 +182,10 @@ class OpensshStream(ProcessStream):
         match = OPEN.search(self._before)
         if match:
             self._opened = True
-            super()._hear(self._before[match.end() :])
+            early = ""
+            if b"mux_client" in match[0]:  # the shared master writes what the command says, perhaps before this line
+                early = ssh_errors.without_chatter(self._before[: match.start()].decode(errors="replace"))
+            super()._hear(early.encode() + self._before[match.end() :])
             self._decide()
 
 

@@ -46,7 +46,9 @@ _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXI
 # listed is over: whether it has returned is for the job to see, as SLURM takes one that it has forgotten for a success.
 _SUBMIT_AFTER = r"""
 names=$1; others=$2; clusters=$3; user=$4; shift 4
-listed=$(squeue --noheader --all --format=%F --name="$names" --user="$user" ${clusters:+--clusters="$clusters"}) || exit
+ask() { squeue --noheader --all --format=%F --name="$names" --user="$user" "$@" 2>&1; }
+listed=$(ask ${clusters:+--clusters="$clusters"}) || listed="error: $listed"
+case $listed in *error:*) printf '%s\n' "$listed" >&2; exit 1 ;; esac
 ids=$(printf '%s\n' "$listed" | grep -E '^[0-9]+$' | sort -u | paste -s -d : -)
 after="${others}${others:+${ids:+,}}${ids:+afterany:$ids}"
 exec sbatch --parsable ${after:+--dependency="$after"} "$@"

@@ -20,6 +20,7 @@ import pytest
 import clusterfn
 from clusterfn import PayloadError
 from clusterfn.calls import console, job_display, payload
+from clusterfn.calls.dependencies import Place
 from clusterfn.calls.files import Directory, File
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
@@ -47,6 +48,19 @@ def two(x, y, *, key=None):
 @functools.wraps(two)
 def fills_in(*args, **kwargs):
     return two(*args, 2, **kwargs)
+
+
+def test_beside_a_job_what_cannot_travel_is_named_and_not_the_job():
+    job = Job("7f3a" * 4, "train", "there", f"/root/jobs/{'7f3a' * 4}", None)
+
+    with pytest.raises(PayloadError, match=r"args\[1\]: cannot pickle '_thread.lock' object"):
+        payload.pack(print, (job, threading.Lock()), {}, place=Place("there", "/root"))
+    packed = payload.pack(print, (job, [job["loss"]]), {}, place=Place("there", "/root"))
+    assert packed.after == {job.id: {"name": "train", "items": None}} and packed.inputs[0].source is job
+    with pytest.raises(PayloadError, match="wait and pass its value"):
+        payload.pack(print, (job,), {}, place=Place("there", "/other"))
+    with pytest.raises(PayloadError, match="args"):
+        payload.pack(print, (job,), {})
 
 
 class Model:

@@ -329,9 +329,10 @@ def test_a_job_waits_for_those_that_squeue_lists_by_the_names_of_its_inputs(tmp_
 
 
 def test_a_job_is_not_submitted_while_squeue_does_not_say_what_it_must_wait_for(tmp_path):
-    with pytest.raises(subprocess.CalledProcessError):
-        submitted_after(tmp_path, "exit 1")
-    assert not (tmp_path / "got").exists()
+    for line in ("exit 1", "echo 631; echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2"):
+        with pytest.raises(subprocess.CalledProcessError):
+            submitted_after(tmp_path, line)
+        assert not (tmp_path / "got").exists()
 
 
 def submitted_after(folder, squeue: str, own: str | None = None) -> list[str]:

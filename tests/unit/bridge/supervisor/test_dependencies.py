@@ -53,8 +53,8 @@ def test_a_job_is_open_until_an_outcome_is_final(tmp_path):
     assert abs(found.ended_at(wanted()) - time.time()) < 60
     assert found.places(wanted()) == {
         TRAIN: {
-            "name": "train", "folders": ["/own"], "group": False,
-            "places": [[str(attempt / "value.pkl"), 0, 9, None]],
+            "name": "train", "folders": ["/own"], "group": False, "lost": None,
+            "places": {"0": [str(attempt / "value.pkl"), 0, 9, None]},
         }
     }  # fmt: skip
 
@@ -91,14 +91,50 @@ def test_what_was_removed_has_no_value_and_is_not_waited_for(tmp_path):
     assert found.still_open(wanted()) == []
     failed = found.failure(wanted())
     assert failed is not None and "it is not on the host" in failed.facts["message"]
-    assert found.places(wanted())[TRAIN]["places"][0][3]["kind"] == "lost"
+    assert found.places(wanted())[TRAIN]["lost"]["kind"] == "lost"
 
 
-def test_a_damaged_outcome_counts_as_none(tmp_path):
+@pytest.mark.parametrize("text", ["", "[]", "[1]", "{", "\xff", '{"final": false}'])
+def test_an_outcome_that_cannot_be_read_counts_as_none(tmp_path, text):
     attempt = end(lay(tmp_path), "returned")
-    (attempt / "outcome.json").write_text("[]")
+    (attempt / "outcome.json").write_text(text)
 
     assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+
+
+@pytest.mark.parametrize("facts", [{"final": True}, {"final": True, "kind": "returned", "value": 5}])
+def test_an_outcome_that_its_function_has_damaged_is_a_failure(tmp_path, facts):
+    (end(lay(tmp_path), "returned") / "outcome.json").write_text(json.dumps(facts))
+    found = Dependencies(str(tmp_path))
+
+    assert found.still_open(wanted()) == []
+    failed = found.failure(wanted())
+    assert failed is not None and "its files on the host are damaged" in failed.facts["message"]
+    assert found.places(wanted())[TRAIN]["places"]["0"][3]["kind"] == "lost"
+
+
+@pytest.mark.parametrize(
+    "line", [{"index": 0}, {"index": [0], "kind": "returned"}, {"index": 0, "kind": "returned", "value": 3}]
+)
+def test_a_journal_that_an_item_has_damaged_is_a_failure(tmp_path, line):
+    home = lay(tmp_path, group={"count": 1})
+    end(home, "returned")
+    attempt = home / "elements" / "1" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "journal.jsonl").write_text(json.dumps(line) + "\n")
+
+    failed = Dependencies(str(tmp_path)).failure(wanted())
+    assert failed is not None and "damaged" in failed.facts["message"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_a_folder_that_cannot_be_looked_at_is_not_taken_for_a_missing_one(tmp_path):
+    lay(tmp_path)
+    (tmp_path / "jobs").chmod(0)
+    try:
+        assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+    finally:
+        (tmp_path / "jobs").chmod(0o700)
 
 
 @pytest.mark.parametrize("scheduler, is_open", [("bare", False), ("local", False), ("slurm", True)])
@@ -148,10 +184,11 @@ def test_of_a_group_each_item_is_found_in_its_journal(tmp_path):
     found = Dependencies(str(tmp_path))
 
     places = found.places(wanted())[TRAIN]["places"]
-    assert [place[:3] for place in places[:2]] == [[str(attempt / "values"), 0, 7], [str(attempt / "values"), 7, 3]]
-    assert [place[3] and place[3]["message"] for place in places] == [
-        None, None, "KeyError: 2", "the item has no line in any journal",
-    ]  # fmt: skip
+    assert places["0"][:3] == [str(attempt / "values"), 0, 7] and places["1"][:3] == [str(attempt / "values"), 7, 3]
+    assert {index: place[3] and place[3]["message"] for index, place in places.items()} == {
+        "0": None, "1": None, "2": "KeyError: 2", "3": "the item has no line in any journal",
+    }  # fmt: skip
+    assert list(found.places(wanted(items=[1]))[TRAIN]["places"]) == ["1"]
     assert found.failure(wanted(items=[0, 1])) is None
     whole, third = found.failure(wanted()), found.failure(wanted(items=[2]))
     assert whole is not None and third is not None
