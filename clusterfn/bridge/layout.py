@@ -98,7 +98,7 @@ JOURNAL = "journal.jsonl"  # of an element: a line when an item begins, one when
 NODES = "nodes"  # of a job on several: <rank> of each but the first, with its stdout, stderr and outcome.json
 LAUNCH_LOG = "srun.log"  # what srun said, which started them
 VALUES = "values"  # of an element: value.pkl of each item, one after another
-NEEDS = "needs.json"  # where the values lie that its arguments name
+INPUTS = "inputs.json"  # where the values of other jobs are that its arguments name
 
 # below bridge/<hash>
 SUPERVISE = "supervise.py"

@@ -256,8 +256,8 @@ class Needs:
             notes=tuple(notes),
             inputs=tuple(self.inputs.values()),
             after={
-                job: {"name": each.name, "items": None if self.items[job] is None else sorted(self.items[job] or ())}
-                for job, each in self.inputs.items()
+                job: {"name": self.inputs[job].name, "items": items and sorted(items)}
+                for job, items in self.items.items()
             },
             # of those of which the same content was passed from two paths there is none
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},

@@ -13,7 +13,7 @@ from ..supervisor import gpus, publish
 from ..supervisor.attempt import release_claim
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
-from ..supervisor.job import dependencies_of, in_words
+from ..supervisor.job import dependencies_of, describe_waiting
 from ..supervisor.verdict import Verdict
 from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
 from .lease import leases_of_kind
@@ -288,7 +288,7 @@ class Admission:
             seen = self._seen()
             open_ones = self.values().still_open(self.after) if self.after else []
             if open_ones:
-                raise self._queue(in_words(open_ones))
+                raise self._queue(describe_waiting(open_ones))
             if self.lacks_environment():
                 raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
             if not self.ticket and self._waits_there and self._others_wait():
@@ -304,7 +304,7 @@ class Admission:
                 lock.close()
 
     def _others_wait(self) -> bool:
-        """Whether the queue has others that could start: those that wait for the value of a job take nobody's turn."""
+        """Return whether another job in the queue may start. One that waits for an input takes no turn."""
         values: "Optional[Dependencies]" = None
         for job in self.queue.names():
             ticket = self.queue.of(job)

@@ -29,7 +29,7 @@ from ..layout import (
     element_log,
 )  # fmt: skip
 from ..supervisor.dependencies import Dependencies
-from ..supervisor.job import in_words
+from ..supervisor.job import describe_waiting
 from ..supervisor.text import duration
 from ..supervisor.verdict import say
 from . import gpu_leases, launch, lease_names, machine, plan, report
@@ -149,7 +149,7 @@ class Spooler:
         ready = [ticket for ticket in complete if has_environment(ticket)]
         made = self._plan(ready, seen)
         made.reasons.update(self._make([ticket for ticket in complete if ticket not in ready]))
-        made.reasons.update((job, in_words(open_ones)) for job, open_ones in inputs.items() if open_ones)
+        made.reasons.update((job, describe_waiting(open_ones)) for job, open_ones in inputs.items() if open_ones)
         self._name(made.named)
         for ticket in made.start:
             process = self._script(ticket) if self._may_try(ticket) else None

@@ -1,6 +1,6 @@
 """What a Job among the arguments of a call becomes inside the job that takes it: the value, read from the host's disk.
 
-The supervisor writes where the values lie, as its file needs.json. Each is loaded while the call is, so that its time
+The supervisor writes where the values lie, as its file inputs.json. Each is loaded while the call is, so that its time
 and memory are those of the job that takes it.
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 
 from . import container, pickler
 
-FILE = "CLUSTERFN_NEEDS"  # the variable with the path of needs.json
+INPUTS_FILE = "CLUSTERFN_INPUTS"  # the variable with the path of inputs.json
 _loaded: dict[tuple[str, int | None], Any] = {}
 _told: dict[str, Any] = {}
 _loads = True
 
 
-class NoValue(Exception):
+class InputUnavailable(Exception):
     """A value that the call takes does not exist, or cannot be loaded here.
 
     Attributes:
@@ -36,17 +36,17 @@ class NoValue(Exception):
 
 
 class Unloaded:
-    """In the place of a value in processes that need only the functions of the call."""
+    """Replaces a value in processes that need only the functions of the call."""
 
 
 def load_nothing() -> None:
-    """Leave every value where it lies: this process is a child that looks for functions, and memory holds each once."""
+    """Load no value in this process: a child that needs only functions would hold a second copy of each."""
     global _loads
     _loads = False
 
 
 def forget() -> None:
-    """Keep values no longer of which the call has taken its part."""
+    """Drop the values of which the call needed only a part: the whole would stay in memory."""
     _loaded.clear()
     _told.clear()
 
@@ -60,12 +60,12 @@ def value_of(job: str, item: int | None, keys: tuple[Any, ...]) -> Any:
     """Return the value of a Job, of an item of a JobGroup or of all its items, or a part of it.
 
     Raises:
-        NoValue: There is none, or it cannot be loaded in this environment.
+        InputUnavailable: There is none, or it cannot be loaded in this environment.
     """
     if not _loads:
         return Unloaded()
     if not _told:
-        with open(os.environ[FILE], encoding="utf-8") as file:
+        with open(os.environ[INPUTS_FILE], encoding="utf-8") as file:
             _told.update(json.load(file))
     told = _told[job]
     label = f"{told['name']} ({job[:4]})" + ("" if item is None else f"[{item}]")
@@ -84,24 +84,24 @@ def value_of(job: str, item: int | None, keys: tuple[Any, ...]) -> Any:
             found = found[key]
         except (LookupError, TypeError) as error:
             message = f"the value of {label} has no [{key!r}]: {type(error).__name__}: {error}"
-            raise NoValue("payload", message, f"see what {told['name']} returns") from error
+            raise InputUnavailable("payload", message, f"see what {told['name']} returns") from error
     return found
 
 
 def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] | None) -> Any:
     if failed:
         message = f"{label} has no value: {failed['message']}"
-        raise NoValue("dependency", message, f"correct {failed['name']}, and call both again", failed)
+        raise InputUnavailable("dependency", message, f"correct {failed['name']}, and call both again", failed)
     try:
         return container.load(path, _no_blob, part=[offset, size], any_python=True)
     except FileNotFoundError as error:
-        raise NoValue("payload", f"the value of {label} was removed: {path}", "call both again") from error
+        raise InputUnavailable("payload", f"the value of {label} was removed: {path}", "call both again") from error
     except Exception as error:  # loading runs code of the user's, which may raise anything
         hint = f"give both the same {'Python' if 'byte code' in str(error) else 'environment'}"
         if isinstance(error, ModuleNotFoundError):
             hint = f"install the package that provides {error.name!r} in the environment"
         message = f"the value of {label} could not be loaded here: {type(error).__name__}: {error}"
-        raise NoValue("payload", message, hint) from error
+        raise InputUnavailable("payload", message, hint) from error
 
 
 def _no_blob(digest: str) -> str:

@@ -16,10 +16,10 @@ from ..layout import (
     DEPENDENCY,
     ELEMENTS,
     HEARTBEAT,
+    INPUTS,
     JOBS,
     LOST,
     MACHINES,
-    NEEDS,
     NODE,
     OUTCOME,
     QUEUE,
@@ -36,7 +36,7 @@ from ..layout import (
 from ..schedulers import scheduler_named
 from . import publish
 from .chunks import journal_lines
-from .job import DAMAGED, Dependency, dependencies_of, in_words
+from .job import DAMAGED, Dependency, dependencies_of, describe_waiting
 from .text import native, portable
 from .verdict import Verdict
 
@@ -108,7 +108,7 @@ class Dependencies:
         return found
 
     def places(self, wanted: "Iterable[Dependency]") -> "dict[str, Any]":
-        """Return the content of needs.json: where the worker finds each value, or why there is none."""
+        """Return the content of inputs.json: where the worker finds each value, or why there is none."""
         found = {}
         for each in wanted:
             spec = self._spec_of(each.job) or {}
@@ -227,7 +227,7 @@ class Dependencies:
 
 
 def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
-    """Wait until no dependency is open, and write where their values lie into needs.json of the attempt.
+    """Wait until no dependency is open, and write where their values lie into inputs.json of the attempt.
 
     A scheduler starts the job once they are over for it. Then an outcome comes late only from a slow file system.
 
@@ -244,8 +244,8 @@ def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch"
             if listed is not None and not any(each.job in listed for each in open_ones):
                 break
             began = time.monotonic()  # the scheduler has it, or does not answer: its client may have started more of it
-        if in_words(open_ones) != told:
-            told = in_words(open_ones)
+        if describe_waiting(open_ones) != told:
+            told = describe_waiting(open_ones)
             attempt.wait(told)
         time.sleep(_LOOK_S)
         found.look_again()
@@ -256,11 +256,12 @@ def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch"
         failed = refusal if refusal is not None and refusal.kind == DEPENDENCY else found.failure(wanted)
         if failed is None and open_ones:
             cause = _cause(open_ones[0], {"kind": LOST, "message": "its scheduler ended it, and it left no outcome"})
-            failed = Verdict(DEPENDENCY, "%s: %s" % (in_words(open_ones), cause["message"]), stage="queue", cause=cause)
+            message = "%s: %s" % (describe_waiting(open_ones), cause["message"])
+            failed = Verdict(DEPENDENCY, message, stage="queue", cause=cause)
         if failed is not None:
             keep_exception(failed, attempt.path(VALUE))
             raise failed
-    publish.replace(attempt.path(NEEDS), json.dumps(portable(found.places(wanted))).encode())
+    publish.replace(attempt.path(INPUTS), json.dumps(portable(found.places(wanted))).encode())
 
 
 def keep_exception(failed: Verdict, path: str) -> None:

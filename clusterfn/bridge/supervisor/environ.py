@@ -6,7 +6,7 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 
 import os
 
-from ..layout import CHECKPOINT, NEEDS, TAG, attempt_dir
+from ..layout import CHECKPOINT, INPUTS, TAG, attempt_dir
 from .text import size
 
 TYPE_CHECKING = False
@@ -58,7 +58,7 @@ def worker_environment(
     values.update(job.secrets())
     values.setdefault("PYTHONIOENCODING", "utf-8")
     if spec.get("after"):
-        values["CLUSTERFN_NEEDS"] = os.path.join(attempt_dir(job.folder, attempt), NEEDS)
+        values["CLUSTERFN_INPUTS"] = os.path.join(attempt_dir(job.folder, attempt), INPUTS)
     values.update(
         {
             TAG: "%s/%d" % (job.id, attempt),

@@ -157,11 +157,11 @@ def dependencies_of(spec: "dict[str, Any]") -> "list[Dependency]":
     return [Dependency(job, told["name"], told["items"]) for job, told in sorted(after.items())]
 
 
-def in_words(open_ones: "Sequence[Dependency]") -> str:
+def describe_waiting(open_ones: "Sequence[Dependency]") -> str:
     """Say which jobs a job waits for.
 
     Example:
-        >>> in_words([Dependency("7f3a9b2200000000", "train", None)])
+        >>> describe_waiting([Dependency("7f3a9b2200000000", "train", None)])
         'waiting for train (7f3a)'
     """
     named = ["%s (%s)" % (each.name, each.job[:4]) for each in open_ones]

@@ -18,7 +18,7 @@ from ..queue import report
 from . import group
 from .attempt import Attempt
 from .dependencies import Dependencies
-from .job import DAMAGED, JobFolder, dependencies_of, in_words, job_folders
+from .job import DAMAGED, JobFolder, dependencies_of, describe_waiting, job_folders
 from .text import portable, shortened
 
 TYPE_CHECKING = False
@@ -73,7 +73,7 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
     if not numbers:
         wanted = dependencies_of(job.spec)
         open_ones = Dependencies(job.root).still_open(wanted) if wanted else []
-        waits = in_words(open_ones) if open_ones else "has not started"
+        waits = describe_waiting(open_ones) if open_ones else "has not started"
         return PENDING, report.reason_of(job.root, job.id) or waits, None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:

@@ -84,9 +84,9 @@ def _load(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, A
         references.forget()
     except devices.OnTheCpu:
         raise
-    except references.NoValue as none:
-        more = {"cause": none.cause} if none.cause else {}
-        raise CallRejected(none.kind, str(none), none.hint, **more) from none
+    except references.InputUnavailable as missing:
+        more = {"cause": missing.cause} if missing.cause else {}
+        raise CallRejected(missing.kind, str(missing), missing.hint, **more) from missing
     except container.OtherPython as other:
         raise CallRejected(
             "environment",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.supervisor.dependencies import Dependencies, keep_exception
-from clusterfn.bridge.supervisor.job import Dependency, dependencies_of, in_words
+from clusterfn.bridge.supervisor.job import Dependency, dependencies_of, describe_waiting
 from clusterfn.bridge.supervisor.process_tree import boot_id
 
 TRAIN, OTHER = "7f3a" * 4, "90aa" * 4
@@ -197,5 +197,6 @@ def test_of_a_group_each_item_is_found_in_its_journal(tmp_path):
 def test_what_a_spec_names_is_described_in_a_line():
     many = {f"{n:016x}": {"name": f"f{n}", "items": None} for n in range(5)}
 
-    assert in_words(dependencies_of({"after": many})) == "waiting for f0 (0000), f1 (0000), f2 (0000) and 2 more"
+    told = describe_waiting(dependencies_of({"after": many}))
+    assert told == "waiting for f0 (0000), f1 (0000), f2 (0000) and 2 more"
     assert dependencies_of({}) == []
