@@ -398,7 +398,7 @@ def test_what_a_waiting_job_takes_stays_and_so_do_the_modules_of_each_job_that_s
     sources.mkdir(parents=True)
     old, gone = aged_job(bench, 9, sys_path=[str(sources)]), aged_job(bench, 9)
     waits = bench.job(ONE, after={old.id: {"name": "f", "items": None}})
-    age(sources, 9)
+    age(sources, 100)
 
     found = tidy(str(bench.root), time.time(), 3 * DAY_S)
 
