@@ -54,6 +54,7 @@ BLIND = {
     "jupyter/kernel_proxy.py": "a thread's outermost frame",
     "calls/job.py": "a thread's outermost frame; loads the user's value",
     "calls/session_job.py": "a thread's outermost frame",
+    "calls/worker_limit.py": "sends a call on behalf of a caller who has gone on",
     "api/joblib_backend.py": "gives joblib the exception as that of the batch",
     "api/sweep/run.py": "calls the user's way of scoring",
     "api/sweep/store.py": "pickles and loads the user's values",

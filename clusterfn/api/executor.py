@@ -15,8 +15,9 @@ from clusterfn.api.decorator import inside_job, undecorated
 from clusterfn.calls import call, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job
+from clusterfn.calls.worker_limit import WorkerLimit
 from clusterfn.config.options import JobOptions, Options, changed, parse_options
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Executor(concurrent.futures.Executor):
 
     Args:
         host: The host's name in clusterfn.yml; None uses the function's host, or the one that `cluster` would choose.
+        max_workers: How many calls of `submit` are at work at a time, and how many items of each `map`. Further calls
+            wait in this program, and Python waits at its exit until they are sent. None leaves it to the host's queue,
+            which keeps what it has when this program ends.
         options: As for `cluster`.
 
     Raises:
@@ -48,12 +52,20 @@ class Executor(concurrent.futures.Executor):
     def __init__(
         self,
         host: str | None = None,
+        max_workers: int | None = None,
         **options: Unpack[JobOptions],
     ) -> None:
         self._given: dict[str, object] = {**options, "host": host}
         parse_options(self._given)
+        if max_workers is not None and (type(max_workers) is not int or max_workers < 1):
+            raise ConfigError(
+                f"max_workers={max_workers!r} is not a number of calls",
+                hint="give a whole number of 1 or more, or None",
+            )
+        self._max_workers = max_workers  # dask reads it
+        self._limit = WorkerLimit(max_workers) if max_workers else None
         self._sent = 0
-        self._jobs: set[Job[Any]] = set()  # that have not ended: dropping a Job drops its value
+        self._jobs: dict[Future[Any], None] = {}  # that have not ended: dropping a Job drops its value
         self._groups: list[JobGroup[Any, Any]] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -68,16 +80,16 @@ class Executor(concurrent.futures.Executor):
         """
         self._check()
         plain, options = self._with_options(fn)
-        job: Job[R] = call.submit_call(plain, args, kwargs, options)
+        job: Job[R] = call.submit_call(plain, args, kwargs, options, self._limit)
         with self._lock:
             self._sent += 1
-            self._jobs.add(job)
+            self._jobs[job] = None
         job.add_done_callback(self._ended)
         return job
 
     def _ended(self, job: Future[Any]) -> None:
         with self._lock:
-            self._jobs.discard(job)
+            self._jobs.pop(job, None)
 
     @public_api
     def map(
@@ -101,7 +113,7 @@ class Executor(concurrent.futures.Executor):
         """
         self._check()
         until = None if timeout is None else time.monotonic() + timeout
-        how = mapping.parse_map_options(mapping.AT_ONCE, chunksize if chunksize != 1 else "auto")
+        how = mapping.parse_map_options(self._max_workers or mapping.AT_ONCE, chunksize if chunksize != 1 else "auto")
         plain, options = self._with_options(fn)
         group = mapping.run(plain, iterables, options, how)
         with self._lock:
@@ -132,7 +144,7 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             jobs = list(self._jobs)
         if cancel_futures:
-            for job in jobs:
+            for job in reversed(jobs):  # else the end of one would send another
                 job.cancel()
             for group in self._groups:
                 group.withdraw()

@@ -12,6 +12,7 @@ import functools
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
+    from clusterfn.calls.worker_limit import WorkerLimit
     from clusterfn.config.options import Options
     from clusterfn.hosts.connection import Reply
     from clusterfn.scheduler.base import Scheduler
@@ -91,12 +93,17 @@ def _learn_gpus(session: HostState, job: Future[Any]) -> None:
 
 
 def submit_call(
-    function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
-) -> Job[R]:
-    """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays."""
+    function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options,
+    limit: WorkerLimit | None = None,
+) -> Job[R]:  # fmt: skip
+    """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays.
+
+    Args:
+        limit: Decides when it is sent; None sends it now.
+    """
     prepared = prepare(function, args, kwargs, options)
     blobs = {digest: memoryview(bytes(view)) for digest, view in prepared.payload.blobs.items()}
-    job, _ = send_call(replace(prepared, payload=replace(prepared.payload, blobs=blobs)))
+    job, _ = send_call(replace(prepared, payload=replace(prepared.payload, blobs=blobs)), limit=limit)
     job.on_interrupt = options.on_interrupt
     return job
 
@@ -276,8 +283,13 @@ def tell_left_out(payload: payloads.Payload) -> None:
     _told.update(large, withheld, sent)
 
 
-def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker]:
-    """Send a prepared call, start it, and follow it; return its Job and what follows it."""
+def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None = None) -> tuple[Job[Any], Tracker]:
+    """Send a prepared call, start it, and follow it; return its Job and what follows it.
+
+    Args:
+        live: Whether what it prints is followed.
+        limit: Decides when it is sent; None sends it now.
+    """
     session, spec = prepared.session, prepared.job
     tracker = Tracker(session, spec.id, spec.name, live)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
@@ -290,15 +302,26 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
         console.warn(f"{name} has changed since this process imported it; the job gets the current file")
     for note in prepared.payload.notes:
         console.tell(f"in the arguments {note}")
-    history.remember(job, prepared.config)
     job.add_done_callback(functools.partial(_learn_gpus, session))
+    if limit is None:
+        _send_now(prepared, job, tracker)
+    else:
+        limit.send(job, tracker, lambda: _send_now(prepared, job, tracker))
+    return job, tracker
+
+
+def _send_now(prepared: Prepared, job: Job[Any], tracker: Tracker) -> None:
+    """Send the call, start it, and follow it."""
+    session, spec = prepared.session, prepared.job
+    inputs = submission.inputs_of(prepared.payload)  # before anything is sent: one of them may be held back
+    job.submitted_at = time.monotonic()
+    history.remember(job, prepared.config)
     before, environment = send_needs(prepared, job)
-    submission.submit_job(session, spec, prepared.payload, before, job, tracker)
+    submission.submit_job(session, spec, prepared.payload, before, job, tracker, inputs)
     if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself
         environment.report_to(lambda what: tracker.waits_for(job, what), tracker.cannot_have)
     tracker.follow(job, 1)
     job_display.remember_going(job)
-    return job, tracker
 
 
 def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any]], EnvironmentUpload | None]:

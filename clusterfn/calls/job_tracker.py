@@ -21,7 +21,16 @@ from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING
 from clusterfn.calls import job_display, outcome
 from clusterfn.calls.job import Job
 from clusterfn.calls.liveness import LivenessMonitor
-from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError, Unreachable
+from clusterfn.errors import (
+    ClusterfnError,
+    ConfigError,
+    HostDiskFull,
+    HostError,
+    JobError,
+    ResultError,
+    SubmitError,
+    Unreachable,
+)
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
@@ -179,8 +188,17 @@ class Tracker(BaseTracker):
         self.shown_by: list[Callable[[str, bytes], Any]] = []
         self.inputs: Sequence[Reference] = ()
         self._held_until = 0.0
+        self._unsent: tuple[Callable[[], bool], str] | None = None
         self._choosing_attempt = threading.Lock()
         self._receiving: Transfer
+
+    def hold_back(self, withdraw: Callable[[], bool], why: str) -> None:
+        """Take note that it is not sent yet, and of the function that keeps it from being sent."""
+        self._unsent = withdraw, why
+
+    def release(self) -> None:
+        """Take note that it is being sent."""
+        self._unsent = None
 
     @property
     def attempt_folder(self) -> str:
@@ -197,6 +215,14 @@ class Tracker(BaseTracker):
         if stream == "scheduler":
             return posixpath.join(self.folder, layout.SCHEDULER_LOG)
         return posixpath.join(self.attempt_folder, stream)
+
+    def open_requests(self) -> list[Reply[Any]]:
+        if self._unsent is not None:
+            raise ConfigError(
+                f"{self.scheduler_name} has not been sent yet ({self._unsent[1]}), so no other call can wait for it",
+                hint="submit both calls to the same Executor, or pass the value: job.result()",
+            )
+        return super().open_requests()
 
     def submissions(self) -> Sequence[Reply[Any]]:
         return [self.submission] if self.submission is not None else []
@@ -439,7 +465,8 @@ class Tracker(BaseTracker):
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
-        if self._stop_sending():
+        unsent = self._unsent
+        if (unsent is not None and unsent[0]()) or self._stop_sending():
             return True
         verdict = SchedulerVerdict(
             layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True

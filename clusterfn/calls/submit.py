@@ -67,10 +67,11 @@ class SubmissionListener(Protocol):
 
 
 def submit_job(
-    session: HostState, spec: JobSpec, payload: Payload, before: Sequence[Reply[Any]], job: Job[Any], tracker: Tracker
-) -> None:
-    """Put the job's folder and its start on the stream, after `before`; `job` gets a refusal later."""
-    folder = send_folder(session, tracker, job, job_files(spec, payload), before, inputs_of(payload))
+    session: HostState, spec: JobSpec, payload: Payload, before: Sequence[Reply[Any]], job: Job[Any], tracker: Tracker,
+    inputs: Sequence[Reply[Any]] = (),
+) -> None:  # fmt: skip
+    """Put the job's folder and its start on the stream, after `before` and `inputs`; `job` gets a refusal later."""
+    folder = send_folder(session, tracker, job, job_files(spec, payload), before, inputs)
     tracker.submission = start(session, session.scheduler.submission(spec), [folder], JobSubmission(tracker, job))
 
 

@@ -306,3 +306,103 @@ def test_an_executor_inside_a_job_is_refused(executor):
         Executor().submit(pow, 2, 5)
 
     assert "inside a job" in str(executor.submit(inside).exception(150))
+
+
+def test_no_more_calls_are_at_work_than_there_are_workers_and_the_others_follow_in_order(here, tmp_path):
+    with Executor("here", max_workers=2) as limited:
+        jobs = [limited.submit(until_there(tmp_path / str(number)), number) for number in range(5)]
+        until(lambda: [job.running() for job in jobs] == [True, True, False, False, False])
+        assert {path.name for path in sent(here)} == {job.id for job in jobs[:2]}
+        assert jobs[2].status == "PENDING (not sent yet: 2 other calls are at work (max_workers=2))"
+        (tmp_path / "1").touch()
+        until(lambda: jobs[2].running())
+        assert {path.name for path in sent(here)} == {job.id for job in jobs[:3]}
+        for number in (0, 2, 3, 4):
+            (tmp_path / str(number)).touch()
+        assert [job.result(150) for job in jobs] == [0, 1, 2, 3, 4]
+
+
+def test_a_call_that_waits_to_be_sent_can_be_withdrawn_and_stopped(here, tmp_path):
+    with Executor("here", max_workers=1) as limited:
+        first, withdrawn, stopped, last = (limited.submit(until_there(tmp_path / "go"), number) for number in range(4))
+        assert withdrawn.cancel() and withdrawn.cancelled()
+        stopped.stop()
+        with pytest.raises(Cancelled, match="withdrawn before it was sent"):
+            stopped.result(60)
+        (tmp_path / "go").touch()
+        assert last.result(150) == 3
+    assert {path.name for path in sent(here)} == {first.id, last.id}
+
+
+def test_what_waits_to_be_sent_is_dropped_at_shutdown_if_it_is_asked(here, tmp_path):
+    limited = Executor("here", max_workers=1)
+    first, *others = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
+    until(first.running)
+
+    limited.shutdown(wait=False, cancel_futures=True)
+    (tmp_path / "go").touch()
+
+    assert first.result(150) == 0 and all(job.cancelled() for job in others)
+    assert {path.name for path in sent(here)} == {first.id}
+
+
+def test_an_error_at_the_turn_of_a_call_is_that_calls_and_the_next_one_is_sent(here, tmp_path, monkeypatch):
+    from clusterfn.calls import call
+
+    send_needs, refused = call.send_needs, []
+
+    def fails_once(prepared, job):
+        if job.id == refused[0]:
+            raise HostError("no way there")
+        return send_needs(prepared, job)
+
+    with Executor("here", max_workers=1) as limited:
+        first, second, third = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
+        refused.append(second.id)
+        monkeypatch.setattr(call, "send_needs", fails_once)
+        (tmp_path / "go").touch()
+        with pytest.raises(HostError, match="no way there"):
+            second.result(150)
+        assert (first.result(150), third.result(150)) == (0, 2)
+
+
+def test_a_call_may_take_the_value_of_one_before_it_in_the_same_executor_alone(here, tmp_path):
+    with Executor("here", max_workers=1) as limited:
+        waiting = limited.submit(until_there(tmp_path / "go"), 3)
+        unsent = limited.submit(pow, 2, waiting)
+        following = limited.submit(pow, unsent, 2)
+        with pytest.raises(clusterfn.ConfigError, match=r"has not been sent yet \(max_workers=1\)"):
+            cluster(host="here")(abs).submit(unsent)
+        (tmp_path / "go").touch()
+        assert following.result(150) == 64
+
+
+UNSENT_AT_EXIT = """
+import clusterfn
+executor = clusterfn.Executor("here", max_workers=1)
+for number in range(3):
+    executor.submit(abs, -number)
+"""
+
+
+def test_python_exits_when_the_last_call_is_sent(here):
+    done = subprocess.run([sys.executable, "-c", UNSENT_AT_EXIT], capture_output=True, text=True, timeout=150)
+
+    assert done.returncode == 0 and "2 calls wait to be sent (max_workers=1); Ctrl-C drops them" in done.stderr
+    assert len(sent(here)) == 3
+    for path in sent(here):
+        assert clusterfn.attach(path.name).result(150) in (0, 1, 2)
+
+
+def test_a_map_has_as_many_items_at_work_as_there_are_workers(here):
+    with Executor("here", max_workers=2) as limited:
+        assert list(limited.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
+
+    (folder,) = sent(here)
+    assert json.loads((folder / "spec.json").read_text())["group"]["at_once"] == 2
+
+
+@pytest.mark.parametrize("workers", [0, -1, "2", 1.5, True])
+def test_a_limit_that_is_no_number_of_calls_is_rejected(workers):
+    with pytest.raises(clusterfn.ConfigError, match="is not a number of calls"):
+        Executor("here", max_workers=workers)
