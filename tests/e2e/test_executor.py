@@ -7,6 +7,7 @@ import contextlib
 import gc
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 import clusterfn
 from clusterfn import Cancelled, Executor, HostError, Unsatisfiable, cluster
 from clusterfn.calls.group import state_of_group
+from tests.e2e.conftest import REPOSITORY
 from tests.waiting import until
 
 
@@ -406,3 +408,29 @@ def test_a_map_has_as_many_items_at_work_as_there_are_workers(here):
 def test_a_limit_that_is_no_number_of_calls_is_rejected(workers):
     with pytest.raises(clusterfn.ConfigError, match="is not a number of calls"):
         Executor("here", max_workers=workers)
+
+
+AT_WORK_AT_EXIT = """
+import clusterfn
+from tests.e2e.test_executor import until_there
+executor = clusterfn.Executor("here", max_workers=1)
+for number in range(3):
+    executor.submit(until_there({path!r}), number)
+"""
+
+
+def test_ctrl_c_at_exit_drops_what_is_not_sent_and_says_so(here, tmp_path):
+    text = AT_WORK_AT_EXIT.format(path=str(tmp_path / "go"))
+    argv = [sys.executable, "-c", text]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as program:
+        for line in program.stderr:
+            if "wait to be sent" in line:
+                program.send_signal(signal.SIGINT)
+                break
+        said = program.stderr.read()
+
+    assert program.returncode == 0
+    assert "2 calls were not sent, and will not run" in said and "keeps running on here" in said
+    (only,) = sent(here)
+    (tmp_path / "go").touch()
+    assert clusterfn.attach(only.name).result(150) == 0
