@@ -113,7 +113,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
         from clusterfn.calls import sent_group  # takes time to import
 
         return sent_group.attach(session, spec)
-    tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
+    tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"], keeps=spec.get("keep_value", False))
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     job.sent_here, job.asked = False, Resources(**spec["resources"])
     tracker.attach(job, claim or b"", started or b"")

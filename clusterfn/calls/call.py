@@ -189,6 +189,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             scheduler_options=options.scheduler_options.get(host.scheduler, {}),
             building=ready.made.building if ready.made else None,
             after=payload.after,
+            keep_value=options.keep,
         )
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
 
@@ -291,7 +292,7 @@ def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None 
         limit: Decides when it is sent; None sends it now.
     """
     session, spec = prepared.session, prepared.job
-    tracker = Tracker(session, spec.id, spec.name, live)
+    tracker = Tracker(session, spec.id, spec.name, live, keeps=spec.keep_value)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
     job.asked = spec.resources

@@ -41,6 +41,8 @@ _FOR_THE_LIBRARY = {
     "given", "asked", "sent_here", "inputs",
 }  # fmt: skip
 
+_ON_HOST: Any = object()  # instead of a value that is kept there
+
 Listener = Callable[[str, Any], None]
 
 
@@ -69,6 +71,16 @@ class JobBackend(Protocol):
 
     def open_requests(self) -> Sequence[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the value stays on the host until `fetch_value` asks for it."""
+
+    def fetch_value(self, job: Job[Any]) -> bytearray:
+        """Fetch the value that the host has kept."""
+
+    def remove(self) -> None:
+        """Remove the job from the host, with its value and its files."""
 
     def watch_output(self, on_output: Callable[[str, bytes], Any]) -> None:
         """Give what the present attempt prints, and later ones, to `on_output`, with the stream's name."""
@@ -110,6 +122,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.transfer: Transfer | None = None
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self.inputs: Mapping[str, ArgumentSource] = {}  # the jobs whose values it takes, by id
+        self._fetched: list[R] = []  # the value that was kept on the host, once it was asked for
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         self._pid = os.getpid()
@@ -267,11 +280,25 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             raise RuntimeError(
                 f"job {self.id} was submitted by another process: clusterfn.attach({self.id!r}).result()"
             )
-        return super().result(timeout)
+        value = super().result(timeout)
+        return value if value is not _ON_HOST else self._fetch()
+
+    @public_api
+    def remove(self) -> None:
+        """Remove the job, which has ended, from the host with its value and its files.
+
+        Hosts do this by themselves once a job has been there for longer than their `keep:`.
+
+        Raises:
+            ClusterfnError: It has not ended, or another job needs its value.
+        """
+        self._tracker.remove()
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # here: it costs every other call a seventh of the library's own import
 
+        if self._tracker.keeps:  # fetching the value must not stop the event loop
+            return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
         return asyncio.shield(asyncio.wrap_future(self)).__await__()
 
     def __dir__(self) -> list[str]:
@@ -410,6 +437,8 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self._outcome = published
         place = outcome.JobLocation(self.host, self.id, self.folder)
         if published["kind"] != layout.RETURNED:
+            if self._tracker.keeps and published.get("value"):
+                value = self._tracker.fetch_value(self)
             error = outcome.exception_of(published, value, place)
             if isinstance(error, DependencyFailed):
                 failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
@@ -420,9 +449,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
-            result = outcome.value_of(published, value, place)
-            if self.given:
-                result = files.as_given(result, self.given)
+            result = _ON_HOST if self._tracker.keeps else self._load(value)
         except ResultError as unloadable:
             self._fail(unloadable, RETURNED, unloadable.message)
             return
@@ -436,8 +463,20 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             self._say(note)
         if self._listeners and published.get("left"):
             self._say(remote_files.left_behind(published["left"], self.host))
-        self._set_state(RETURNED, "")
+        self._set_state(RETURNED, f"its value is on {self.host}" if result is _ON_HOST else "")
         self._finish(lambda: self.set_result(result))
+
+    def _load(self, value: bytearray | None) -> Any:
+        result = outcome.value_of(self._outcome, value, outcome.JobLocation(self.host, self.id, self.folder))
+        return files.as_given(result, self.given) if self.given else result
+
+    def _fetch(self) -> R:
+        """Fetch the value that was kept on the host, once."""
+        with self._settling:
+            if not self._fetched:
+                self._fetched = [self._load(self._tracker.fetch_value(self))]
+                self._set_state(RETURNED, "")
+            return self._fetched[0]
 
     def on_lost(self, error: ClusterfnError) -> None:
         """Take the error after which nothing more can be received; the job itself may continue."""

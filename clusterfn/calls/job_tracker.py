@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING
-from clusterfn.calls import job_display, outcome
+from clusterfn.calls import job_display, outcome, remote_state
 from clusterfn.calls.job import Job
 from clusterfn.calls.liveness import LivenessMonitor
 from clusterfn.errors import (
@@ -47,6 +47,7 @@ _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
 _UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
+_RECEIVING = "receiving its value:"
 _REST_S = 15.0  # for the last of what a job has printed, after its outcome
 
 
@@ -160,6 +161,7 @@ class Tracker(BaseTracker):
         name: The function's name.
         live: Whether what it prints is followed.
         bridge: The folder of the bridge that it was sent with; "" for this version's.
+        keeps: Whether its value stays on the host until `fetch_value` asks for it.
 
     Attributes:
         events_read: Bytes of the present attempt's events that have come.
@@ -169,9 +171,12 @@ class Tracker(BaseTracker):
         shown_by: What gets the output of the present attempt and of later ones, in addition to the job if it is live.
     """
 
-    def __init__(self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
+    def __init__(
+        self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "", keeps: bool = False
+    ) -> None:
         super().__init__(session, layout.job_dir(session.root, job_id), layout.job_name(name, job_id))
         self.bridge = bridge
+        self.keeps = keeps
         self.scheduler_id = ""
         self.doubt: SubmitError | None = None
         self.has_outcome = False
@@ -273,15 +278,53 @@ class Tracker(BaseTracker):
         ]
         for on_output in shown_by:
             self._follows += self._follow_output(folder, on_output)
-        arriving = self.arriving_outcome = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
-        waiting = connection.wait(
-            posixpath.join(folder, layout.OUTCOME),
-            with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
-            drain=self._follows,
+        if self.keeps:
+            waiting = connection.wait(posixpath.join(folder, layout.OUTCOME), drain=self._follows)
+            self._receiving = Transfer(_RECEIVING)
+        else:
+            waiting, self.arriving_outcome = self._receive_value(job, self._follows)
+        waiting.add_done_callback(lambda reply: self.receive_outcome(job, reply))
+
+    def _receive_value(
+        self, job: JobListener, drain: Sequence[Reply[Any]] = ()
+    ) -> tuple[Reply[bytes], outcome.Arriving]:
+        """Ask for the outcome of the present attempt with its value; return the request, and what takes the value."""
+        arriving = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
+        waiting = self.connection.wait(
+            posixpath.join(self.attempt_folder, layout.OUTCOME),
+            with_files=[(posixpath.join(self.attempt_folder, layout.VALUE), arriving.take)],
+            drain=drain,
             on_content=arriving.announce,
         )
-        self._receiving = Transfer("receiving its value:", [waiting])
-        waiting.add_done_callback(lambda reply: self.receive_outcome(job, reply))
+        self._receiving = Transfer(_RECEIVING, [waiting])
+        return waiting, arriving
+
+    def fetch_value(self, job: Job[Any]) -> bytearray:
+        """Fetch the value of a job that has ended, which was kept on the host.
+
+        Raises:
+            ResultError: It is no longer there, or does not fit into memory.
+            HostError: The host does not answer.
+        """
+        path = posixpath.join(self.attempt_folder, layout.VALUE)
+        if self.connection.have([path]).result(_TIMEOUT_S) != [True]:
+            raise ResultError(
+                "the value is not on the host any more", host=job.host, job=job.id, stage="result",
+                hint="it was removed, or was there for longer than the host's `keep:`; call the function again",
+            )  # fmt: skip
+        waiting, arriving = self._receive_value(job)
+        job.on_transfer(self._receiving)
+        waiting.result(None)
+        return arriving.value
+
+    def remove(self) -> None:
+        """Remove the job, which has ended, from the host with its value and its files."""
+        told = remote_state.remove_jobs(self.session, [posixpath.basename(self.folder)])
+        for each in told["kept"]:
+            raise ClusterfnError(
+                f"{self.scheduler_name} was not removed: {each['why']}", host=self.session.host.name, job=each["id"],
+                hint="remove it once it has ended, and no job needs its value that waits or runs",
+            )  # fmt: skip
 
     def _follow_output(self, folder: str, on_output: Callable[[str, bytes], Any]) -> list[Reply[int]]:
         return [

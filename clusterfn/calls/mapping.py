@@ -144,6 +144,11 @@ def _check(on_error: str, options: Options) -> None:
     if (options.nodes or 1) > 1:
         message = f"nodes={options.nodes} cannot be used with map: each item has one node"
         raise ConfigError(message, hint="use .with_options(nodes=1).map(…), or .submit(…) for each call")
+    if options.keep:
+        raise ConfigError(
+            "keep=True cannot be used with map: the values of its items come to this machine",
+            hint="use .with_options(keep=False).map(…), or .submit(…) for each call",
+        )
 
 
 def _prepare(

@@ -6,24 +6,28 @@ bytes have been read. Concludes nothing.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import printable
 from clusterfn.calls.user_modules import own_files
+from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
+    from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
 _CATCH_UP_S = 15.0  # large values may take longer, and come afterwards
 _LOOK_S = 0.01
 _STACK_LOOK_S = 0.1
+_REMOVAL_S = 3600.0  # a shared file system removes some thousand files a second at best
 
 
 def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) -> Reply[Completed]:
@@ -123,3 +127,27 @@ def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Ca
         left = [place] if answer.done() else [place, question]
         answer.cancel()
         connection.run(["rm", "-f", "--", *left])
+
+
+def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) -> dict[str, Any]:
+    """Remove jobs that have ended, with all their files, from a host.
+
+    Args:
+        ids: With all their digits.
+        dry: Remove nothing, and return the same.
+
+    Returns:
+        "removed", with the id and bytes of each, and "kept", with the id of each and why.
+
+    Raises:
+        ClusterfnError: The host could not do it.
+    """
+    words = [session.root, "dry" if dry else "", *ids]
+    answer = session.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
+    if answer.rc != 0:
+        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        raise ClusterfnError(
+            f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=said,
+            hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
+        )  # fmt: skip
+    return dict(json.loads(answer.out))

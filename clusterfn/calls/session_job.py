@@ -104,6 +104,13 @@ class SessionCallTracker(Tracker):
         if not self.withdraw():
             self._put_cancel()
 
+    def remove(self) -> None:
+        """Refuse: what the session holds stays until the session itself is removed."""
+        raise ClusterfnError(
+            f"{self.name} is a call of a session, whose files stay together", host=self.session.host.name,
+            hint=f"remove the session once it has ended: clusterfn rm {posixpath.basename(self._holder.folder)}",
+        )  # fmt: skip
+
     def _put_cancel(self) -> None:
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
 

@@ -52,7 +52,7 @@ class WorkerLimit:
         if now:
             try:
                 send()
-            except BaseException:
+            except BaseException:  # Ctrl-C too: those that wait would never be sent
                 self._ended(job)
                 raise
         else:

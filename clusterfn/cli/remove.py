@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console
 from clusterfn.calls.attach import find_job
+from clusterfn.calls.remote_state import remove_jobs
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import error_facts
 from clusterfn.cli.selection import ENDED, select
@@ -18,8 +18,6 @@ from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.host_state import HostState
 
 _AT_ONCE = 500
-_TIMEOUT_S = 3600.0  # a shared file system removes some thousand files a second at best
-_ANSWERS_S = 60.0
 
 
 def remove(given: argparse.Namespace) -> int:
@@ -29,7 +27,7 @@ def remove(given: argparse.Namespace) -> int:
     kept: list[dict[str, Any]] = []
     for session, ids in _by_host(selection.jobs, kept, selection.single):
         for first in range(0, len(ids), _AT_ONCE):
-            told = _ask(session, ids[first : first + _AT_ONCE], dry=given.dry_run)
+            told = remove_jobs(session, ids[first : first + _AT_ONCE], dry=given.dry_run)
             removed += ({**each, "host": session.host.name} for each in told["removed"])
             kept += ({**each, "host": session.host.name} for each in told["kept"])
     if given.json:
@@ -57,18 +55,6 @@ def _by_host(
         ids.setdefault(session.host.name, []).append(posixpath.basename(folder))
     for name, session in sessions.items():
         yield session, list(dict.fromkeys(ids[name]))
-
-
-def _ask(session: HostState, ids: Sequence[str], *, dry: bool) -> dict[str, Any]:
-    words = [session.root, "dry" if dry else "", *ids]
-    answer = session.supervise("remove", *words, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S + _ANSWERS_S)
-    if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError(
-            f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=said,
-            hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
-        )  # fmt: skip
-    return dict(json.loads(answer.out))
 
 
 def _print_removed(removed: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], *, dry: bool) -> None:

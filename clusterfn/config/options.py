@@ -76,6 +76,8 @@ class CallOptions(JobOptions, total=False):
         retries: Number of retries after a transient failure (0), such as a GPU's ECC error, which moves the job to
             another GPU, or a lost machine. clusterfn never retries other exceptions.
         resume: Id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
+        keep: True leaves the value of a submitted job on the host until `job.result()` asks for it (False). Other calls
+            on that host take it as an argument without any transfer: `evaluate(train.submit(1e-3))`.
     """
 
     nodes: int | None
@@ -87,6 +89,7 @@ class CallOptions(JobOptions, total=False):
     stall_timeout: Time | None
     retries: int | None
     resume: str | None
+    keep: bool | None
 
 
 def descriptions() -> str:
@@ -109,7 +112,8 @@ ALIASES = {
 }
 # Of the Executors of the standard library, and of other tools: Clustrix, submitit, Modal (docs/how-to/migrate.md).
 _NOT_ASKED_FOR = {
-    "max_workers": "leave it out: the host's free resources decide how many run at the same time",
+    "max_workers": "leave it out: the host's free resources decide how many run at the same time, or use "
+    "Executor(max_workers={})",
     **dict.fromkeys(
         ("image", "container", "docker"), "containers are not supported: set environment= or packages= instead"
     ),
@@ -398,6 +402,7 @@ class Options:
     cwd: str | None = _option(_folder)
     name: str | None = _option(_job_name)
     on_interrupt: str = _option(_one_of("detach", "stop"), default="detach")
+    keep: bool = _option(_yes_or_no, default=False)
 
 
 # keyword -> field of Options, and its check

@@ -249,6 +249,7 @@ class JobSpec:
         scheduler_options: Those of this call alone; `host` has them too.
         after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
+        keep_value: The value stays on the host until somebody asks for it.
     """
 
     id: str
@@ -278,6 +279,7 @@ class JobSpec:
     scheduler_options: Mapping[str, Any] = field(default_factory=dict)
     after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quiet_s: float = layout.QUIET_S
+    keep_value: bool = False
 
     def scheduler_names_of_dependencies(self) -> list[str]:
         """Return the names by which the scheduler knows the jobs whose values it takes."""
@@ -317,6 +319,7 @@ class JobSpec:
             "retries": self.retries,
             "umask": self.umask,
             **({"resume": self.resume} if self.resume else {}),
+            **({"keep_value": True} if self.keep_value else {}),
             **({"after": {job: dict(told) for job, told in self.after.items()}} if self.after else {}),
             **({"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {}),
             **({"clusters": self.host.clusters} if self.host.clusters else {}),

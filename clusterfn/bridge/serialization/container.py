@@ -138,6 +138,7 @@ def load(
     part: Sequence[int] | None = None,
     read_blob: ReadBlob | None = None,
     any_python: bool = False,
+    shared: bool = False,
 ) -> Any:
     """Load the object in a file; buffers that are blobs are read from `blob_path(sha256)`.
 
@@ -148,6 +149,7 @@ def load(
         part: Offset and size of a part of the file; None for all of it.
         read_blob: Returns a blob's content; None reads and checks all of it.
         any_python: Whether a file of another minor version is loaded if there is no byte code in it.
+        shared: Whether to map a large file instead of reading it: processes share its pages until they write to them.
 
     Raises:
         Damaged: The file is cut short or altered.
@@ -158,13 +160,28 @@ def load(
         offset, size = part or (0, os.fstat(file.fileno()).st_size)
         file.seek(offset)
         line = file.readline(size)
-        body = bytearray(size - len(line))
-        filled = file.readinto(body)
+        body = _map(file, offset + len(line), size - len(line)) if shared else None
+        if body is None:
+            data = bytearray(size - len(line))
+            body = memoryview(data)[: file.readinto(data)]
 
     def blob(digest: str, size: int) -> Any:
         return (read_blob or _read_blob)(blob_path(digest), digest, size)
 
-    return _load_body(line, memoryview(body)[:filled], blob, on_header=on_header, any_python=any_python)
+    return _load_body(line, body, blob, on_header=on_header, any_python=any_python)
+
+
+def _map(file: BinaryIO, offset: int, size: int) -> memoryview | None:
+    """Map a large part of a file; None if it is small or cut short, or if its file system cannot."""
+    if size < _LARGE or os.fstat(file.fileno()).st_size < offset + size:
+        return None
+    import mmap  # here: most calls take no large value
+
+    lead = offset % mmap.ALLOCATIONGRANULARITY
+    try:
+        return memoryview(mmap.mmap(file.fileno(), lead + size, access=mmap.ACCESS_COPY, offset=offset - lead))[lead:]
+    except OSError:
+        return None
 
 
 def loads(data: bytes | bytearray, same_python: bool = True) -> Any:

@@ -93,7 +93,7 @@ def _load(label: str, path: str, offset: int, size: int, failed: dict[str, Any] 
         message = f"{label} has no value: {failed['message']}"
         raise InputUnavailable("dependency", message, f"correct {failed['name']}, and call both again", failed)
     try:
-        return container.load(path, _no_blob, part=[offset, size], any_python=True)
+        return container.load(path, _no_blob, part=[offset, size], any_python=True, shared=True)
     except FileNotFoundError as error:
         raise InputUnavailable("payload", f"the value of {label} was removed: {path}", "call both again") from error
     except Exception as error:  # loading runs code of the user's, which may raise anything
