@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
+from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
@@ -79,8 +80,8 @@ class ArgumentSource(JobArgument):
         """Whether its value, or all of its values, are here."""
         raise NotImplementedError
 
-    def value_here(self, item: int | None) -> Any:
-        """Return the value, or that of one item, of a source that has ended; raise its exception if it failed."""
+    def value_here(self, item: int | None, timeout: float | None = None) -> Any:
+        """Return the value, or that of one item, waiting for it; raise its exception if it failed."""
         raise NotImplementedError
 
     def open_requests(self) -> Sequence[Reply[Any]]:
@@ -100,13 +101,27 @@ class JobPart(JobArgument):
     def __getitem__(self, key: Any) -> JobPart:
         return JobPart(replace(self._reference, keys=(*self._reference.keys, key)))
 
+    @public_api
+    def result(self, timeout: float | None = None) -> Any:
+        """This part of the value, waiting for it.
+
+        Raises:
+            LookupError, TypeError: The value has no such part.
+            TimeoutError: The job has not ended within `timeout` seconds; it continues.
+            Exception: As `Job.result`.
+        """
+        value = self._reference.source.value_here(self._reference.item, timeout)
+        for key in self._reference.keys:
+            value = value[key]
+        return value
+
     # With __getitem__ alone, `list(part)` and `x in part` would never end.
     __iter__ = None
     __contains__ = None
     _as_argument = "pass a part of the value itself: job.result()[…]"
 
     def __bool__(self) -> bool:
-        raise TypeError(f"{self!r} is not known on this machine: look at job.result()")
+        raise TypeError(f"{self!r} is not known on this machine: look at its result()")
 
     def __repr__(self) -> str:
         keys = "".join(f"[{key!r}]" for key in self._reference.keys)

@@ -333,10 +333,10 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
     def has_ended(self) -> bool:
         return self.done()
 
-    def value_here(self, item: int | None) -> Any:
-        indices = range(len(self)) if item is None else [item]
-        values = [self.result(index) for index in indices]
-        return values if item is None else values[0]
+    def value_here(self, item: int | None, timeout: float | None = None) -> Any:
+        if item is not None:
+            return self.result(item, timeout)
+        return [self.result(index) for index in range(len(self))]
 
     def open_requests(self) -> Sequence[Reply[Any]]:
         return self._backend.open_requests()

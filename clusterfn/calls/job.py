@@ -319,8 +319,8 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     def has_ended(self) -> bool:
         return self.done()
 
-    def value_here(self, item: int | None) -> Any:
-        return self.result()
+    def value_here(self, item: int | None, timeout: float | None = None) -> Any:
+        return self.result(timeout)
 
     def open_requests(self) -> Sequence[Reply[Any]]:
         return self._tracker.open_requests() if os.getpid() == self._pid else ()
