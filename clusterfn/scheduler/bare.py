@@ -104,7 +104,7 @@ class Bare(Scheduler):
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Shows the boot id and, if the process is there, its line in /proc."""
         pid = (scheduler_id.split(":") + ["", ""])[1]
-        stat = (f"/proc/{int(pid)}/stat",) if pid.isascii() and pid.isdigit() else ()
+        stat = (f"/proc/{pid}/stat",) if _PID.fullmatch(pid) else ()
         return ("cat", "/proc/sys/kernel/random/boot_id", *stat)
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
@@ -125,6 +125,7 @@ class Bare(Scheduler):
 
 # name.id, an element's number, why it waits
 _WAITS = re.compile(r"(.+?\.[0-9a-f]{16})(?:\.[0-9]+)?\|PENDING\|(.*)")
+_PID = re.compile("[1-9][0-9]{0,9}")
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _AGAIN = "call the function again"
 

@@ -83,6 +83,11 @@ def test_this_very_process_lives_and_an_ended_one_is_gone():
     assert explain(asked.stdout, ended).kind == layout.LOST
 
 
+@pytest.mark.parametrize("pid", ["9" * 5000, "0", "007", "１２", "../1", ""])
+def test_what_is_no_process_is_not_asked_for(pid):
+    assert bare.evidence_command(f"boot:{pid}:77") == ("cat", "/proc/sys/kernel/random/boot_id")
+
+
 @settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=80))
 def test_no_text_breaks_it(scheduler_id, answer):
