@@ -244,6 +244,7 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
         gpus=gpus,
         time_s=options.time_s or defaults.time_s,
         nodes=options.nodes or 1,
+        tasks_per_node=options.tasks_per_node or 1,
         allow_cpu=bool(options.allow_cpu),
     )
     if gpus:

@@ -49,6 +49,8 @@ def describe_request(asked: Resources | None) -> list[str]:
     if asked is None or asked == Resources():
         return []
     parts = [f"{asked.cores} core{'s' if asked.cores > 1 else ''}"]
+    if asked.tasks_per_node > 1:
+        parts[0] += f" for each of {asked.tasks_per_node} tasks"
     if asked.memory_bytes:
         parts.append(f"{shown_memory(asked.memory_bytes)} of memory")
     if asked.gpus:

@@ -64,6 +64,8 @@ class CallOptions(JobOptions, total=False):
     Attributes:
         nodes: Number of SLURM nodes (1). Each node calls the function with these cores, this memory and these GPUs, and
             `torch.distributed.init_process_group()` finds the others. The first node's return value is the result.
+        tasks_per_node: Number of processes that call the function on each SLURM node (1), as `srun` would start them.
+            `cores` is for each of them; memory and GPUs are shared by those of a node.
         host: A host's name in clusterfn.yml. Default: `default_host:`, the only host, or `local`. $CLUSTERFN_HOST
             overrides it for functions that are decorated while the variable is set.
         outputs: Patterns of files in the job's folder to download after it has returned, such as "*.pt".
@@ -81,6 +83,7 @@ class CallOptions(JobOptions, total=False):
     """
 
     nodes: int | None
+    tasks_per_node: int | None
     host: str | None
     outputs: Sequence[str] | None
     cwd: str | None
@@ -104,6 +107,7 @@ ALIASES = {
     **dict.fromkeys(("mem", "ram"), "memory"),
     **dict.fromkeys(("gpu", "ngpus", "num_gpus", "gpus_per_node"), "gpus"),
     **dict.fromkeys(("num_nodes", "n_nodes", "nnodes", "node_count"), "nodes"),
+    **dict.fromkeys(("ntasks_per_node", "nproc_per_node"), "tasks_per_node"),
     **dict.fromkeys(("vram", "gpu_mem", "gpu_ram"), "gpu_memory"),
     **dict.fromkeys(("gpu_kind", "gpu_model", "gpu_name"), "gpu_type"),
     **dict.fromkeys(("retry", "max_retries", "num_retries"), "retries"),
@@ -125,7 +129,6 @@ _NOT_ASKED_FOR = {
     "timeout_min": 'write time="{}min"',
     "mem_gb": 'write memory="{}GB"',
     "queue": "name the queue in clusterfn.yml, below the host",
-    "tasks_per_node": "start the processes inside the function",
     **dict.fromkeys(
         ("slurm_array_parallelism", "max_containers"), "set it where you map: f.map(items, max_parallel={})"
     ),
@@ -384,6 +387,7 @@ class Options:
     memory_bytes: int | None = _option(parse_memory, "memory")
     gpus: int | None = _option(_whole_number(0))
     nodes: int | None = _option(_whole_number(1))
+    tasks_per_node: int | None = _option(_whole_number(1))
     gpu_memory_bytes: int | None = _option(parse_memory, "gpu_memory")
     gpu_type: str | None = _option(_matching(GPU_TYPE, "a6000"))
     allow_cpu: bool | None = _option(_yes_or_no)
@@ -450,8 +454,8 @@ def changed(before: Options, given: Mapping[str, object]) -> Options:
 def without_needs(options: Options) -> Options:
     """Return options for a machine that has no GPUs, and none of the host's environments, modules and folders."""
     return replace(
-        options, cores=None, memory_bytes=None, gpus=0, nodes=None, gpu_memory_bytes=None, gpu_type=None,
-        allow_cpu=None, environment="current", packages=(), modules=(), cwd=None, scheduler_options={},
+        options, cores=None, memory_bytes=None, gpus=0, nodes=None, tasks_per_node=None, gpu_memory_bytes=None,
+        gpu_type=None, allow_cpu=None, environment="current", packages=(), modules=(), cwd=None, scheduler_options={},
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ class Resources:
         gpu_memory_bytes: The size of each GPU, at least.
         gpu_type: Words of each GPU's name, "a6000"; with SLURM the type of its gres.
         nodes: How many nodes call the function; all else is for each of them.
+        tasks_per_node: How many processes of each node call it; each has these cores.
         allow_cpu: Whether it may run on the CPU where PyTorch cannot use the GPUs.
     """
 
@@ -33,6 +34,7 @@ class Resources:
     gpu_type: str | None = None
     nodes: int = 1
     allow_cpu: bool = False
+    tasks_per_node: int = 1
 
 
 @dataclass(frozen=True)

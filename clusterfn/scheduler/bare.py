@@ -42,7 +42,13 @@ class Bare(Scheduler):
         self._host = host
 
     def resolve_resources(self, asked: Resources) -> Resources:
-        """Refuse several nodes."""
+        """Refuse several nodes and tasks."""
+        if asked.tasks_per_node > 1:
+            raise ConfigError(
+                f"tasks_per_node={asked.tasks_per_node}: only a host with `scheduler: slurm` starts tasks as srun does",
+                host=self._host,
+                hint="leave it out, and start the processes in the function, as docs/how-to/frameworks.md shows",
+            )
         if asked.nodes > 1:
             raise ConfigError(
                 f"nodes={asked.nodes}: {self._host} is one machine; only a host with `scheduler: slurm` has nodes",

@@ -148,3 +148,10 @@ def test_the_rank_that_failed_is_named_whatever_lightning_does_next(hosts, torch
 
     told = getattr(error, "hint", None) or "".join(getattr(error, "__notes__", ()))
     assert "look at another rank" in told and "LOCAL_RANK=1: ValueError: of rank 1" in told
+
+
+@long
+def test_lightning_finds_the_tasks_that_slurm_has_started(hosts, torch):
+    options = {"nodes": 2, "tasks_per_node": 2, "cores": 1, "memory": "3GB", "time": "10min", "environment": torch}
+
+    assert cluster(host="slurm", **options)(fits)("auto", 2, 2) == 4

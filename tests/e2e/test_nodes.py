@@ -98,7 +98,31 @@ def fails_once(how):
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
 
-for function in (meets, fails_after_the_other, waits, fails_once):
+def stands(fails=None):
+    """Which of the job's tasks this is; what all of them are, from the first."""
+    import json
+    import os
+    import time
+    from pathlib import Path
+
+    told = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")}
+    told["node"], told["cores"] = os.environ["SLURMD_NODENAME"], len(os.sched_getaffinity(0))
+    if os.environ["RANK"] == fails:
+        raise ValueError("of one task")
+    name = Path(f"rank-{os.environ['RANK']}")
+    Path(f"{name}.part").write_text(json.dumps(told))
+    Path(f"{name}.part").rename(name)
+    if os.environ["RANK"] != "0":
+        print("not shown:", os.environ["RANK"])
+        return None
+    until = time.monotonic() + 200
+    while len(list(Path().glob("rank-?"))) < int(os.environ["WORLD_SIZE"]) and time.monotonic() < until:
+        time.sleep(0.1)
+    print("in the first task")
+    return [json.loads(path.read_text()) for path in sorted(Path().glob("rank-?"))]
+
+
+for function in (meets, fails_after_the_other, waits, fails_once, stands):
     function.__module__ = "__main__"  # so that it travels by value
 
 
@@ -196,3 +220,34 @@ def test_a_host_without_nodes_is_refused_before_anything_is_sent(hosts):
         on_two(time.sleep).map([0])
 
     assert hosts.jobs() == before
+
+
+@pytest.mark.parametrize(("nodes", "tasks"), [(2, 2), pytest.param(1, 3, marks=pytest.mark.long)])
+def test_each_node_has_as_many_tasks_as_are_asked_for_and_the_first_ones_value_comes_back(hosts, capsys, nodes, tasks):
+    call = cluster(host="slurm", nodes=nodes, tasks_per_node=tasks, cores=2, memory="500MB", time="10min")(stands)
+
+    told = call()
+
+    count = nodes * tasks
+    assert [each["RANK"] for each in told] == [each["SLURM_PROCID"] for each in told] == [*map(str, range(count))]
+    assert [each["LOCAL_RANK"] for each in told] == [str(number % tasks) for number in range(count)]
+    assert [each["SLURM_NODEID"] for each in told] == [str(number // tasks) for number in range(count)]
+    assert len({each["node"] for each in told}) == nodes
+    assert capsys.readouterr().out == "in the first task\n"
+
+
+def test_a_task_that_fails_ends_the_others_and_its_error_is_raised(hosts):
+    job = cluster(host="slurm", nodes=2, tasks_per_node=2, memory="500MB", time="10min")(stands).submit("3")
+
+    error = job.exception(150)
+
+    assert isinstance(error, ValueError) and str(error) == "of one task"
+    until(lambda: not processes_of(job.id))
+
+
+def test_tasks_need_srun_and_a_single_call(hosts):
+    call = cluster(tasks_per_node=2)(stands)
+    with pytest.raises(ConfigError, match="only a host with `scheduler: slurm` starts tasks as srun does"):
+        call.on("tensor01")()
+    with pytest.raises(ConfigError, match="tasks_per_node=2 cannot be used with map"):
+        call.on("slurm").map([1])

@@ -92,16 +92,19 @@ class HostScheduler:
 
     # a job on several nodes
 
-    def launch_command(self, nodes: int, cores: int, folder: str) -> "list[str]":
-        """Return the words that start what follows them once on each of the job's other nodes, in this folder."""
+    def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
+        """Return the words that start what follows them in this folder, as often on each node as it has tasks.
+
+        With one task on each, the first node is left out.
+        """
         raise NotImplementedError
 
-    def rank(self) -> int:
-        """Return the number of this node in the job; the first one, which starts the others, has 0."""
+    def rank(self, tasks: int) -> int:
+        """Return the number of this task in the job; the first one, which starts the others, has 0."""
         raise NotImplementedError
 
-    def rank_variables(self, rank: int, nodes: int) -> "dict[str, str]":
-        """Return the scheduler's own variables as a process of this node should see them."""
+    def rank_variables(self, rank: int, nodes: int, tasks: int) -> "dict[str, str]":
+        """Return the scheduler's own variables as a task should see them."""
         return {}
 
     def node_address(self, name: str) -> str:

@@ -90,20 +90,23 @@ class SlurmOnHost(HostScheduler):
             return None
         return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
 
-    def launch_command(self, nodes: int, cores: int, folder: str) -> "list[str]":
-        # Memory and GPUs are the job's own there.
-        return ["srun", "--nodes=%d" % nodes, "--ntasks=%d" % nodes, "--ntasks-per-node=1", "--relative=1",
+    def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
+        # Memory and GPUs are the job's own there. Of several tasks on each node, that of rank 0 ends at once.
+        others, first = (nodes - 1, ["--relative=1"]) if tasks == 1 else (nodes, ["--distribution=block"])
+        return ["srun", "--nodes=%d" % others, "--ntasks=%d" % (others * tasks), "--ntasks-per-node=%d" % tasks, *first,
                 "--cpus-per-task=%d" % cores, "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--input=none",
                 "--chdir=%s" % folder]  # fmt: skip
 
-    def rank(self) -> int:
-        return int(os.environ["SLURM_PROCID"]) + 1  # the step that starts the other nodes counts them from 0
+    def rank(self, tasks: int) -> int:
+        number = int(os.environ["SLURM_PROCID"])
+        return number + 1 if tasks == 1 else number  # the step that starts the other nodes alone counts them from 0
 
-    def rank_variables(self, rank: int, nodes: int) -> "dict[str, str]":
+    def rank_variables(self, rank: int, nodes: int, tasks: int) -> "dict[str, str]":
         # srun gives a step its own numbers, and frameworks compare them with the job's.
-        one, number, count = "1", str(rank), str(nodes)
-        return {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0", "SLURM_NTASKS": count,
-                "SLURM_NPROCS": count, "SLURM_NNODES": count, "SLURM_NTASKS_PER_NODE": one}  # fmt: skip
+        node, local, count = str(rank // tasks), str(rank % tasks), str(nodes * tasks)
+        return {"SLURM_PROCID": str(rank), "SLURM_NODEID": node, "SLURM_LOCALID": local, "SLURM_NTASKS": count,
+                "SLURM_NPROCS": count, "SLURM_NNODES": str(nodes),
+                "SLURM_NTASKS_PER_NODE": str(tasks)}  # fmt: skip
 
     def node_address(self, name: str) -> str:
         return _show("node", name, _SHOW_NODE_S).get("NodeAddr", "")

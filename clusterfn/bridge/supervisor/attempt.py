@@ -225,7 +225,7 @@ class Attempt:
                 break
             earlier, told = Attempt(self.job, number), facts if number == self.number - 1 else None
             if earlier.supersede(self.number, told):
-                self.overtook |= told is None or self.job.spec["resources"].get("nodes", 1) > 1
+                self.overtook |= told is None or self.job.tasks != (1, 1)
                 continue
             if (earlier.outcome() or {}).get("final"):
                 return number

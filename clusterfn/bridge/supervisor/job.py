@@ -97,6 +97,12 @@ class JobFolder:
         asked: "Optional[int]" = self.spec["resources"]["memory_bytes"]
         return asked
 
+    @property
+    def tasks(self) -> "tuple[int, int]":
+        """On how many nodes the function is called, and by how many tasks of each."""
+        asked = self.spec["resources"]
+        return asked.get("nodes", 1), asked.get("tasks_per_node", 1)
+
     def path(self, *names: str) -> str:
         """Return a path below the job's folder, or below the group's for what its elements share."""
         if names[0] == SCHEDULER_LOG and self.element is not None:

@@ -165,7 +165,7 @@ def _see_through(job: JobFolder, attempt: Attempt, watch: EndWatch) -> int:
 def _run(job: JobFolder, attempt: Attempt, watch: EndWatch) -> "tuple[Optional[AttemptRun], Verdict, bool]":
     """One attempt to its end: its verdict, and whether that is the worker's own last word."""
     runner: "type[AttemptRun]" = AttemptRun
-    if job.spec["resources"].get("nodes", 1) > 1:
+    if job.tasks != (1, 1):
         from .nodes import Head
 
         runner = Head

@@ -1,6 +1,6 @@
-"""A job on several nodes: its attempt on the first one, which starts the others, and what runs on each of those.
+"""A job of several tasks, on one node or more: the attempt of the first task, which starts the others, and those.
 
-One job keeps one outcome: the value is the first node's, the error that of the node that failed first. What ends the
+One job keeps one outcome: the value is the first task's, the error that of the task that failed first. What ends the
 attempt ends its launcher, and the other nodes see within a second that it has ended. They never conclude the job:
 each puts its outcome into the attempt's folder, where the first one reads it.
 """
@@ -59,11 +59,11 @@ class Head(AttemptRun):
 
     def start(self) -> None:
         """Publish the address of the first node, start the worker here, then the other nodes."""
-        nodes: "int" = self.job.spec["resources"]["nodes"]
+        nodes, tasks = self.job.tasks
         scheduler = self.job.scheduler
-        os.environ.update(rendezvous.place(scheduler), **rendezvous.variables(scheduler, 0, nodes))
+        os.environ.update(rendezvous.place(scheduler), **rendezvous.variables(scheduler, 0, nodes, tasks))
         super().start()
-        self._others.start(nodes)
+        self._others.start(nodes, tasks)
 
     def _turn(self) -> None:
         super()._turn()
@@ -148,16 +148,16 @@ class Others:
         self._gone: "Optional[float]" = None
         self._late = float("inf")
 
-    def start(self, nodes: int) -> None:
+    def start(self, nodes: int, tasks: int) -> None:
         """Start them.
 
         Raises:
             Verdict: There is no launcher.
         """
-        self.ranks = list(range(1, nodes))
+        self.ranks = list(range(1, nodes * tasks))
         os.makedirs(self._attempt.path(NODES), mode=0o700, exist_ok=True)
         folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
-        argv = [*self._job.scheduler.launch_command(nodes - 1, cores, folder), sys.executable, "-I", "-S",
+        argv = [*self._job.scheduler.launch_command(nodes, tasks, cores, folder), sys.executable, "-I", "-S",
                 os.path.join(self._job.spec["bridge"], SUPERVISE), "node", folder,
                 str(self._attempt.number)]  # fmt: skip
         parent = os.getpid()
@@ -209,7 +209,11 @@ class Others:
         if before is not None and end["t"] > before:
             return None
         facts = {name: end[name] for name in _TOLD}
-        message = "on node %s, one of %d: %s" % (end["node"], len(self.ranks) + 1, end["message"])
+        if self._job.tasks[1] > 1:
+            where = "node %s, rank %d of %d" % (end["node"], first, len(self.ranks) + 1)
+        else:
+            where = "node %s, one of %d" % (end["node"], len(self.ranks) + 1)
+        message = "on %s: %s" % (where, end["message"])
         return Verdict(end["kind"], message, kept=os.path.join(self._folder(first), VALUE), **facts)
 
     def are_silent(self) -> bool:
@@ -267,7 +271,7 @@ class NodeJob(JobFolder):
     def __init__(self, folder: str, attempt: int) -> None:
         super().__init__(folder)
         self.shared = Attempt(self, attempt)
-        self.rank = self.scheduler.rank()
+        self.rank = self.scheduler.rank(self.tasks[1])
 
     def path(self, *names: str) -> str:
         """Return a path of the job, but of this node for its log and for requests for stacks."""
@@ -318,11 +322,13 @@ class NodeAttempt:
 
 
 def run_on_node(folder: str, attempt: str) -> int:
-    """Run the function on this node; by the exit status the launcher knows whether to end the other nodes.
+    """Run a task on this node; by the exit status the launcher knows whether to end the others.
 
     The scheduler starts it as `supervise.py node JOB ATTEMPT`. The process that waits here ends what a killed
     supervisor leaves behind.
     """
+    if NodeJob(folder, int(attempt)).rank == 0:  # it runs below the job's own supervisor
+        return EXIT_RETURNED
     worker_process.become_subreaper()
     guard = os.getpid()
     pid = os.fork()
@@ -360,7 +366,7 @@ def _reap() -> None:
 
 def _supervise(folder: str, attempt: str, signals: Signals) -> int:
     job = NodeJob(folder, int(attempt))
-    os.environ.update(rendezvous.variables(job.scheduler, job.rank, job.spec["resources"]["nodes"]))
+    os.environ.update(rendezvous.variables(job.scheduler, job.rank, *job.tasks))
     work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.shared, signals))
     verdict, alive = run_through(work)
     if verdict.kind is None:

@@ -19,12 +19,13 @@ _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _USUAL = (32768, 60999)
 
 
-def variables(scheduler: "HostScheduler", rank: int, nodes: int) -> "dict[str, str]":
-    """What the process of one node finds in addition to the address: it is the only one of its node."""
-    one, number, count = "1", str(rank), str(nodes)
-    torch = {"RANK": number, "NODE_RANK": number, "GROUP_RANK": number, "LOCAL_RANK": "0",
-             "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": one, "GROUP_WORLD_SIZE": count}  # fmt: skip
-    return dict(torch, **scheduler.rank_variables(rank, nodes))
+def variables(scheduler: "HostScheduler", rank: int, nodes: int, tasks: int) -> "dict[str, str]":
+    """What one task finds in addition to the address."""
+    node = str(rank // tasks)
+    torch = {"RANK": str(rank), "NODE_RANK": node, "GROUP_RANK": node, "LOCAL_RANK": str(rank % tasks),
+             "WORLD_SIZE": str(nodes * tasks), "LOCAL_WORLD_SIZE": str(tasks),
+             "GROUP_WORLD_SIZE": str(nodes)}  # fmt: skip
+    return dict(torch, **scheduler.rank_variables(rank, nodes, tasks))
 
 
 def place(scheduler: "HostScheduler") -> "dict[str, str]":

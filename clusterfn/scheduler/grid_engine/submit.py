@@ -115,6 +115,9 @@ class GridEngine(Scheduler):
     def resolve_resources(self, asked: Resources) -> Resources:
         """Reject what Grid Engine cannot be asked for."""
         hint = "leave it out; a queue or a resource of the site can be named below `grid_engine:` in clusterfn.yml"
+        if asked.tasks_per_node > 1:
+            message = f"tasks_per_node={asked.tasks_per_node}: Grid Engine has no srun that would start them"
+            raise ConfigError(message, host=self.host.name, hint="start the processes in the function")
         if asked.nodes > 1:
             message = f"nodes={asked.nodes}: Grid Engine starts a job on one host, and not a process on each of several"
             raise ConfigError(message, host=self.host.name, hint="leave nodes= out; one call may use all of one host")

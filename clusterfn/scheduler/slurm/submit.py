@@ -157,8 +157,9 @@ class Slurm(Scheduler):
         in_all = self.host.gpu_option == "gpus"
         gpus = resources.gpus * resources.nodes if in_all else resources.gpus
         options = self._with_the_hosts(options, gpus, resources.gpu_type, job.host)
-        if resources.nodes > 1:  # what else is asked for is for each of them
-            options.update({"nodes": resources.nodes, "ntasks": resources.nodes, "ntasks-per-node": 1})
+        nodes, tasks = resources.nodes, resources.tasks_per_node
+        if nodes * tasks > 1:  # memory and GPUs are for each node
+            options.update({"nodes": nodes, "ntasks": nodes * tasks, "ntasks-per-node": tasks})
         if job.retries:  # sbatch obeys the last of both
             options.pop("no-requeue", None)
         return options
