@@ -219,10 +219,7 @@ def _pack_for_environment(
     expected = session.expected_python(request) or CALLER
     payload = pack_for(expected)
     ready = session.environment(request, console.tell)
-    for sentence in payload.decided_here:
-        if sentence not in _told:  # once is enough for a function that is called often
-            _told.add(sentence)
-            console.tell(sentence)
+    tell_decisions(payload)
     if ready.interpreter.version != expected:
         payload = replace(pack_for(ready.interpreter.version), edited=payload.edited)
     return payload, ready
@@ -258,6 +255,14 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
             message = f"{word}= selects GPUs, but the call asks for none"
             raise ConfigError(message, hint=f"add gpus=1, or remove {word}=")
     return scheduler.resolve_resources(asked)
+
+
+def tell_decisions(payload: payloads.Payload) -> None:
+    """Say what of the call was decided on this machine; once is enough for a function that is called often."""
+    for sentence in payload.decided_here:
+        if sentence not in _told:
+            _told.add(sentence)
+            console.tell(sentence)
 
 
 def tell_left_out(payload: payloads.Payload) -> None:

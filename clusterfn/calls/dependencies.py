@@ -23,10 +23,16 @@ _FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "open_requests"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where jobs of one host lie."""
+    """Where a call goes.
+
+    Attributes:
+        host, root: Where jobs lie whose values it can take there.
+        in_session: Whether it is a call of a session, which takes no values there: this process waits for them.
+    """
 
     host: str
     root: str
+    in_session: bool = False
 
 
 class JobArgument:

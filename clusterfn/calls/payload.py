@@ -295,7 +295,10 @@ class Needs:
         return NotImplemented
 
     def _value(self, wanted: Reference, place: Place) -> tuple[Any, ...]:
-        """Refer to the value of a job on the same host; send that of a job elsewhere with the call, if it has ended."""
+        """Refer to the value of a job on the same host, or send the value with the call.
+
+        It is sent if the job ran elsewhere, and has ended, or if the call is one of a session, which waits for it.
+        """
         references = serialization.part("references")
         if wanted.place == place:
             items = self.items.setdefault(wanted.id, set())
@@ -305,7 +308,7 @@ class Needs:
             else:
                 items.add(wanted.item)
             return references.value_of, (wanted.id, wanted.item, wanted.keys)
-        if not wanted.source.has_ended():
+        if not wanted.source.has_ended() and not place.in_session:
             where = f"on {wanted.host}" if wanted.place else "in a session"
             raise PayloadError(
                 f"{wanted.label} is an argument of a call on {place.host}, but runs {where} and has not ended",
@@ -318,7 +321,8 @@ class Needs:
             raise DependencyFailed(message, host=wanted.host, job=wanted.id, stage="submit") from error
         for key in wanted.keys:
             value = value[key]
-        sentence = f"the value of {wanted.label} is sent from this machine to {place.host}, as it ran on {wanted.host}"
+        why = "calls of a session take none there" if place.in_session else f"it ran on {wanted.host}"
+        sentence = f"the value of {wanted.label} is sent from this machine to {place.host}, as {why}"
         if sentence not in self.sent_along:
             self.sent_along.append(sentence)
         return references.given, (value,)

@@ -17,7 +17,8 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, RETURNED, STARTING, UNKNOWN
 from clusterfn.calls import job_display, submit
 from clusterfn.calls import payload as payloads
-from clusterfn.calls.call import Prepared, job_name, send_call, tell_left_out
+from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
+from clusterfn.calls.dependencies import Place
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.errors import ClusterfnError, WorkerLost
@@ -154,8 +155,10 @@ class SessionJob:
         """Send one call."""
         name = name or str(getattr(fn, "__name__", "function"))
         with job_display.nothing_runs(), job_display.preparing(name):
-            payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
+            place = Place(self.spec.host.name, self.spec.root, in_session=True)
+            payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
         tell_left_out(payload)
+        tell_decisions(payload)
         tracker = self._next(job_name(name), follow)
         call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
         call.given = submit.given_paths(self.spec.root, payload)

@@ -148,6 +148,25 @@ def test_each_call_tells_what_it_used_itself():
         assert call.usage["gpus"] == []
 
 
+@pytest.mark.usefixtures("here")
+def test_a_call_takes_the_values_of_jobs_which_are_sent_with_it(capfd: pytest.CaptureFixture[str]):
+    def fail(x: int) -> None:
+        raise ValueError(f"no {x}")
+
+    outside = cluster(pow).submit(2, 3)
+    with Session() as session:
+        inside = session.submit(divmod, 17, outside)  # which has not ended
+        assert session.submit(max, [inside[0], 1], inside[1]).exception(150) is not None  # a list and a number
+        assert session.call(max, inside[0], inside[1], outside) == 8
+        with pytest.raises(clusterfn.DependencyFailed, match="fail .* has no value: ValueError"):
+            session.submit(abs, session.submit(fail, 3))
+        assert session.call(abs, -3) == 3
+
+    assert re.search(
+        r"the value of pow \(\w{4}\) is sent from this machine to here, as calls of a session", capfd.readouterr().err
+    )
+
+
 def wait_until_asked(asked: str) -> int:
     """Until the process that this one was forked from has had a whole answer about the cards; who that is."""
     while not (askers := re.findall(rf"^{os.getppid()} (\d+)$", Path(asked).read_text(), re.MULTILINE)):
