@@ -141,10 +141,6 @@ def _number(name: str, value: object, least: int) -> int:
 def _check(on_error: str, options: Options) -> None:
     if on_error not in ("collect", "raise"):
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
-    for word, count in (("nodes", options.nodes), ("tasks_per_node", options.tasks_per_node)):
-        if (count or 1) > 1:
-            message = f"{word}={count} cannot be used with map: each item is one process on one node"
-            raise ConfigError(message, hint=f"use .with_options({word}=1).map(…), or .submit(…) for each call")
     if options.keep:
         raise ConfigError(
             "keep=True cannot be used with map: the values of its items come to this machine",

@@ -216,8 +216,8 @@ def test_a_host_without_nodes_is_refused_before_anything_is_sent(hosts):
     before = hosts.jobs()
     with pytest.raises(ConfigError, match="nodes=2: tensor01 is one machine"):
         cluster(host="tensor01", nodes=2)(time.sleep)(0)
-    with pytest.raises(ConfigError, match="nodes=2 cannot be used with map"):
-        on_two(time.sleep).map([0])
+    with pytest.raises(ConfigError, match="nodes=2: tensor01 is one machine"):
+        cluster(host="tensor01", nodes=2)(time.sleep).map([0])
 
     assert hosts.jobs() == before
 
@@ -245,9 +245,23 @@ def test_a_task_that_fails_ends_the_others_and_its_error_is_raised(hosts):
     until(lambda: not processes_of(job.id))
 
 
-def test_tasks_need_srun_and_a_single_call(hosts):
+def test_tasks_need_srun(hosts):
     call = cluster(tasks_per_node=2)(stands)
     with pytest.raises(ConfigError, match="only a host with `scheduler: slurm` starts tasks as srun does"):
         call.on("tensor01")()
-    with pytest.raises(ConfigError, match="tasks_per_node=2 cannot be used with map"):
-        call.on("slurm").map([1])
+    with pytest.raises(ConfigError, match="only a host with `scheduler: slurm` starts tasks as srun does"):
+        call.on("tensor01").map([None])
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_each_item_of_a_map_has_nodes_and_tasks_of_its_own(hosts, tasks):
+    call = cluster(host="slurm", nodes=2, tasks_per_node=tasks, cores=2, memory="500MB", time="10min")(stands)
+
+    group = call.map([None, str(2 * tasks - 1), None], max_parallel=1)
+    first, failed, last = group.results(200)
+
+    for told in (first, last):
+        assert [each["RANK"] for each in told] == [*map(str, range(2 * tasks))]
+        assert len({each["node"] for each in told}) == 2
+    assert isinstance(failed, ValueError) and str(failed) == "of one task"
+    until(lambda: not processes_of(group.id))

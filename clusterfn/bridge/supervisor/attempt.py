@@ -209,6 +209,14 @@ class Attempt:
             self.event("ended", kind=outcome["kind"])
         return won
 
+    def words_of_tasks(self) -> "list[str]":
+        """Return nothing: the job's folder and the attempt's number say all to its other tasks."""
+        return []
+
+    def has_ended(self) -> bool:
+        """Whether there is an outcome."""
+        return self.outcome() is not None
+
     def outcome(self) -> "Optional[dict[str, Any]]":
         """Return the published outcome, or None."""
         data = publish.read(self.folder, OUTCOME)

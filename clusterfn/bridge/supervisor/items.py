@@ -16,6 +16,7 @@ from ..layout import (
     EXIT_QUEUED,
     EXIT_RETURNED,
     HOST_DISK,
+    NODES,
     OUTCOME,
     PREEMPTED,
     RETURNED,
@@ -26,7 +27,7 @@ from ..layout import (
     WORK,
     item_usage,
 )
-from . import dependencies, group, retries
+from . import dependencies, group, publish, retries
 from .attempt import remove_usage
 from .chunks import NO_ELEMENT
 from .group import SETTLE_S, ItemRecorder
@@ -201,16 +202,27 @@ class ItemAttempt:
         self._place = place
         self.before = before
         self._waited = False
+        self._tasks = os.path.join(NODES, "%d.%d" % (index, len(before) + 1))
         self._from = [_size(attempt.path(name)) for name in (STDOUT, STDERR)]
 
     def path(self, name: str) -> str:
         """As the element's; a folder to work in and a file of what it uses are its own."""
-        own = {WORK: os.path.join(WORK, str(self._index)), USAGE: item_usage(self._index)}
+        own = {WORK: os.path.join(WORK, str(self._index)), USAGE: item_usage(self._index), NODES: self._tasks}
         return self._attempt.path(own.get(name, name))
 
     def call(self) -> "list[str]":
         """What the worker gets: where its value is written, and where its arguments are."""
         return [self.folder, self._attempt.job.home, *map(str, self._place)]
+
+    def words_of_tasks(self) -> "list[str]":
+        """Return the names of the folders of its other tasks and of its work, and where its arguments are."""
+        return [os.path.basename(self._tasks), str(self._index), *map(str, self._place)]
+
+    def has_ended(self) -> bool:
+        """Write for its other tasks that it has ended, as its own outcome is a line in the journal."""
+        if os.path.isdir(self.path(NODES)):  # else it ended before they were started
+            publish.publish(self.path(NODES), OUTCOME, b"{}")
+        return True
 
     def wait(self, reason: str) -> None:
         """Note that it waits for something on the host itself."""
@@ -278,7 +290,12 @@ def run_item(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optiona
     Raises:
         Verdict: Nothing could be written about it: another has the element now, or it is not known yet why it ends.
     """
-    work = AttemptRun(job, item, watch)
+    runner: "type[AttemptRun]" = AttemptRun
+    if job.tasks != (1, 1):
+        from .nodes import Head
+
+        runner = Head
+    work = runner(job, item, watch)
     try:
         verdict, alive = run_through(work)
         if verdict.kind is None:

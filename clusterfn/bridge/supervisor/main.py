@@ -36,10 +36,10 @@ def main(argv: "list[str]") -> int:
     try:
         if argv[:1] == ["run"] and len(argv) in (2, 3):
             return run(*argv[1:])
-        if argv[:1] == ["node"] and len(argv) == 3:
+        if argv[:1] == ["node"] and len(argv) >= 3:
             from .nodes import run_on_node
 
-            return run_on_node(argv[1], argv[2])
+            return run_on_node(*argv[1:])
         from .commands import run_command
 
         return run_command(argv)

@@ -1,4 +1,4 @@
-"""A job of several tasks, on one node or more: the attempt of the first task, which starts the others, and those.
+"""A job or an item of several tasks, on one node or more: its attempt runs the first task, which starts the others.
 
 One job keeps one outcome: the value is the first task's, the error that of the task that failed first. What ends the
 attempt ends its launcher, and the other nodes see within a second that it has ended. They never conclude the job:
@@ -37,7 +37,18 @@ from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Optional, Protocol
+
+    from .attempt import RunnableAttempt
+
+    class AttemptOfTasks(RunnableAttempt, Protocol):
+        """What `Head` needs of an attempt: that of a job, or of an item."""
+
+        def words_of_tasks(self) -> "list[str]":
+            """Return what the other tasks must know in addition to its number."""
+
+        def has_ended(self) -> bool:
+            """Whether the other tasks can see that it has ended."""
 
 _LOOK_EVERY_S = 1.0  # at a shared file system
 _TICK_S = 0.2
@@ -51,7 +62,7 @@ _EXIT_NO_WORD = 143
 class Head(AttemptRun):
     """The attempt on the first node, and through it the others."""
 
-    def __init__(self, job: JobFolder, attempt: Attempt, watch: EndWatch) -> None:
+    def __init__(self, job: JobFolder, attempt: "AttemptOfTasks", watch: EndWatch) -> None:
         super().__init__(job, attempt, watch)
         self._whole = attempt
         self._others = Others(job, attempt, self._secrets)
@@ -119,7 +130,7 @@ class Head(AttemptRun):
 
     def release(self) -> None:
         """Give the other nodes, which see that there is an outcome, the time to end what they started."""
-        concluded = self._whole.outcome() is not None
+        concluded = self._whole.has_ended()
         until = time.monotonic() + (self.job.spec["grace_s"] if concluded else 0.0)
         while self._others.processes() and time.monotonic() < until:
             time.sleep(_TICK_S)
@@ -136,9 +147,10 @@ class Head(AttemptRun):
 class Others:
     """The job on its other nodes."""
 
-    def __init__(self, job: JobFolder, attempt: Attempt, secrets: "list[str]") -> None:
+    def __init__(self, job: JobFolder, attempt: "AttemptOfTasks", secrets: "list[str]") -> None:
         self._job = job
-        self._attempt = attempt
+        self._nodes = attempt.path(NODES)
+        self._words = [str(attempt.number), *attempt.words_of_tasks()]
         self._secrets = secrets
         self._log = attempt.path(LAUNCH_LOG)
         self.launcher_pid = 0
@@ -155,11 +167,11 @@ class Others:
             Verdict: There is no launcher.
         """
         self.ranks = list(range(1, nodes * tasks))
-        os.makedirs(self._attempt.path(NODES), mode=0o700, exist_ok=True)
+        os.makedirs(self._nodes, mode=0o700, exist_ok=True)
         folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
         argv = [*self._job.scheduler.launch_command(nodes, tasks, cores, folder), sys.executable, "-I", "-S",
                 os.path.join(self._job.spec["bridge"], SUPERVISE), "node", folder,
-                str(self._attempt.number)]  # fmt: skip
+                *self._words]  # fmt: skip
         parent = os.getpid()
         self._late = time.monotonic() + _START_S
         self.launcher_pid = os.fork()
@@ -191,7 +203,7 @@ class Others:
                 self._ended[rank] = json.loads(data.decode())
 
     def _folder(self, rank: int) -> str:
-        return os.path.join(self._attempt.path(NODES), str(rank))
+        return os.path.join(self._nodes, str(rank))
 
     def have_returned(self) -> bool:
         """Whether all of them have returned."""
@@ -266,17 +278,33 @@ def _become(argv: "list[str]", log: str, parent: int) -> None:
 
 
 class NodeJob(JobFolder):
-    """The job, but for what is asked of the first node alone, and the log of what started this one."""
+    """The job, but for what is asked of the first node alone, and the log of what started this one.
 
-    def __init__(self, folder: str, attempt: int) -> None:
+    Args:
+        folder: Of the job, or of the element whose item it is.
+        attempt: Its number.
+        item: The words of `ItemAttempt.words_of_tasks`; none for a job.
+
+    Attributes:
+        shared: The attempt.
+        over: The attempt whose outcome ends this task: that of the job, or what stands for that of the item.
+        nodes: The folder with that of each task.
+        rank: Which of the tasks this is.
+        own: The working folder of an item below that of the attempt, and offset and size of its arguments.
+    """
+
+    def __init__(self, folder: str, attempt: int, item: "tuple[str, ...]" = ()) -> None:
         super().__init__(folder)
-        self.shared = Attempt(self, attempt)
+        self.shared, self.over = Attempt(self, attempt), Attempt(self, attempt)
+        self.nodes, self.own = self.shared.path(NODES), item[1:]
+        if item:
+            self.nodes = self.over.folder = os.path.join(self.nodes, item[0])
         self.rank = self.scheduler.rank(self.tasks[1])
 
     def path(self, *names: str) -> str:
         """Return a path of the job, but of this node for its log and for requests for stacks."""
         if names[0] == STACK:
-            return os.path.join(self.shared.path(NODES), str(self.rank), STACK)
+            return os.path.join(self.nodes, str(self.rank), STACK)
         return self.shared.path(LAUNCH_LOG) if names[0] == SCHEDULER_LOG else super().path(*names)
 
 
@@ -289,17 +317,19 @@ class NodeAttempt:
 
     def __init__(self, job: NodeJob) -> None:
         self.number = job.shared.number
-        self.folder = os.path.join(job.shared.path(NODES), str(job.rank))
+        self.folder = os.path.join(job.nodes, str(job.rank))
         self._job = job
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def path(self, name: str) -> str:
         """Return a path in the node's folder; all nodes share the working directory."""
-        return self._job.shared.path(WORK) if name == WORK else os.path.join(self.folder, name)
+        if name != WORK:
+            return os.path.join(self.folder, name)
+        return os.path.join(self._job.shared.path(WORK), *self._job.own[:1])
 
     def call(self) -> "list[str]":
         """What the worker gets: where it writes, and that its value is not wanted."""
-        return [self.folder, self._job.folder]
+        return [self.folder, self._job.home, *self._job.own[1:]]
 
     def wait(self, reason: str) -> None:
         """Do nothing: the first node records it."""
@@ -321,13 +351,14 @@ class NodeAttempt:
         return publish.publish(self.folder, OUTCOME, (json.dumps(outcome) + "\n").encode())
 
 
-def run_on_node(folder: str, attempt: str) -> int:
+def run_on_node(folder: str, attempt: str, *item: str) -> int:
     """Run a task on this node; by the exit status the launcher knows whether to end the others.
 
-    The scheduler starts it as `supervise.py node JOB ATTEMPT`. The process that waits here ends what a killed
+    The scheduler starts it as `supervise.py node JOB ATTEMPT [ITEM …]`. The process that waits here ends what a killed
     supervisor leaves behind.
     """
-    if NodeJob(folder, int(attempt)).rank == 0:  # it runs below the job's own supervisor
+    job = NodeJob(folder, int(attempt), item)
+    if job.rank == 0:  # it runs below the job's own supervisor
         return EXIT_RETURNED
     worker_process.become_subreaper()
     guard = os.getpid()
@@ -336,7 +367,7 @@ def run_on_node(folder: str, attempt: str) -> int:
         return _guard(pid)
     worker_process.die_with_parent(signal.SIGTERM, guard)
     worker_process.become_subreaper()
-    return _supervise(folder, attempt, Signals())
+    return _supervise(job, Signals())
 
 
 def _guard(pid: int) -> int:
@@ -364,10 +395,9 @@ def _reap() -> None:
         return
 
 
-def _supervise(folder: str, attempt: str, signals: Signals) -> int:
-    job = NodeJob(folder, int(attempt))
+def _supervise(job: NodeJob, signals: Signals) -> int:
     os.environ.update(rendezvous.variables(job.scheduler, job.rank, *job.tasks))
-    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.shared, signals))
+    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.over, signals))
     verdict, alive = run_through(work)
     if verdict.kind is None:
         say("on %s: %s" % (job.node, verdict.facts["message"]))
