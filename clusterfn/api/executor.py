@@ -34,9 +34,9 @@ class Executor(concurrent.futures.Executor):
 
     Args:
         host: The host's name in clusterfn.yml; None uses the function's host, or the one that `cluster` would choose.
-        max_workers: How many calls of `submit` are at work at a time, and how many items of each `map`. Further calls
-            wait in this program, and Python waits at its exit until they are sent. None leaves it to the host's queue,
-            which keeps what it has when this program ends.
+        max_workers: How many calls of `submit` are in progress at a time, and how many items of each `map`. Further
+            calls wait in your program, which does not exit until it has sent them. None leaves it to the host's queue,
+            which keeps what it has when your program ends.
         options: As for `cluster`.
 
     Raises:

@@ -17,6 +17,7 @@ from clusterfn.bridge.supervisor.text import duration
 from clusterfn.calls import console, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed
+from clusterfn.calls.dependencies import NotEnded
 from clusterfn.calls.job import Job
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.session_job import SessionCallJob, SessionJob
@@ -108,10 +109,14 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         if inside_job():
             raise RuntimeError("a session inside a job: call the function directly, it runs in this process")
         plain, own = undecorated(fn)
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            return self._going(own).send(plain, args, kwargs, own.name, follow)
+        while True:
+            try:
+                with self._lock:
+                    if self._closed:
+                        raise RuntimeError("cannot schedule new futures after shutdown")
+                    return self._going(own).send(plain, args, kwargs, own.name, follow)
+            except NotEnded as open_one:  # without the lock: other calls go on, and it may be one that waits for it
+                open_one.source.await_end()
 
     def _going(self, wanted: Options) -> SessionJob:
         """Return the session's job; start it if it has not begun or has ended."""

@@ -304,6 +304,9 @@ def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None 
     job.asked = spec.resources
     tracker.inputs = prepared.payload.inputs
     job.inputs = {each.id: each.source for each in tracker.inputs}
+    for source in job.inputs.values():
+        if isinstance(source, Job):
+            source.takers.add(job)
     job.given = submission.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
         console.warn(f"{name} has changed since this process imported it; the job gets the current file")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
 
 
-_FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "open_requests"}
+_FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "await_end", "open_requests"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Place:
 
     Attributes:
         host, root: Where jobs lie whose values it can take there.
-        in_session: Whether it is a call of a session, which takes no values there: this process waits for them.
+        in_session: Whether it is a call of a session, which takes no values there: they are sent with it.
     """
 
     host: str
@@ -90,9 +90,25 @@ class ArgumentSource(JobArgument):
         """Return the value, or that of one item, waiting for it; raise its exception if it failed."""
         raise NotImplementedError
 
+    def await_end(self) -> None:
+        """Wait until it has ended, however."""
+        raise NotImplementedError
+
     def open_requests(self) -> Sequence[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
         raise NotImplementedError
+
+
+class NotEnded(Exception):
+    """A call of a session takes a value that does not exist yet.
+
+    Attributes:
+        source: The Job or JobGroup.
+    """
+
+    def __init__(self, source: ArgumentSource) -> None:
+        super().__init__(source)
+        self.source = source
 
 
 class JobPart(JobArgument):

@@ -338,6 +338,9 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
             return self.result(item, timeout)
         return [self.result(index) for index in range(len(self))]
 
+    def await_end(self) -> None:
+        self.wait()
+
     def open_requests(self) -> Sequence[Reply[Any]]:
         return self._backend.open_requests()
 

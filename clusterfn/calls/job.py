@@ -6,9 +6,11 @@ Asks its `JobBackend`, which reports what happens on the host.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -38,7 +40,7 @@ _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_connection", "on_lost",
     "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving",
-    "given", "asked", "sent_here", "inputs",
+    "given", "asked", "sent_here", "inputs", "takers",
 }  # fmt: skip
 
 _ON_HOST: Any = object()  # instead of a value that is kept there
@@ -76,7 +78,11 @@ class JobBackend(Protocol):
     def keeps(self) -> bool:
         """Whether the value stays on the host until `fetch_value` asks for it."""
 
-    def fetch_value(self, job: Job[Any]) -> bytearray:
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether the host does not have all of the call yet."""
+
+    def fetch_value(self, job: Job[Any], told: Mapping[str, Any], timeout: float | None = None) -> bytearray:
         """Fetch the value that the host has kept."""
 
     def remove(self) -> None:
@@ -122,6 +128,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.transfer: Transfer | None = None
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self.inputs: Mapping[str, ArgumentSource] = {}  # the jobs whose values it takes, by id
+        self.takers: weakref.WeakSet[Job[Any]] = weakref.WeakSet()  # calls of this program that take its value
         self._fetched: list[R] = []  # the value that was kept on the host, once it was asked for
         self._lock = threading.Lock()
         self._settling = threading.RLock()
@@ -280,8 +287,11 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             raise RuntimeError(
                 f"job {self.id} was submitted by another process: clusterfn.attach({self.id!r}).result()"
             )
+        began = time.monotonic()
         value = super().result(timeout)
-        return value if value is not _ON_HOST else self._fetch()
+        if value is not _ON_HOST:
+            return value
+        return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()))
 
     @public_api
     def remove(self) -> None:
@@ -292,14 +302,30 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         Raises:
             ClusterfnError: It has not ended, or another job needs its value.
         """
+        for each in self.takers:  # the host knows of the others
+            if not each.done() and each._tracker.is_on_its_way:
+                why = f"{each.id[:SHORT]} takes its value, and has not been sent yet"
+                raise ClusterfnError(
+                    f"{self.name} was not removed: {why}", host=self.host, job=self.id,
+                    hint="remove it once that call has returned",
+                )  # fmt: skip
         self._tracker.remove()
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # here: it costs every other call a seventh of the library's own import
 
-        if self._tracker.keeps:  # fetching the value must not stop the event loop
-            return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+        if self._tracker.keeps:
+            return self._fetched_later().__await__()
         return asyncio.shield(asyncio.wrap_future(self)).__await__()
+
+    async def _fetched_later(self) -> R:
+        """Wait for the end without a thread, and then fetch the value in one: it must not stop the event loop."""
+        import asyncio  # as above
+
+        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.add_done_callback(lambda _: ended.set_result(None))
+        await asyncio.shield(asyncio.wrap_future(ended))
+        return await asyncio.get_running_loop().run_in_executor(None, self.result)
 
     def __dir__(self) -> list[str]:
         """What a user may call."""
@@ -321,6 +347,9 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
 
     def value_here(self, item: int | None, timeout: float | None = None) -> Any:
         return self.result(timeout)
+
+    def await_end(self) -> None:
+        concurrent.futures.wait([self])
 
     def open_requests(self) -> Sequence[Reply[Any]]:
         return self._tracker.open_requests() if os.getpid() == self._pid else ()
@@ -438,7 +467,8 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         place = outcome.JobLocation(self.host, self.id, self.folder)
         if published["kind"] != layout.RETURNED:
             if self._tracker.keeps and published.get("value"):
-                value = self._tracker.fetch_value(self)
+                with contextlib.suppress(ResultError):  # it is gone, and the outcome has the traceback as text
+                    value = self._tracker.fetch_value(self, published)
             error = outcome.exception_of(published, value, place)
             if isinstance(error, DependencyFailed):
                 failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
@@ -470,11 +500,11 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         result = outcome.value_of(self._outcome, value, outcome.JobLocation(self.host, self.id, self.folder))
         return files.as_given(result, self.given) if self.given else result
 
-    def _fetch(self) -> R:
+    def _fetch(self, timeout: float | None) -> R:
         """Fetch the value that was kept on the host, once."""
         with self._settling:
             if not self._fetched:
-                self._fetched = [self._load(self._tracker.fetch_value(self))]
+                self._fetched = [self._load(self._tracker.fetch_value(self, self._outcome, timeout))]
                 self._set_state(RETURNED, "")
             return self._fetched[0]
 

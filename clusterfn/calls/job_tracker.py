@@ -6,6 +6,7 @@ run on the connection's reader thread, so they must not wait for an answer.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import copy
 import functools
@@ -280,42 +281,56 @@ class Tracker(BaseTracker):
             self._follows += self._follow_output(folder, on_output)
         if self.keeps:
             waiting = connection.wait(posixpath.join(folder, layout.OUTCOME), drain=self._follows)
-            self._receiving = Transfer(_RECEIVING)
         else:
-            waiting, self.arriving_outcome = self._receive_value(job, self._follows)
+            arriving = self.arriving_outcome = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
+            waiting = connection.wait(
+                posixpath.join(folder, layout.OUTCOME),
+                with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
+                drain=self._follows,
+                on_content=arriving.announce,
+            )
+            self._receiving = Transfer(_RECEIVING, [waiting])
         waiting.add_done_callback(lambda reply: self.receive_outcome(job, reply))
 
-    def _receive_value(
-        self, job: JobListener, drain: Sequence[Reply[Any]] = ()
-    ) -> tuple[Reply[bytes], outcome.Arriving]:
-        """Ask for the outcome of the present attempt with its value; return the request, and what takes the value."""
-        arriving = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
-        waiting = self.connection.wait(
-            posixpath.join(self.attempt_folder, layout.OUTCOME),
-            with_files=[(posixpath.join(self.attempt_folder, layout.VALUE), arriving.take)],
-            drain=drain,
-            on_content=arriving.announce,
-        )
-        self._receiving = Transfer(_RECEIVING, [waiting])
-        return waiting, arriving
+    def fetch_value(self, job: Job[Any], told: Mapping[str, Any], timeout: float | None = None) -> bytearray:
+        """Fetch the value, or the exception, of a job that has ended, which was kept on the host.
 
-    def fetch_value(self, job: Job[Any]) -> bytearray:
-        """Fetch the value of a job that has ended, which was kept on the host.
+        Args:
+            told: Its outcome.
+            timeout: Seconds; None for as long as it takes.
 
         Raises:
             ResultError: It is no longer there, or does not fit into memory.
             HostError: The host does not answer.
+            TimeoutError: It has not come within `timeout` seconds.
         """
-        path = posixpath.join(self.attempt_folder, layout.VALUE)
-        if self.connection.have([path]).result(_TIMEOUT_S) != [True]:
+        arriving = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
+        arriving.expect(told)
+        receiving = self.connection.get(posixpath.join(self.attempt_folder, layout.VALUE), arriving.take)
+        job.on_transfer(Transfer(_RECEIVING, [receiving]))
+        try:
+            receiving.result(timeout)
+        except Unreachable:
+            if receiving.done():
+                raise
+            receiving.cancel()
+            raise concurrent.futures.TimeoutError(f"the value has not come within {timeout} s") from None
+        except HostError as error:
+            if error.kind != "missing":
+                raise
             raise ResultError(
                 "the value is not on the host any more", host=job.host, job=job.id, stage="result",
                 hint="it was removed, or was there for longer than the host's `keep:`; call the function again",
-            )  # fmt: skip
-        waiting, arriving = self._receive_value(job)
-        job.on_transfer(self._receiving)
-        waiting.result(None)
+            ) from None  # fmt: skip
+        except BaseException:  # Ctrl-C
+            receiving.cancel()
+            raise
         return arriving.value
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether the host does not have all of it yet."""
+        return self._unsent is not None or (self.laid_out is not None and not self.laid_out.done())
 
     def remove(self) -> None:
         """Remove the job, which has ended, from the host with its value and its files."""
@@ -376,7 +391,7 @@ class Tracker(BaseTracker):
     def _on_events(self, job: JobListener, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for event in map(_event, lines):
-            if event.get("event") == "stage" and event.get("stage") == "result":
+            if event.get("event") == "stage" and event.get("stage") == "result" and not self.keeps:
                 job.on_state(job.state, "its value is on the way")
                 job.on_transfer(self._receiving)
             elif event.get("event") in ("quiet", "active"):

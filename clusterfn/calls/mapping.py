@@ -143,7 +143,7 @@ def _check(on_error: str, options: Options) -> None:
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
     if options.keep:
         raise ConfigError(
-            "keep=True cannot be used with map: the values of its items come to this machine",
+            "keep=True cannot be used with map, which fetches all values",
             hint="use .with_options(keep=False).map(…), or .submit(…) for each call",
         )
 

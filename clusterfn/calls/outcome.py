@@ -157,9 +157,13 @@ class Arriving:
             ResultError: The value does not fit into the memory that is free.
         """
         try:
-            self._size = (read(content).get("value") or {}).get("size") or 0
+            self.expect(read(content))
         except ValueError:  # reported when the outcome is taken
             self._size = 0
+
+    def expect(self, told: Mapping[str, Any]) -> None:
+        """Take the outcome itself; raises as `announce`."""
+        self._size = (told.get("value") or {}).get("size") or 0
         free = units.free_memory(swap=True) if self._size > _SMALL else None
         if free is not None and self._size > free:
             raise self._refused(
@@ -374,8 +378,8 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocatio
         return str(outcome["hint"])
     if isinstance(error, ValueError) and _ONE_EACH in str(error):
         return (
-            "clusterfn calls the function once on each node: start its processes there with "
-            "torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
+            "clusterfn calls the function once on each node: on SLURM, ask for tasks_per_node=, as many as devices; or "
+            "start the processes with torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
         )
     return _about_gpus(outcome, place) or _about_missing_module(outcome, place)
 

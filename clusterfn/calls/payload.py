@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.calls import user_modules
-from clusterfn.calls.dependencies import JobArgument, Place, Reference
+from clusterfn.calls.dependencies import JobArgument, NotEnded, Place, Reference
 from clusterfn.calls.files import Directory, File, FileUpload, shipment
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
@@ -111,7 +111,7 @@ def pack_object(
     """
     try:
         return serialization.part("container").pack(obj, needs.look, target)
-    except (PayloadError, DependencyFailed):
+    except (PayloadError, DependencyFailed, NotEnded):
         raise
     except Exception as error:  # __reduce__ of the user's may raise anything
         raise cannot_travel(*call, target, error, needs) from error
@@ -297,7 +297,7 @@ class Needs:
     def _value(self, wanted: Reference, place: Place) -> tuple[Any, ...]:
         """Refer to the value of a job on the same host, or send the value with the call.
 
-        It is sent if the job ran elsewhere, and has ended, or if the call is one of a session, which waits for it.
+        It is sent if the job ran elsewhere, and has ended, or if the call is one of a session.
         """
         references = serialization.part("references")
         if wanted.place == place:
@@ -308,7 +308,9 @@ class Needs:
             else:
                 items.add(wanted.item)
             return references.value_of, (wanted.id, wanted.item, wanted.keys)
-        if not wanted.source.has_ended() and not place.in_session:
+        if place.in_session and not wanted.source.has_ended():
+            raise NotEnded(wanted.source)
+        if not wanted.source.has_ended():
             where = f"on {wanted.host}" if wanted.place else "in a session"
             raise PayloadError(
                 f"{wanted.label} is an argument of a call on {place.host}, but runs {where} and has not ended",
@@ -321,7 +323,7 @@ class Needs:
             raise DependencyFailed(message, host=wanted.host, job=wanted.id, stage="submit") from error
         for key in wanted.keys:
             value = value[key]
-        why = "calls of a session take none there" if place.in_session else f"it ran on {wanted.host}"
+        why = "a session call cannot read it there" if place.in_session else f"it ran on {wanted.host}"
         sentence = f"the value of {wanted.label} is sent from this machine to {place.host}, as {why}"
         if sentence not in self.sent_along:
             self.sent_along.append(sentence)

@@ -1,4 +1,4 @@
-"""A limit on how many calls of an `Executor` are at work: the others wait in this program, and are sent in their order.
+"""A limit on how many calls of an `Executor` are in progress: the others wait in this program, in their order.
 
 A host has its own queue; this limit leaves room in it for others. What waits here ends with this program, so Python
 waits at its exit until all of it is sent.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import atexit
 import collections
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.bridge.job_states import PENDING
+from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import console
 from clusterfn.errors import Cancelled, ClusterfnError, SubmitError
 
@@ -26,57 +27,121 @@ Send = Callable[[], None]
 class WorkerLimit:
     """Sends at most so many calls at a time.
 
+    Calls are sent one after another, in their order: a later one may take the value of an earlier one. A thread sends
+    those that waited, as the callbacks of a job must not wait for a host.
+
     Args:
         most: How many.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._going: set[Job[Any]] = set()
         self._waiting: collections.OrderedDict[Job[Any], tuple[Tracker, Send]] = collections.OrderedDict()
+        self._order = threading.Lock()  # held while a call is sent
         self._changed = threading.Condition()
+        self._is_sending = False
+        self._has_thread = False
         self._awaits_exit = False
 
     def send(self, job: Job[Any], tracker: Tracker, send: Send) -> None:
-        """Call `send` now, or when fewer calls are at work; an error of a later call of it is the job's."""
-        with self._changed:
-            now = len(self._going) < self.most and not self._waiting
-            if now:
+        """Call `send` now, or when fewer calls are in progress; then an error of it is the job's."""
+        if os.getpid() != self._pid:  # a forked child has none of the threads, and its parent sends what waits
+            self._begin()
+        job.on_state(PENDING, f"not sent yet: {_calls(self.most)} in progress (max_workers={self.most})")
+        job.add_done_callback(self._ended)
+        with self._order:
+            with self._changed:
+                if self._waiting or len(self._going) >= self.most:
+                    self._hold(job, tracker, send)
+                    return
                 self._going.add(job)
-            else:
-                self._waiting[job] = tracker, send
-                tracker.hold_back(lambda: self._withdraw(job), f"max_workers={self.most}")
-                if not self._awaits_exit:
-                    self._awaits_exit = True
-                    atexit.register(self.send_all)
-        if now:
             try:
+                job.on_state(PENDING)
                 send()
-            except BaseException:  # Ctrl-C too: those that wait would never be sent
+            except BaseException:  # Ctrl-C too: its place would stay taken
                 self._ended(job)
                 raise
-        else:
-            job.on_state(PENDING, f"not sent yet: {self.most} other calls are at work (max_workers={self.most})")
-        job.add_done_callback(self._ended)
+
+    def _hold(self, job: Job[Any], tracker: Tracker, send: Send) -> None:
+        self._waiting[job] = tracker, send
+        tracker.hold_back(lambda: self._withdraw(job), f"max_workers={self.most}")
+        if not self._awaits_exit:
+            self._awaits_exit = True
+            atexit.register(self.send_all)
+        if not self._has_thread:
+            self._has_thread = True
+            threading.Thread(target=self._send_waiting, name="clusterfn-limit", daemon=True).start()
 
     def send_all(self) -> None:
-        """Wait until no call waits to be sent. After Ctrl-C drop those that do."""
+        """Send all that waits, each at its turn. After Ctrl-C drop what is left."""
+        if os.getpid() != self._pid:
+            return
         try:
             with self._changed:
                 if self._waiting:
-                    count = len(self._waiting)
-                    console.tell(f"{count} calls wait to be sent (max_workers={self.most}); Ctrl-C drops them")
-                self._changed.wait_for(lambda: not self._waiting)
+                    text = f"{_calls(len(self._waiting))} not sent yet (max_workers={self.most}); Ctrl-C drops"
+                    console.tell(f"{text} {'them' if len(self._waiting) > 1 else 'it'}")
+            # Here, too: at exit, Python 3.12 starts no thread, and what a callback needs would run in the reader's.
+            while self._send_next():
+                continue
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_sending)
         except KeyboardInterrupt:
             with self._changed:
-                dropped = list(self._waiting)
-            for job in dropped:
-                self._withdraw(job)
-            console.warn(f"{len(dropped)} calls were not sent, and will not run")
+                left = list(self._waiting)
+            dropped = [job for job in left if self._withdraw(job)]
+            console.warn(f"{_calls(len(dropped))} not sent, and will not run")
+
+    def _send_waiting(self) -> None:
+        while self._send_next(ends_thread=True):
+            continue
+
+    def _send_next(self, *, ends_thread: bool = False) -> bool:
+        """Wait for room and send the next call; false if none waits.
+
+        Args:
+            ends_thread: Whether the caller ends if none waits: the next one that waits needs another thread.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting or len(self._going) < self.most)
+            if not self._waiting:
+                self._has_thread = self._has_thread and not ends_thread
+                return False
+        with self._order:
+            with self._changed:
+                if not self._waiting or len(self._going) >= self.most:  # another thread was faster
+                    return True
+                job, (tracker, send) = self._waiting.popitem(last=False)
+                self._going.add(job)
+                self._is_sending = True
+            try:
+                job.on_state(PENDING)
+                send()
+            except BaseException as error:  # of a call whose caller has gone on: it is the call's own
+                self._refuse(job, error)
+                if not isinstance(error, Exception):
+                    raise
+            finally:
+                tracker.release()
+                with self._changed:
+                    self._is_sending = False
+                    self._changed.notify_all()
+        return True
+
+    def _refuse(self, job: Job[Any], error: BaseException) -> None:
+        refused = error if isinstance(error, ClusterfnError) else SubmitError(repr(error))
+        refused.host, refused.stage = job.host, refused.stage or "submit"
+        console.warn(f"{job.id[:SHORT]} {job.name} was not sent: {refused.message}")
+        job.on_refused(refused)
 
     def _withdraw(self, job: Job[Any]) -> bool:
         """Take a call out of those that wait; false if it has been sent."""
-        with self._changed:
+        with self._order, self._changed:  # one that is being sent is withdrawn as one that was sent
             if self._waiting.pop(job, None) is None:
                 return False
             self._changed.notify_all()
@@ -84,24 +149,10 @@ class WorkerLimit:
         return True
 
     def _ended(self, job: Any) -> None:
-        """Send the next ones; runs in a thread that may wait for a host."""
         with self._changed:
             self._going.discard(job)
-        while True:
-            with self._changed:
-                if not self._waiting or len(self._going) >= self.most:
-                    return
-                following, (tracker, send) = self._waiting.popitem(last=False)
-                self._going.add(following)
-                tracker.release()
-            try:
-                send()
-            except BaseException as error:  # nobody else would hear of it: it ends the call that it concerns
-                refused = error if isinstance(error, ClusterfnError) else SubmitError(repr(error))
-                refused.host, refused.stage = following.host, refused.stage or "submit"
-                following.on_refused(refused)
-                if not isinstance(error, Exception):
-                    raise
-            finally:
-                with self._changed:  # only now: Python may exit once nothing waits
-                    self._changed.notify_all()
+            self._changed.notify_all()
+
+
+def _calls(count: int) -> str:
+    return f"{count} calls are" if count != 1 else "1 call is"

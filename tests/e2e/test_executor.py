@@ -310,12 +310,12 @@ def test_an_executor_inside_a_job_is_refused(executor):
     assert "inside a job" in str(executor.submit(inside).exception(150))
 
 
-def test_no_more_calls_are_at_work_than_there_are_workers_and_the_others_follow_in_order(here, tmp_path):
+def test_no_more_calls_are_in_progress_than_there_are_workers_and_the_others_follow_in_order(here, tmp_path):
     with Executor("here", max_workers=2) as limited:
         jobs = [limited.submit(until_there(tmp_path / str(number)), number) for number in range(5)]
         until(lambda: [job.running() for job in jobs] == [True, True, False, False, False])
         assert {path.name for path in sent(here)} == {job.id for job in jobs[:2]}
-        assert jobs[2].status == "PENDING (not sent yet: 2 other calls are at work (max_workers=2))"
+        assert jobs[2].status == "PENDING (not sent yet: 2 calls are in progress (max_workers=2))"
         (tmp_path / "1").touch()
         until(lambda: jobs[2].running())
         assert {path.name for path in sent(here)} == {job.id for job in jobs[:3]}
@@ -379,8 +379,72 @@ def test_a_call_may_take_the_value_of_one_before_it_in_the_same_executor_alone(h
         assert following.result(150) == 64
 
 
+@pytest.fixture
+def slow(monkeypatch):
+    """The ids of jobs that take long to send, until they are taken out."""
+    from clusterfn.calls import call
+
+    send_needs, ids = call.send_needs, set()
+
+    def send_slowly(prepared, job):
+        until(lambda: job.id not in ids)
+        return send_needs(prepared, job)
+
+    monkeypatch.setattr(call, "send_needs", send_slowly)
+    return ids
+
+
+def test_a_call_never_overtakes_the_one_whose_value_it_takes(here, tmp_path, slow):
+    with Executor("here", max_workers=2) as limited:
+        blocking = [limited.submit(until_there(tmp_path / "go"), number) for number in range(2)]
+        first = limited.submit(abs, -3)
+        second = limited.submit(pow, first, 2)
+        slow.add(first.id)
+        (tmp_path / "go").touch()
+        until(lambda: all(job.done() for job in blocking))
+        with pytest.raises(clusterfn.ConfigError, match="has not been sent yet"):
+            cluster(host="here")(abs).submit(first)
+        slow.clear()
+        assert second.result(150) == 9
+
+
+def test_a_call_that_is_just_being_sent_can_be_stopped(here, tmp_path, slow):
+    with Executor("here", max_workers=1) as limited:
+        first = limited.submit(abs, -1)
+        second = limited.submit(until_there(tmp_path / "go"), 2)
+        third = limited.submit(abs, -3)
+        slow.add(second.id)
+        assert first.result(150) == 1
+        stopping = ThreadPoolExecutor(1).submit(second.stop)
+        slow.clear()
+        stopping.result(150)
+        assert isinstance(second.exception(150), Cancelled) and third.result(150) == 3
+
+
+def test_a_value_that_a_waiting_call_takes_is_not_removed(here, tmp_path):
+    data = cluster(host="here")(abs).submit(-3)
+    data.result(150)
+    with Executor("here", max_workers=1) as limited:
+        limited.submit(until_there(tmp_path / "go"), 1)
+        held = limited.submit(pow, data, 2)
+        with pytest.raises(clusterfn.ClusterfnError, match=f"{held.id[:4]} takes its value, and has not been sent yet"):
+            data.remove()
+        (tmp_path / "go").touch()
+        assert held.result(150) == 9
+    data.remove()
+    assert not (here / "jobs" / data.id).exists()
+
+
 UNSENT_AT_EXIT = """
+import time
 import clusterfn
+from clusterfn.calls import call
+send_needs, count = call.send_needs, []
+def send_slowly(*given):
+    count.append(1)
+    time.sleep(2 if len(count) == 3 else 0)  # the last one, while nothing else waits
+    return send_needs(*given)
+call.send_needs = send_slowly
 executor = clusterfn.Executor("here", max_workers=1)
 for number in range(3):
     executor.submit(abs, -number)
@@ -390,7 +454,7 @@ for number in range(3):
 def test_python_exits_when_the_last_call_is_sent(here):
     done = subprocess.run([sys.executable, "-c", UNSENT_AT_EXIT], capture_output=True, text=True, timeout=150)
 
-    assert done.returncode == 0 and "2 calls wait to be sent (max_workers=1); Ctrl-C drops them" in done.stderr
+    assert done.returncode == 0 and "2 calls are not sent yet (max_workers=1); Ctrl-C drops them" in done.stderr
     assert len(sent(here)) == 3
     for path in sent(here):
         assert clusterfn.attach(path.name).result(150) in (0, 1, 2)
@@ -424,13 +488,13 @@ def test_ctrl_c_at_exit_drops_what_is_not_sent_and_says_so(here, tmp_path):
     argv = [sys.executable, "-c", text]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as program:
         for line in program.stderr:
-            if "wait to be sent" in line:
+            if "are not sent yet" in line:
                 program.send_signal(signal.SIGINT)
                 break
         said = program.stderr.read()
 
     assert program.returncode == 0
-    assert "2 calls were not sent, and will not run" in said and "keeps running on here" in said
+    assert "2 calls are not sent, and will not run" in said and "keeps running on here" in said
     (only,) = sent(here)
     (tmp_path / "go").touch()
     assert clusterfn.attach(only.name).result(150) == 0

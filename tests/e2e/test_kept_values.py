@@ -116,6 +116,17 @@ def test_a_kept_value_can_be_awaited(here):
     assert asyncio.run(both()) == [1, 2]
 
 
+def test_giving_up_waiting_for_a_kept_value_frees_the_loop(here, tmp_path):
+    job = cluster(keep=True)(wait_for).submit(str(tmp_path / "go"))
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(asyncio.wait_for(job, 1))
+
+    assert not job.done()
+    (tmp_path / "go").touch()
+    assert job.result(150) is None
+
+
 def test_attach_leaves_the_value_where_it_is(here):
     job = cluster(keep=True)(make).submit(30 * MB)
     until(job.done)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,8 +164,18 @@ def test_a_call_takes_the_values_of_jobs_which_are_sent_with_it(capfd: pytest.Ca
         assert session.call(abs, -3) == 3
 
     assert re.search(
-        r"the value of pow \(\w{4}\) is sent from this machine to here, as calls of a session", capfd.readouterr().err
+        r"the value of pow \(\w{4}\) is sent from this machine to here, as a session call", capfd.readouterr().err
     )
+
+
+def test_a_call_that_waits_for_a_job_holds_up_no_other(here: Path, tmp_path: Path):
+    outside = cluster(wait_for_gate).submit(str(tmp_path / "gate"))
+    with Session() as session, ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(session.submit, len, outside)
+        assert session.call(abs, -3) == 3
+        assert not waiting.done()
+        (tmp_path / "gate").touch()
+        assert waiting.result(150).result(150) == len("through")
 
 
 def wait_until_asked(asked: str) -> int:

@@ -161,14 +161,17 @@ def load(
         file.seek(offset)
         line = file.readline(size)
         body = _map(file, offset + len(line), size - len(line)) if shared else None
-        if body is None:
+        crc = None
+        if body is not None:  # what cannot be read is an OSError here, and would end the process in the mapping
+            crc = _checksum_of_file(file, len(body))
+        else:
             data = bytearray(size - len(line))
             body = memoryview(data)[: file.readinto(data)]
 
     def blob(digest: str, size: int) -> Any:
         return (read_blob or _read_blob)(blob_path(digest), digest, size)
 
-    return _load_body(line, body, blob, on_header=on_header, any_python=any_python)
+    return _load_body(line, body, blob, on_header=on_header, any_python=any_python, crc=crc)
 
 
 def _map(file: BinaryIO, offset: int, size: int) -> memoryview | None:
@@ -209,6 +212,7 @@ def _load_body(
     same_python: bool = True,
     on_header: Callable[[Mapping[str, Any]], None] | None = None,
     any_python: bool = False,
+    crc: int | None = None,
 ) -> Any:
     try:
         header = json.loads(line)
@@ -218,7 +222,7 @@ def _load_body(
         raise Damaged("the header is not readable")
     if header.get("format") != FORMAT:
         raise Damaged("format %r is not known to this version" % header.get("format"))
-    if line != seal(line.rpartition(b', "crc": ')[0], checksum([body])):
+    if line != seal(line.rpartition(b', "crc": ')[0], checksum([body]) if crc is None else crc):
         raise Damaged("the check sum is wrong, the file was cut short or altered")
     if not _makes_sense(header):
         raise Damaged("the header lacks what belongs there, or has it of another type")
@@ -284,6 +288,16 @@ def register_sources(sources: Mapping[str, str]) -> None:
     for name, text in sources.items():
         if name not in linecache.cache:
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+
+
+def _checksum_of_file(file: BinaryIO, size: int) -> int:
+    crc = 0
+    while size > 0:
+        piece = file.read(min(_LARGE, size))
+        if not piece:  # it was cut short meanwhile
+            break
+        crc, size = zlib.crc32(piece, crc), size - len(piece)
+    return crc
 
 
 def checksum(pieces: Sequence[bytes | memoryview]) -> int:

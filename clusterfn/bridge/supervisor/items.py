@@ -16,6 +16,7 @@ from ..layout import (
     EXIT_QUEUED,
     EXIT_RETURNED,
     HOST_DISK,
+    LAUNCH_LOG,
     NODES,
     OUTCOME,
     PREEMPTED,
@@ -207,7 +208,8 @@ class ItemAttempt:
 
     def path(self, name: str) -> str:
         """As the element's; a folder to work in and a file of what it uses are its own."""
-        own = {WORK: os.path.join(WORK, str(self._index)), USAGE: item_usage(self._index), NODES: self._tasks}
+        own = {WORK: os.path.join(WORK, str(self._index)), USAGE: item_usage(self._index), NODES: self._tasks,
+               LAUNCH_LOG: os.path.join(self._tasks, LAUNCH_LOG)}  # fmt: skip
         return self._attempt.path(own.get(name, name))
 
     def call(self) -> "list[str]":
@@ -220,8 +222,12 @@ class ItemAttempt:
 
     def has_ended(self) -> bool:
         """Write for its other tasks that it has ended, as its own outcome is a line in the journal."""
-        if os.path.isdir(self.path(NODES)):  # else it ended before they were started
+        if not os.path.isdir(self.path(NODES)):  # it ended before they were started
+            return True
+        try:
             publish.publish(self.path(NODES), OUTCOME, b"{}")
+        except OSError:  # the disk is full: their launcher is ended at once
+            return False
         return True
 
     def wait(self, reason: str) -> None:
@@ -270,11 +276,24 @@ class ItemAttempt:
     def tidy(self) -> None:
         """Leave nothing that is of no use: the value has been copied, the folder may be empty."""
         os.truncate(self.path(VALUE), 0)
+        if os.path.isdir(self.path(NODES)):
+            _keep_output(self.path(NODES))
         try:
             os.rmdir(self.path(WORK))
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
+
+
+def _keep_output(folder: str) -> None:
+    """Remove what the tasks of an item have left, except what they and srun printed: there may be 10,000 items."""
+    for below, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = os.path.join(below, name)
+            if name not in (STDOUT, STDERR, LAUNCH_LOG) or not _size(path):
+                os.unlink(path)
+        if not os.listdir(below):
+            os.rmdir(below)
 
 
 def _size(path: str) -> int:

@@ -305,7 +305,9 @@ class NodeJob(JobFolder):
         """Return a path of the job, but of this node for its log and for requests for stacks."""
         if names[0] == STACK:
             return os.path.join(self.nodes, str(self.rank), STACK)
-        return self.shared.path(LAUNCH_LOG) if names[0] == SCHEDULER_LOG else super().path(*names)
+        if names[0] == SCHEDULER_LOG:
+            return os.path.join(self.over.folder, LAUNCH_LOG)
+        return super().path(*names)
 
 
 class NodeAttempt:
@@ -329,7 +331,7 @@ class NodeAttempt:
 
     def call(self) -> "list[str]":
         """What the worker gets: where it writes, and that its value is not wanted."""
-        return [self.folder, self._job.home, *self._job.own[1:]]
+        return [self.folder, self._job.home, *self._job.own[1:], "discard"]
 
     def wait(self, reason: str) -> None:
         """Do nothing: the first node records it."""
@@ -397,7 +399,8 @@ def _reap() -> None:
 
 def _supervise(job: NodeJob, signals: Signals) -> int:
     os.environ.update(rendezvous.variables(job.scheduler, job.rank, *job.tasks))
-    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.over, signals))
+    watch = EndWatch(job, job.over, signals, also_ended_by=job.shared.folder)
+    work = AttemptRun(job, NodeAttempt(job), watch)
     verdict, alive = run_through(work)
     if verdict.kind is None:
         say("on %s: %s" % (job.node, verdict.facts["message"]))

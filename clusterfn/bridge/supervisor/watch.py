@@ -53,13 +53,22 @@ class Signals:
 class EndWatch:
     """What may end one attempt from outside.
 
+    Args:
+        job: The job.
+        attempt: Its attempt, which an outcome in its folder ends.
+        signals: Those of this process.
+        also_ended_by: Another folder in which an outcome ends it: that of the attempt whose task it is.
+
     Attributes:
         deadline: On the monotonic clock; None while the function has no time limit running.
         time_s: What the function has of it when it starts; None without a limit.
     """
 
-    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals) -> None:
+    def __init__(
+        self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = ""
+    ) -> None:
         self.signals = signals
+        self._fences = [attempt.folder, also_ended_by] if also_ended_by else [attempt.folder]
         self.deadline: "Optional[float]" = None
         self.time_s: "Optional[float]" = job.spec["resources"]["time_s"]
         self._job = job
@@ -94,7 +103,7 @@ class EndWatch:
                 self._job.held.touch()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
             raise self.cancelled()
-        if self._due("fence", _FENCE_EVERY_S) and publish.stands(self._attempt.folder, OUTCOME):
+        if self._due("fence", _FENCE_EVERY_S) and any(publish.stands(folder, OUTCOME) for folder in self._fences):
             raise Fenced()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise self._too_long()

@@ -1,8 +1,8 @@
 """The worker's program: prepare the process, run the call of one attempt, and report.
 
 The supervisor starts it as `worker.py <attempt dir> <report fd>`. For an item of a group it is `worker.py <attempt dir>
-<group dir> <offset> <size> <report fd>`, with the place of its arguments in items.pkl. On a further node it is
-`worker.py <its dir> <job dir> <report fd>`, and its value is dropped. It opens the value's file and the report's pipe
+<group dir> <offset> <size> <report fd>`, with the place of its arguments in items.pkl. A further task of either gets
+the word "discard" before the descriptor, and its value is dropped. It opens the value's file and the report's pipe
 before the function runs, so the function may close, remove or replace what it likes.
 """
 
@@ -25,6 +25,8 @@ from .report import Report
 def main(argv: list[str]) -> None:
     """Run the call of one attempt and report."""
     attempt, rest, fd = argv[1], argv[2:-1], int(argv[-1])
+    discards = rest[-1:] == ["discard"]
+    rest = rest[:-1] if discards else rest
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
     keep_from_programs()
     report = Report(fd)
@@ -37,13 +39,13 @@ def main(argv: list[str]) -> None:
     children.warn_about_forks()
     children.report_own_signals(report.say)
     try:
-        facts = _run_job(job, rest, report, value_fd)
+        facts = _run_job(job, rest, discards, report, value_fd)
     except CallRejected as rejected:
         facts = rejected.facts
     report_outcome(report, facts)
 
 
-def _run_job(job: str, rest: list[str], report: Report, value_fd: int) -> dict[str, Any]:
+def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
         spec = _native(json.load(file))
     report.hide(spec.get("secrets") or [])
@@ -62,7 +64,7 @@ def _run_job(job: str, rest: list[str], report: Report, value_fd: int) -> dict[s
         report.say(stage="function")
         result = hold.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report)
-    spec["discards"] = len(rest) == 1
+    spec["discards"] = discards
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
 
 
