@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.api.decorator import inside_job
+from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import console, user_modules
 from clusterfn.config import config_file
 from clusterfn.config.options import JobOptions, Options, Time, parse_options
@@ -22,10 +23,13 @@ from clusterfn.public_api import public_api, show_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from clusterfn.calls.job import Job
     from clusterfn.config.spec import Host
     from clusterfn.dask.cluster import JobsCluster
-    from clusterfn.dask.scheduler_job import DaskSettings, SchedulerJob
+    from clusterfn.dask.scheduler_job import SchedulerJob
+    from clusterfn.dask.worker_job import WorkerJobs
 
+_TIMEOUTS = ("distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp")
 _LOOK_S = 0.05
 _CLOSE_S = 30.0  # for dask to close in order
 _WORKERS_END_S = 15.0
@@ -108,10 +112,12 @@ class DaskBlock:
         self._least, self._most, self._adapts = counts
         self._idle_s, self._dashboard = idle_s, dashboard
         self._scheduler: SchedulerJob | None = None
+        self._jobs: WorkerJobs | None = None
         self._cluster: JobsCluster | None = None
         self._client: Any = None
         self._error: ClusterfnError | None = None
         self._failed = threading.Event()
+        self._settings = contextlib.ExitStack()
         self._is_ending = False
 
     @public_api
@@ -130,6 +136,7 @@ class DaskBlock:
             raise
 
     def _start(self) -> Any:
+        import dask
         from distributed import Client
         from distributed.security import Security
 
@@ -139,33 +146,34 @@ class DaskBlock:
 
         pages = listen_for_dask() if self._dashboard else None
         port = pages.getsockname()[1] if pages is not None else 0
-        settings: DaskSettings = DaskSettings(self._imports, self._interface, port, Security.temporary())
+        settings = DaskSettings(self._imports, self._interface, port, Security.temporary())
         try:
-            jobs = WorkerJobs(self._worker_options, settings)
+            self._jobs = WorkerJobs(self._worker_options, settings)
             self._scheduler = SchedulerJob(self._scheduler_options, settings, self._idle_s, pages)
         except BaseException:  # as above
             if pages is not None:
                 pages.close()
             raise
+        # This process's end of dask's connections is a socket of this machine, behind which the network may be lost.
+        self._settings.enter_context(dask.config.set(dict.fromkeys(_TIMEOUTS, f"{self._idle_s:g}s")))
         self._scheduler.on_end(self._fail)
         self._scheduler.await_scheduler()
-        self._cluster = JobsCluster(self._scheduler.address, settings.security, jobs, self._least, self._fail)
+        self._cluster = JobsCluster(self._scheduler.address, settings.security, self._jobs, self._least, self._fail)
         self._client = Client(self._cluster)
         if self._adapts:
             self._cluster.adapt(minimum=self._least, maximum=self._most)
-        self._await_worker()
+        self._await_worker(self._cluster, self._jobs)
         return self._client
 
-    def _await_worker(self) -> None:
+    def _await_worker(self, cluster: JobsCluster, jobs: WorkerJobs) -> None:
         """Wait for the first worker, and say why there is none yet."""
-        assert self._cluster is not None
         said: dict[str, str] = {}
-        while self._least and not self._cluster.scheduler_info["workers"]:
+        while self._least and not cluster.scheduler_info["workers"]:
             if self._failed.wait(_LOOK_S):
                 break
-            for job in self._cluster.worker_jobs():
+            for job in list(jobs.sent):
                 status = job.status
-                if not job.done() and job.reason and said.get(job.id) != status:
+                if job.state == PENDING and job.reason and said.get(job.id) != status:
                     said[job.id] = status
                     console.tell(f"{job.id[:4]} {status}")
         if self._error is not None:
@@ -199,30 +207,32 @@ class DaskBlock:
 
     def _end(self) -> None:
         self._is_ending = True
-        cluster, jobs = self._cluster, []
-        if cluster is not None:
-            cluster.is_ending = True
-            jobs = cluster.worker_jobs()
+        connected: set[str] = set()
         try:
+            if self._cluster is not None:
+                connected = self._cluster.begin_end(is_reachable=self._error is None)
             if self._client is not None:
                 self._close_client()
-            if cluster is not None:
+            if self._cluster is not None:
                 with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # what is left is ended below
-                    cluster.close(_CLOSE_S)
+                    self._cluster.close(_CLOSE_S)
         finally:
             if self._scheduler is not None:
                 self._scheduler.end()
-            _end_workers(jobs)
+            if self._jobs is not None:
+                _end_workers([job for job in self._jobs.sent if not job.done()], connected)
+            self._settings.close()
 
     def __repr__(self) -> str:
         return f"<DaskBlock: {self._client or 'not begun'}>"
 
 
-def _end_workers(jobs: Sequence[Any]) -> None:
-    """End what waits, and what has not ended soon after its scheduler, all at the same time."""
+def _end_workers(jobs: Sequence[Job[Any]], connected: set[str]) -> None:
+    """End what has not connected, and what has not ended soon after its scheduler, all at the same time."""
     from clusterfn.dask.scheduler_job import end_job
 
-    ending = [threading.Thread(target=end_job, args=(job, _WORKERS_END_S), daemon=True) for job in jobs]
+    patience = [(job, _WORKERS_END_S if job.name in connected else 0.0) for job in jobs]
+    ending = [threading.Thread(target=end_job, args=each, daemon=True) for each in patience]
     deadline = time.monotonic() + 2 * _WORKERS_END_S
     for each in ending:
         each.start()

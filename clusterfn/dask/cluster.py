@@ -73,9 +73,20 @@ class JobsCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
             name="clusterfn",
         )
 
-    def worker_jobs(self) -> list[Any]:
-        """Return the jobs of all workers that have not been replaced."""
-        return [each.job for each in self.workers.values() if each.job is not None]
+    def begin_end(self, is_reachable: bool) -> set[str]:
+        """Prepare `close`: all workers end with their scheduler, and none is asked to hand over what it holds.
+
+        Args:
+            is_reachable: Whether the scheduler can be told to end.
+
+        Returns:
+            The names of the workers that are connected, and so will end.
+        """
+        self.is_ending = True
+        self.shutdown_scheduler = is_reachable
+        if self.scheduler is not None:
+            self.scheduler.status = Status.closed
+        return {each["name"] for each in self.scheduler_info["workers"].values()}
 
     def _new_worker_name(self, worker_number: int) -> str:
         return f"dask-worker-{worker_number}"

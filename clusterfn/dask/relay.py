@@ -64,7 +64,7 @@ class Relay:
     Args:
         job: Of the scheduler; its holder listens.
         listeners: By the number of their channel.
-        on_end: Called in that thread with why the scheduler has ended, unless `end` was called.
+        on_end: Called in that thread with why the scheduler has ended, unless its client or `end` has ended it.
     """
 
     def __init__(self, job: KernelJob, listeners: Mapping[int, socket.socket], on_end: Callable[[str], None]) -> None:
@@ -86,13 +86,12 @@ class Relay:
 
     def _run(self) -> None:
         code = self._proxy.run()
-        if self._is_ending:
-            self._proxy.flush()
+        self._proxy.flush()
         self._proxy.close()
         for each in self._listeners.values():
             each.close()
-        if not self._is_ending:
-            self._on_end(self._said if code else "dask's scheduler was shut down")
+        if code and not self._is_ending:
+            self._on_end(self._said)
 
     def _say(self, sentence: str) -> None:
         self._said = sentence

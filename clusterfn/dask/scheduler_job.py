@@ -168,7 +168,7 @@ class SchedulerJob:
         """End the scheduler and its job."""
         if self._relay is not None:
             self._relay.end()
-        end_job(self.job, _END_S if self._relay is not None else 0.0)
+        end_job(self.job, _END_S if self._relay is not None and not self._why else 0.0)
 
 
 def end_job(job: Job[Any], patience_s: float) -> None:

@@ -40,11 +40,15 @@ _run_worker.__module__ = "__main__"  # travels as itself: the job need not impor
 class WorkerJobs:
     """Sends the jobs of workers, which differ in their names alone.
 
+    Attributes:
+        sent: All that were sent.
+
     Raises:
-        ClusterfnError: The first one cannot be sent; nothing was.
+        ClusterfnError: They cannot be sent; nothing was.
     """
 
     def __init__(self, options: Options, settings: DaskSettings) -> None:
+        self.sent: list[Job[Any]] = []
         self._imports = settings.imports
         prepared = prepare_packed(_run_worker, lambda target, _: self._packed(target, "", "", "", ""), options)
         refuse_other_python(prepared)
@@ -64,6 +68,7 @@ class WorkerJobs:
         payload = replace(payload, sources=prepared.payload.sources)  # the same for all, although files may change
         job = replace(prepared.job, id=secrets.token_hex(8), name=name)
         sent, _ = send_call(replace(prepared, payload=payload, job=job))
+        self.sent.append(sent)
         job_display.forget_going(sent)
         return sent
 
@@ -119,6 +124,8 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
             loop.call_soon(self._on_job_end)
         else:
             self.job.add_done_callback(on_job_end)
+            if self.status != Status.running:  # it was closed while the job was sent
+                await asyncio.to_thread(end_job, self.job, 0.0)
 
     async def close(self) -> None:
         """Let the worker close, and end its job."""

@@ -50,6 +50,9 @@ class DaskProcess(HeldProcess):
         except (FileNotFoundError, ConnectionRefusedError):
             return None
 
+    def was_shut_down(self) -> bool:
+        return self.status == 0  # by its client
+
     def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
         """Return None: it is in use as long as its client is connected."""
         return None
