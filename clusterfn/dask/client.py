@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from clusterfn.dask.worker_job import WorkerJobs
 
 _TIMEOUTS = ("distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp")
+_PATIENCE_S = 60.0
 _LOOK_S = 0.05
 _CLOSE_S = 30.0  # for dask to close in order
 _WORKERS_END_S = 15.0
@@ -131,8 +132,10 @@ class DaskBlock:
             raise RuntimeError("this block has been used: call dask_client() again")
         try:
             return self._start()
-        except BaseException:  # Ctrl-C among them: nothing stays behind
+        except BaseException as error:  # Ctrl-C among them: nothing stays behind
             self._end()
+            if self._error is not None and isinstance(error, Exception):
+                raise self._error from None  # it is the reason
             raise
 
     def _start(self) -> Any:
@@ -155,7 +158,8 @@ class DaskBlock:
                 pages.close()
             raise
         # This process's end of dask's connections is a socket of this machine, behind which the network may be lost.
-        self._settings.enter_context(dask.config.set(dict.fromkeys(_TIMEOUTS, f"{self._idle_s:g}s")))
+        patience = f"{max(self._idle_s, _PATIENCE_S):g}s"
+        self._settings.enter_context(dask.config.set(dict.fromkeys(_TIMEOUTS, patience)))
         self._scheduler.on_end(self._fail)
         self._scheduler.await_scheduler()
         self._cluster = JobsCluster(self._scheduler.address, settings.security, self._jobs, self._least, self._fail)

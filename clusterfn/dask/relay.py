@@ -86,12 +86,12 @@ class Relay:
 
     def _run(self) -> None:
         code = self._proxy.run()
+        if code and not self._is_ending:
+            self._on_end(self._said)
         self._proxy.flush()
         self._proxy.close()
         for each in self._listeners.values():
             each.close()
-        if code and not self._is_ending:
-            self._on_end(self._said)
 
     def _say(self, sentence: str) -> None:
         self._said = sentence

@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import posixpath
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -34,6 +35,7 @@ _PROGRAM = "_clusterfn/bridge/kernel/dask_program.py"
 _UNFIT = "exit status 78"
 _PACKAGES = ("dask", "distributed")
 _END_S = 10.0
+_TRIES, _REASON_S = 3, 5.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class SchedulerJob:
         prepared = replace(prepared, job=replace(prepared.job, kernel=held))
         self._security = settings.security
         self._why = ""
+        self._has_ended = threading.Event()
         self._relay: Relay | None = None
         self._on_end: Callable[[ClusterfnError], None] = lambda _: None
         self.job: Job[Any]
@@ -138,11 +141,14 @@ class SchedulerJob:
         """
         ip, _, port = self.address.rpartition("/")[2].partition(":")
         context = self._security.get_connection_args("client")["ssl_context"]
-        try:
-            with socket.create_connection((ip, int(port))) as plain, context.wrap_socket(plain):
-                return
-        except OSError as error:
-            raise self.error() from error
+        for _ in range(_TRIES):
+            try:
+                with socket.create_connection((ip, int(port))) as plain, context.wrap_socket(plain):
+                    return
+            except OSError:  # the connection closes a moment before the reason comes
+                if self._has_ended.wait(_REASON_S):
+                    break
+        raise self.error()
 
     def on_end(self, report: Callable[[ClusterfnError], None]) -> None:
         """Call `report` from another thread if the scheduler ends before `end`."""
@@ -162,6 +168,7 @@ class SchedulerJob:
 
     def _ended(self, why: str) -> None:
         self._why = why
+        self._has_ended.set()
         self._on_end(self.error())
 
     def end(self) -> None:
