@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,8 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
         error: Why it could not be sent.
     """
 
+    status: Any
+
     def __init__(
         self,
         scheduler: str,
@@ -112,7 +115,7 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
         """Send the job; an error is reported, as dask calls this from where nobody would see it."""
         loop = asyncio.get_running_loop()
 
-        def on_job_end(_: Job[Any]) -> None:
+        def on_job_end(_: Future[Any]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and so has the block
                 loop.call_soon_threadsafe(self._on_job_end)
 
