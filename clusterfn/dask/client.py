@@ -141,15 +141,15 @@ class DaskBlock:
     def _start(self) -> Any:
         import dask
         from distributed import Client
-        from distributed.security import Security
 
+        from clusterfn.dask.certificate import make_security
         from clusterfn.dask.cluster import JobsCluster
         from clusterfn.dask.scheduler_job import DaskSettings, SchedulerJob, listen_for_dask
         from clusterfn.dask.worker_job import WorkerJobs
 
         pages = listen_for_dask() if self._dashboard else None
         port = pages.getsockname()[1] if pages is not None else 0
-        settings = DaskSettings(self._imports, self._interface, port, Security.temporary())
+        settings = DaskSettings(self._imports, self._interface, port, make_security())
         try:
             self._jobs = WorkerJobs(self._worker_options, settings)
             self._scheduler = SchedulerJob(self._scheduler_options, settings, self._idle_s, pages)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
 import signal
 import socket
 import ssl
@@ -27,6 +29,7 @@ from tests.waiting import WAIT_S, until
 pytest.importorskip("distributed", reason="dask is not installed")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks at processes in /proc")
 SMALL = {"memory": "1GB", "scheduler_memory": "1GB"}
+LITTLE = {"memory": "512MB", "scheduler_memory": "512MB"}  # what the lab's nodes have for several workers
 LISTENS = "0A"  # as /proc/net/tcp writes it
 
 
@@ -76,22 +79,21 @@ def pids_of(root: Path) -> set[int]:
 
 def listening(pids: set[int]) -> set[tuple[str, int]]:
     """Addresses and ports of TCP at which these processes listen."""
-    inodes = set()
+    inodes, lines = set(), set()
     for pid in pids:
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                inodes.add(os.readlink(fd))
-            except OSError:
-                continue
+        try:
+            inodes |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+            lines |= {*Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]}
+            lines |= {*Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]}
+        except FileNotFoundError:  # it has ended
+            continue
     found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == LISTENS and f"socket:[{words[9]}]" in inodes:
-                address, port = words[1].split(":")
-                raw = bytes.fromhex(address)
-                family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
-                found.add((socket.inet_ntop(family, raw[::-1] if len(raw) == 4 else raw), int(port, 16)))
+    for words in map(str.split, lines):
+        if words[3] == LISTENS and f"socket:[{words[9]}]" in inodes:
+            address, port = words[1].split(":")
+            raw = bytes.fromhex(address)
+            family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+            found.add((socket.inet_ntop(family, raw[::-1] if len(raw) == 4 else raw), int(port, 16)))
     return found
 
 
@@ -246,6 +248,33 @@ def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path):
     until(lambda: not pids_of(here))
 
 
+@pytest.mark.parametrize("cores", [1, 64])
+def test_ctrl_c_ends_everything_while_jobs_wait_and_in_the_block(tmp_path, warm_root, cores):
+    """With one core there is none left for a worker beside the scheduler, at the latest."""
+    (tmp_path / "clusterfn.yml").write_text(
+        f"hosts:\n  here:\n    scheduler: local\n    root: {warm_root}\n    limits: {{cores: {cores}}}\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "import sys, time, clusterfn\n"
+        "if __name__ == '__main__':\n"
+        "    with clusterfn.dask_client('here', workers=1, memory='1GB', scheduler_memory='1GB') as client:\n"
+        "        print('PENDING no longer', file=sys.stderr, flush=True)\n"
+        "        client.submit(time.sleep, 600).result()\n"
+    )
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(tmp_path / "clusterfn.yml")}
+    argv = [sys.executable, str(tmp_path / "script.py")]
+    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        said = next(line for line in program.stderr if "PENDING" in line)
+        program.send_signal(signal.SIGINT)
+        rest = program.stderr.read()
+
+    assert ("no longer" in said) == (cores > 1)
+    assert rest.rstrip().endswith("KeyboardInterrupt"), rest
+    assert outcomes(warm_root)
+    until(lambda: not pids_of(warm_root))
+
+
 def test_workers_come_and_go_with_the_tasks(here, tmp_path):
     with clusterfn.dask_client("here", adapt=(0, 2), **SMALL) as client:
         assert len([*(here / "jobs").iterdir()]) == 1
@@ -289,6 +318,18 @@ def test_an_environment_without_dask_is_an_error_that_says_so(here, tmp_path):
         clusterfn.dask_client("here", workers=1, environment=f"venv:{tmp_path}/bare", **SMALL),
     ):
         pytest.fail("it began")
+
+
+@pytest.mark.lab
+def test_another_python_is_refused_before_anything_is_sent(lab, here):
+    other = next(minor for minor in ("3.12", "3.13") if minor != f"3.{sys.version_info[1]}")
+
+    with (
+        pytest.raises(ConfigError, match=rf"dask needs the same Python on both sides: the environment has {other},"),
+        clusterfn.dask_client("here", workers=1, environment=f"python:{lab.python(other)}", **SMALL),
+    ):
+        pytest.fail("it began")
+    assert not (here / "jobs").exists()
 
 
 @pytest.mark.skipif(bool([*metadata.distributions(name="bokeh")]), reason="bokeh is installed")
@@ -371,9 +412,8 @@ def environment(lab: Any) -> str:
 def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
     from dask import bag
 
-    with clusterfn.dask_client(host, workers=4, environment=environment, memory="512MB", scheduler_memory="512MB") as (
-        client
-    ):
+    size = {**LITTLE, "memory": "3GB"} if host == "slurm" else LITTLE  # a node of the lab's SLURM has 8 GB
+    with clusterfn.dask_client(host, workers=4, environment=environment, **size) as client:
         client.wait_for_workers(4, WAIT_S)
         numbers = bag.range(20_000, npartitions=16).groupby(remainder, shuffle="tasks", npartitions=8)
         computing = client.compute(numbers)
@@ -388,11 +428,36 @@ def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
 
 
 @pytest.mark.lab
+def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path, monkeypatch):
+    root = lab.home("bash") / f"dask-{secrets.token_hex(4)}"
+    with lab.cable() as cable:
+        lines = [f"address: {cable.alias}", f"ssh_config: {lab.ssh_config}", "scheduler: bare", f"root: {root}"]
+        lines += ["limits: {cores: 64}", f'environment: "{environment}"']
+        (tmp_path / "clusterfn.yml").write_text("hosts:\n  far:\n" + "".join(f"    {line}\n" for line in lines))
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+        with clusterfn.dask_client("far", workers=1, **LITTLE) as client:
+            kept = client.submit(many_bytes, 7, 1000, pure=False)
+            kept.result(WAIT_S)
+            during = client.submit(slow, 3, 5.0, pure=False)
+            cable.down()
+            sent = client.submit(remainder, 10, pure=False)
+            time.sleep(20)
+            is_cut = not sent.done()
+            cable.up()
+
+            assert is_cut
+            assert [each.result(WAIT_S) for each in (during, sent)] == [3, 3]
+            assert kept.result(WAIT_S) == bytes([7]) * 1000
+        until(lambda: not pids_of(root))
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.lab
 @BOTH
 def test_on_a_host_strangers_reach_nothing(hosts, environment, host):
     """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""
     before = set(hosts.jobs())
-    with clusterfn.dask_client(host, workers=1, environment=environment, memory="512MB", scheduler_memory="512MB"):
+    with clusterfn.dask_client(host, workers=1, environment=environment, **LITTLE):
         jobs = hosts.jobs() - before
         theirs = listening(pids_of(hosts.root))
         admitted = [each for each in theirs if admits_a_stranger(each)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SETTINGS, TLS = "CLUSTERFN_DASK", "CLUSTERFN_DASK_TLS"  # variables
 FACTS, DASHBOARD = "dask.json", "dashboard"  # in the folder
 UNFIT = 78  # the exit status, as EX_CONFIG of sysexits.h
-LOST_S = 60  # after so long without its scheduler a worker ends
+LOST_S = 180  # to start and to find the scheduler, on a slow file system too; then a worker gives up
 _ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow-websocket-origin"
 _ROUTES = "distributed.scheduler.http.routes"
 
