@@ -133,7 +133,7 @@ class DaskBlock:
         try:
             return self._start()
         except BaseException as error:  # Ctrl-C among them: nothing stays behind
-            self._end()
+            self._end(is_interrupted=True)
             if self._error is not None and isinstance(error, Exception):
                 raise self._error from None  # it is the reason
             raise
@@ -205,11 +205,11 @@ class DaskBlock:
         Raises:
             ClusterfnError: Dask has ended before the block did.
         """
-        self._end()
+        self._end(is_interrupted=error is not None and not isinstance(error, Exception))
         if self._error is not None and (error is None or isinstance(error, Exception)):
             raise self._error from error
 
-    def _end(self) -> None:
+    def _end(self, is_interrupted: bool) -> None:
         self._is_ending = True
         connected: set[str] = set()
         try:
@@ -224,7 +224,7 @@ class DaskBlock:
             if self._scheduler is not None:
                 self._scheduler.end()
             if self._jobs is not None:
-                _end_workers([job for job in self._jobs.sent if not job.done()], connected)
+                _end_workers([job for job in self._jobs.sent if not job.done()], set() if is_interrupted else connected)
             self._settings.close()
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -98,7 +99,16 @@ def listening(pids: set[int]) -> set[tuple[str, int]]:
 
 
 def admits_a_stranger(address: tuple[str, int]) -> bool:
-    """Whether what listens there answers somebody without the certificate of the block."""
+    """Whether what listens there answers somebody without the certificate of the block: first, by HTTP, or by TLS."""
+    with socket.create_connection(address, WAIT_S) as plain:
+        plain.settimeout(1.0)
+        with contextlib.suppress(OSError):
+            if plain.recv(1):
+                return True
+        with contextlib.suppress(OSError):
+            plain.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            if plain.recv(4) == b"HTTP":
+                return True
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
