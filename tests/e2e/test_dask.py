@@ -400,6 +400,18 @@ def test_bad_input_is_refused_before_anything_is_sent(here, options, problem):
     assert not (here / "jobs").exists()
 
 
+def test_a_host_without_a_way_into_a_job_is_refused_before_a_connection(tmp_path, monkeypatch):
+    (tmp_path / "clusterfn.yml").write_text(
+        "hosts:\n  campus:\n    address: ada@campus.invalid\n    scheduler: grid_engine\n    root: /scratch/ada/cf\n"
+    )
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+
+    with pytest.raises(
+        ConfigError, match="dask cannot run on campus: clusterfn cannot reach into a running job of Grid"
+    ):
+        clusterfn.dask_client("campus", workers=1)
+
+
 def test_without_dask_here_the_error_says_what_to_install(here, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
 
