@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _TIMEOUTS = ("distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp")
 _PATIENCE_S = 60.0
-_LOOK_S = 0.05
-_CLOSE_S = 30.0  # for dask to close in order
+_LOOK_S, _REASON_S = 0.05, 5.0
+_CLOSE_S, _GIVE_UP_S = 30.0, 5.0  # for dask to close in order; where its scheduler is gone, it may try to reach it
 _WORKERS_END_S = 15.0
 
 
@@ -115,9 +115,12 @@ class DaskBlock:
         if self._client is not None:
             threading.Thread(target=self._close_client, name="clusterfn-dask-close", daemon=True).start()
 
-    def _close_client(self) -> None:
+    def _is_connected(self) -> bool:
+        return self._client is None or self._client.status == "running"
+
+    def _close_client(self, within_s: float = _CLOSE_S) -> None:
         with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # the block raises the cause
-            self._client.close(_CLOSE_S)
+            self._client.close(within_s)
 
     @public_api
     def __exit__(
@@ -128,6 +131,8 @@ class DaskBlock:
         Raises:
             ClusterfnError: Dask has ended before the block did.
         """
+        if isinstance(error, Exception) and not self._is_connected():
+            self._failed.wait(_REASON_S)  # the connection closes a moment before the reason comes
         self._end(is_interrupted=error is not None and not isinstance(error, Exception))
         if self._error is not None and (error is None or isinstance(error, Exception)):
             raise self._error from error
@@ -135,14 +140,16 @@ class DaskBlock:
     def _end(self, is_interrupted: bool) -> None:
         self._is_ending = True
         connected: set[str] = set()
+        is_reachable = self._error is None and self._is_connected()
+        within_s = _CLOSE_S if is_reachable else _GIVE_UP_S
         try:
             if self._cluster is not None:
-                connected = self._cluster.begin_end(is_reachable=self._error is None)
+                connected = self._cluster.begin_end(is_reachable)
             if self._client is not None:
-                self._close_client()
+                self._close_client(within_s)
             if self._cluster is not None:
                 with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # what is left is ended below
-                    self._cluster.close(_CLOSE_S)
+                    self._cluster.close(within_s)
         finally:
             if self._scheduler is not None:
                 self._scheduler.end()
