@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,10 @@ for each in (where, slow, many_bytes, remainder):
     each.__module__ = "__main__"
 
 
-def pids_of(root: Path) -> set[int]:
-    """The processes of all jobs below this root."""
-    tags = [f"CLUSTERFN_JOB={job.name}/".encode() for job in (root / "jobs").iterdir()]
+def pids_of(root: Path, earlier: Collection[str] = ()) -> set[int]:
+    """The processes of all jobs below this root but the earlier ones."""
+    jobs = [job.name for job in (root / "jobs").iterdir() if job.name not in earlier]
+    tags = [f"CLUSTERFN_JOB={job}/".encode() for job in jobs]
     found = set()
     for folder in Path("/proc").iterdir():
         try:
@@ -434,6 +435,7 @@ def environment(lab: Any) -> str:
 def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
     from dask import bag
 
+    earlier = hosts.jobs()
     size = {**LITTLE, "memory": "3GB"} if host == "slurm" else LITTLE  # a node of the lab's SLURM has 8 GB
     with clusterfn.dask_client(host, workers=4, environment=environment, **size) as client:
         client.wait_for_workers(4, WAIT_S)
@@ -446,7 +448,7 @@ def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
 
     assert {key: sorted(found) for key, found in groups.items()} == {key: [*range(key, 20_000, 7)] for key in range(7)}
     assert len(nodes) == (2 if host == "slurm" else 1)
-    until(lambda: not pids_of(hosts.root))
+    until(lambda: not pids_of(hosts.root, earlier))
 
 
 @pytest.mark.lab
@@ -478,10 +480,10 @@ def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path,
 @BOTH
 def test_on_a_host_strangers_reach_nothing(hosts, environment, host):
     """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""
-    before = set(hosts.jobs())
+    earlier = hosts.jobs()
     with clusterfn.dask_client(host, workers=1, environment=environment, **LITTLE):
-        jobs = hosts.jobs() - before
-        theirs = listening(pids_of(hosts.root))
+        jobs = hosts.jobs() - earlier
+        theirs = listening(pids_of(hosts.root, earlier))
         admitted = [each for each in theirs if admits_a_stranger(each)]
 
     assert len(jobs) == 2
