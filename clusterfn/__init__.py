@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.files import Directory, File
     from clusterfn.calls.group import JobGroup
     from clusterfn.calls.job import Job
+    from clusterfn.dask.client import dask_client
     from clusterfn.errors import (
         AuthenticationError,
         Cancelled,
@@ -103,6 +104,7 @@ __all__ = [
     "attach",
     "cluster",
     "configure",
+    "dask_client",
     "jobs",
     "login",
     "logout",
@@ -116,6 +118,7 @@ _HOMES = {
     "cluster": "api.decorator",
     "attach": "calls.attach",
     "configure": "api.configure",
+    "dask_client": "dask.client",
     "jobs": "calls.attach",
     "login": "api.login",
     "logout": "api.login",

@@ -29,6 +29,7 @@ ROOMS = [
     ["api"],
     ["__init__"],
     ["jupyter"],
+    ["dask"],
     ["cli"],
     ["__main__"],
 ]
@@ -63,6 +64,10 @@ BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's, or the program that is started, or the table of errors is that of the library
 # beside the bridge.
 LIBRARIES = {
+    "bridge/kernel/dask_program.py": [
+        "dask", "distributed", "distributed.http.routing", "distributed.security", "distributed.utils",
+        "tornado.httpserver", "tornado.netutil",
+    ],
     "bridge/kernel/launch.py": ["ipykernel", "zmq", "zmq.eventloop.zmqstream"],
     "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],

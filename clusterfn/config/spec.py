@@ -220,11 +220,11 @@ class SessionSpec:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """What makes a job hold a Jupyter kernel, or the whole of JupyterLab.
+    """What makes a job hold a Jupyter kernel, the whole of JupyterLab, or a scheduler of dask.
 
     Attributes:
-        program: The module that the environment must have: "ipykernel" or "jupyterlab".
-        idle_s: It ends after so long in which no cell ran.
+        program: The module that the environment must have: "ipykernel", "jupyterlab" or "distributed".
+        idle_s: It ends after so long in which no cell ran. A scheduler of dask is never idle.
         reconnect_s: It ends after so long without a connection to its client.
         caller: (major, minor) of the Python that asks for it.
     """

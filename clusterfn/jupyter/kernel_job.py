@@ -166,7 +166,6 @@ class JobSearch:
         self._idle_s = idle_s
         self._options = options
         self._job: Job[Any] | None = None
-        self._changed = threading.Event()
         self._is_withdrawn = False
 
     def run(self) -> KernelJob:
@@ -227,30 +226,39 @@ class JobSearch:
         return job, prepared.session
 
     def _await_holder(self, job: Job[Any], session: HostState) -> KernelJob:
-        """Wait until the holder has said where it listens, or the job has ended; say why it waits."""
         self._job = job
         if self._is_withdrawn:
             self.withdraw()
-        place = posixpath.join(job.folder, layout.KERNEL)
-        coming = session.connection.wait(place)
-        job.listen(lambda *_: self._changed.set())
-        job.add_done_callback(lambda _: self._changed.set())
-        coming.add_done_callback(lambda _: self._changed.set())
-        said = ""
-        while not (coming.done() or job.done()):
-            self._changed.wait()
-            self._changed.clear()
-            status = job.status
-            if not job.done() and job.reason and status != said:
-                said = status
-                console.tell(f"{job.id[:4]} {status}")
-        if not coming.done():
-            coming.cancel()
-            raise reason_of_end(job)
-        facts = json.loads(coming.result(0))
-        way = session.scheduler.join_command(str(facts["submission"])) if session.scheduler.has_nodes else ()
-        join = (*way, *facts["attach"]) if way else ()
-        return KernelJob(job, session, str(facts["socket"]), join, self._adopts)
+        return await_holder(job, session, self._adopts)
+
+
+def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJob:
+    """Wait until the holder has said where it listens, or the job has ended; say why it waits.
+
+    Raises:
+        ClusterfnError: The job has ended before that.
+    """
+    changed = threading.Event()
+    place = posixpath.join(job.folder, layout.KERNEL)
+    coming = session.connection.wait(place)
+    job.listen(lambda *_: changed.set())
+    job.add_done_callback(lambda _: changed.set())
+    coming.add_done_callback(lambda _: changed.set())
+    said = ""
+    while not (coming.done() or job.done()):
+        changed.wait()
+        changed.clear()
+        status = job.status
+        if not job.done() and job.reason and status != said:
+            said = status
+            console.tell(f"{job.id[:4]} {status}")
+    if not coming.done():
+        coming.cancel()
+        raise reason_of_end(job)
+    facts = json.loads(coming.result(0))
+    way = session.scheduler.join_command(str(facts["submission"])) if session.scheduler.has_nodes else ()
+    join = (*way, *facts["attach"]) if way else ()
+    return KernelJob(job, session, str(facts["socket"]), join, adopts)
 
 
 def reason_of_end(job: Job[Any]) -> ClusterfnError:

@@ -49,7 +49,7 @@ class HolderLink:
         self._connection: HostConnection | None = None
         self._reply: Reply[None] | None = None
         self._pause_s = 0.0
-        self._has_answered = False
+        self._has_answered = self._is_closed = False
         self._failures = 0
 
     def open(self, hello: bytes) -> None:
@@ -64,7 +64,15 @@ class HolderLink:
         if self._connection is not None and self._reply is not None:
             self._connection.write(self._reply, data)
 
+    def close(self) -> None:
+        """End the connection, and open no other."""
+        self._is_closed = True
+        if self._reply is not None:
+            self._reply.cancel()
+
     def _open(self, hello: bytes) -> None:
+        if self._is_closed:
+            return
         try:
             self._connection = connection = self._connect()
             self._reply = self._started(connection, hello)
@@ -86,6 +94,8 @@ class HolderLink:
         return connection.connect_socket(self._address, hello, on_data)
 
     def _on_end(self, reply: Reply[None]) -> None:
+        if self._is_closed:
+            return
         error = reply.exception()
         self._failures += isinstance(error, HostError) and error.kind == "program"
         is_useless = self._failures >= _TRIES and not self._has_answered  # an srun without --overlap, say

@@ -60,20 +60,29 @@ class LoopEvents:
         watcher.watch(self._woken, READ, lambda _: self._swallow())
         self._room = threading.Condition()
         self._bytes = 0
+        self._is_closed = False
 
     def post(self, kind: str, what: Any = None) -> None:
         """Send to the loop, from any thread; wait while there is too much data, which slows the host down in turn."""
         if kind == "data":
             with self._room:
-                self._room.wait_for(lambda: self._bytes < _UNDELIVERED_BYTES)
+                self._room.wait_for(lambda: self._bytes < _UNDELIVERED_BYTES or self._is_closed)
                 self._bytes += len(what)
         self.post_at_once(kind, what)
 
     def post_at_once(self, kind: str, what: Any = None) -> None:
         """Send to the loop, from a signal handler too: takes no lock."""
         self._events.append((kind, what))
-        with contextlib.suppress(BlockingIOError):  # it will wake as it is
+        with contextlib.suppress(OSError):  # it will wake as it is, or has ended
             self._waking.send(b"\0")
+
+    def close(self) -> None:
+        """Let no thread wait any more: the loop has ended."""
+        with self._room:
+            self._is_closed = True
+            self._room.notify_all()
+        self._waking.close()
+        self._woken.close()
 
     def take(self) -> tuple[str, Any] | None:
         """Return the next event."""
@@ -141,8 +150,7 @@ class KernelProxy:
 
     def run(self) -> int:
         """Serve the client until the kernel has ended, or this process is to end; return the exit code."""
-        for number, kind in ((signal.SIGINT, self.on_sigint), (signal.SIGTERM, "terminate")):
-            signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
+        self.handle_signals()
         threading.Thread(target=self._find_job, name="clusterfn-kernel-job", daemon=True).start()
         while self._code is None or (time.monotonic() < self._leaves_at and self._has_last_bytes()):
             self._watcher.wait(_TICK_S if self._code is None else 0.05)
@@ -153,6 +161,11 @@ class KernelProxy:
             if self._parent not in (None, os.getppid()):  # killed, and so without a word to its kernels
                 self._terminate()
         return self._code
+
+    def handle_signals(self) -> None:
+        """Turn the signals of this process into events."""
+        for number, kind in ((signal.SIGINT, self.on_sigint), (signal.SIGTERM, "terminate")):
+            signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
 
     def on_found(self, job: KernelJob) -> None:
         """Act on the start of the job."""
@@ -168,6 +181,14 @@ class KernelProxy:
         if self._job is not None and self._is_greeted:
             with contextlib.suppress(ClusterfnError):
                 self._job.session.connection.ping().result(_FLUSH_S)
+
+    def close(self) -> None:
+        """Close the client's connections and the one to the holder, after `run` and where this process goes on."""
+        if self._link is not None:
+            self._link.close()
+        self.events.close()
+        self._carried.close()
+        self._watcher.close()
 
     def _find_job(self) -> None:
         try:

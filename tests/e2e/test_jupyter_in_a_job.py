@@ -127,7 +127,7 @@ def test_idle_jupyterlab_releases_its_gpus_and_says_so(root: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--environment", "current"], "has no jupyterlab, which the notebook needs"),
+        (["--environment", "current"], "has no jupyterlab, which this job needs"),
         (["--environment", "nowhere.yml"], "there is no file"),
     ],
 )

@@ -2,7 +2,7 @@
 
     stream ← carried
     zmtp ← activity, output_limit
-    all of these, private_folder, process ← hold        launch
+    all of these, private_folder, process, lab, dask_process ← hold        launch, dask_program
 
 `stream` and `carried` are the protocol, which the client's side (`clusterfn/jupyter`) uses too. `hold` runs in the
 job's worker: it starts the kernel (`launch`), survives the loss of the connection, and decides when the job ends. The

@@ -22,6 +22,7 @@ from ..supervisor.text import duration, last_lines, masked
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
 from .carried import READ, WRITE, CarriedConnections, SocketWatcher, receive
+from .dask_process import DaskProcess
 from .lab import LabProcess
 from .output_limit import OutputLimit
 from .private_folder import SOCKET, make_private_folder
@@ -51,12 +52,12 @@ if TYPE_CHECKING:
     from .process import Activity, HeldProcess
     from .stream import Facts, Frame
 
-LAB = "jupyterlab"
 LIMIT_BYTES = 64 * 2**20  # of output that no proxy has acknowledged; beyond it output is dropped
 RESTART_S, RESTART_AFTER_DEATH_S, ORPHAN_S = 60.0, 30.0, 10.0  # how long the job waits for the next proxy
 _GOODBYE_S = 5.0
 _TICK_S, _LISTENING_LOOK_S = 1.0, 0.02
 _TAIL_BYTES = 4096
+_PROGRAMS = {"jupyterlab": LabProcess, "distributed": DaskProcess}
 _ATTACH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attach.py")
 
 
@@ -111,7 +112,7 @@ class KernelHolder:
         self._folder = folder
         self._reconnect_s: float = settings["reconnect_s"]
         self._idle_s: float = settings["idle_s"]
-        self._program = LabProcess if settings["program"] == LAB else KernelProcess
+        self._program = _PROGRAMS.get(settings["program"], KernelProcess)
         self._watcher = SocketWatcher()
         self._signals = Signals([signal.SIGCHLD])
         self._watcher.watch(self._signals.fd, READ, lambda _: self._signals.swallow())

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 HELLO, ACK, OPEN, DATA, CLOSE, SAY = range(1, 7)
 SHELL, IOPUB, STDIN, CONTROL, HEARTBEAT = CHANNELS = (1, 2, 3, 4, 5)
-WEB = 6  # of JupyterLab, which has no other channel
+WEB = 6  # of JupyterLab, which has no other channel, and of dask's dashboard
+DASK = 7  # of dask's scheduler
 CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")  # in the order of their numbers
 READ_BYTES = 256 * 1024
 _HEAD = struct.Struct("!BIQI")  # kind, connection, number, bytes of the body

@@ -81,7 +81,7 @@ def _require_module(name: str) -> None:
     if importlib.util.find_spec(name) is None:
         raise CallRejected(
             "environment",
-            "the environment %s has no %s, which the notebook needs" % (sys.prefix, name),
+            "the environment %s has no %s, which this job needs" % (sys.prefix, name),
             "add %s to the environment: a line in its file, or `%s -m pip install %s`" % (name, sys.executable, name),
         )
 

@@ -1,0 +1,163 @@
+"""Run dask's scheduler, or a worker with its nanny, by the environment's Python.
+
+Every port of dask that they open demands the certificate of this one block. The pages that dask would serve without a
+password go to a unix socket of this user, or are not served.
+
+    dask_program.py scheduler FOLDER
+    dask_program.py worker ADDRESS NAME CORES BYTES
+"""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from importlib import metadata, util
+
+import dask
+from distributed import Nanny, Scheduler, Worker
+from distributed.http.routing import RoutingApplication
+from distributed.security import Security
+from distributed.utils import get_ip, get_ip_interface
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_unix_socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List
+
+SETTINGS, TLS = "CLUSTERFN_DASK", "CLUSTERFN_DASK_TLS"  # variables
+FACTS, DASHBOARD = "dask.json", "dashboard"  # in the folder
+UNFIT = 78  # the exit status, as EX_CONFIG of sysexits.h
+LOST_S = 180  # to start and to find the scheduler, on a slow file system too; then a worker gives up
+_ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow-websocket-origin"
+_ROUTES = "distributed.scheduler.http.routes"
+
+
+class HeldScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
+    """A scheduler whose pages are at a unix socket, or nowhere.
+
+    Attributes:
+        page_path: The socket; "" for none.
+        page_port: The port of the client's machine at which a browser finds them.
+    """
+
+    page_path, page_port = "", 0
+
+    def start_http_server(self, routes: "Any", *_: "Any", **__: "Any") -> None:
+        if self.page_path:
+            self.http_application = RoutingApplication(routes)
+            self.http_server = self.services["dashboard"] = HTTPServer(self.http_application)
+            self.http_server.address, self.http_server.port = "127.0.0.1", self.page_port
+            self.http_server.add_socket(bind_unix_socket(self.page_path, mode=0o600))
+
+
+class HeldWorker(Worker):  # type: ignore[misc,unused-ignore]
+    """A worker without pages."""
+
+    def start_http_server(self, *_: "Any", **__: "Any") -> None:
+        return
+
+
+def unfitness(settings: "Any") -> str:
+    """Return in a sentence what the environment lacks, or has in another version than the caller; "" for nothing."""
+    for name, wanted in sorted(settings["versions"].items()):
+        here = metadata.version(name)
+        if here != wanted:
+            return "%s is %s in the environment %s, and %s on your machine" % (name, here, sys.prefix, wanted)
+    if settings["dashboard"] and util.find_spec("bokeh") is None:
+        return "dashboard=True needs bokeh, which the environment %s does not have" % sys.prefix
+    return ""
+
+
+def security() -> "Any":
+    """Return what admits this process, and what it demands of others; child processes do not get the variable."""
+    given = json.loads(os.environ.pop(TLS))
+    cert, key = given["cert"], given["key"]
+    return Security(
+        require_encryption=True, tls_ca_file=cert, tls_client_cert=cert, tls_client_key=key,
+        tls_scheduler_cert=cert, tls_scheduler_key=key, tls_worker_cert=cert, tls_worker_key=key,
+    )  # fmt: skip
+
+
+def own_ip(settings: "Any", other: str = "") -> str:
+    """Return the address of this machine at which the other processes of dask reach it.
+
+    Args:
+        other: The address of a machine that they reach; "" if it is not known.
+    """
+    if settings["is_one_machine"]:
+        return "127.0.0.1"
+    if settings["interface"]:
+        return str(get_ip_interface(settings["interface"]))
+    if other:
+        return str(get_ip(other))
+    # Nodes know each other by their names. The way to the internet, by which dask looks, may be another network.
+    try:
+        named = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        named = "127."
+    return str(get_ip()) if named.startswith("127.") else named
+
+
+def ip_and_port(address: str) -> "Any":
+    """Return the parts of an address.
+
+    Example:
+        >>> ip_and_port("tls://10.0.0.7:4000")
+        ('10.0.0.7', 4000)
+    """
+    ip, port = address.rpartition("//")[2].rsplit(":", 1)
+    return ip.strip("[]"), int(port)
+
+
+async def run_scheduler(folder: str, settings: "Any") -> None:
+    """Run it until it is told to close; say in the folder where it listens."""
+    port = settings["dashboard"]
+    if port:
+        HeldScheduler.page_path, HeldScheduler.page_port = os.path.join(folder, DASHBOARD), port
+        # Otherwise any page in the user's browser could read these pages.
+        dask.config.set({_ORIGINS: ["127.0.0.1:%d" % port, "localhost:%d" % port]})
+    else:
+        dask.config.set({_ROUTES: []})
+    scheduler = HeldScheduler(
+        host=own_ip(settings), port=0, protocol="tls", security=security(), dashboard=bool(port),
+    )  # fmt: skip
+    async with scheduler:
+        ip, its_port = ip_and_port(scheduler.address)
+        part = os.path.join(folder, FACTS + ".part")
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump({"ip": ip, "port": its_port}, file)
+        os.replace(part, os.path.join(folder, FACTS))
+        await scheduler.finished()
+
+
+async def run_worker(address: str, name: str, cores: int, memory_bytes: int, settings: "Any") -> None:
+    """Run a nanny, which replaces its worker if that is killed, until it is told to close."""
+    nanny = Nanny(
+        address, name=name, nthreads=cores, memory_limit=memory_bytes or "auto", protocol="tls",
+        host=own_ip(settings, ip_and_port(address)[0]), security=security(), death_timeout=LOST_S, dashboard=False,
+        worker_class=HeldWorker,
+    )  # fmt: skip
+    async with nanny:
+        await nanny.finished()
+
+
+def main(argv: "List[str]") -> int:
+    """Run what the arguments say; return the exit status."""
+    settings = json.loads(os.environ.pop(SETTINGS))
+    sys.path[:0] = settings["path"]
+    unfit = unfitness(settings)
+    if unfit:
+        sys.stderr.write("%s\n" % unfit)
+        return UNFIT
+    if argv[1] == "scheduler":
+        asyncio.run(run_scheduler(argv[2], settings))
+    else:
+        asyncio.run(run_worker(argv[2], argv[3], int(argv[4]), int(argv[5]), settings))
+    return 0
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file, whose modules are not the user's
+    sys.exit(main(sys.argv))

@@ -1,0 +1,172 @@
+"""A `with` block of dask: start its scheduler and workers, watch over them, and end all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import dask
+from distributed import Client
+
+from clusterfn.bridge.job_states import PENDING
+from clusterfn.calls import console
+from clusterfn.dask.certificate import make_security
+from clusterfn.dask.cluster import JobsCluster
+from clusterfn.dask.scheduler_job import DaskSettings, SchedulerJob, end_job, listen_for_dask
+from clusterfn.dask.worker_job import WorkerJobs
+from clusterfn.errors import ClusterfnError
+from clusterfn.public_api import public_api
+
+if TYPE_CHECKING:
+    from clusterfn.calls.job import Job
+    from clusterfn.config.options import Options
+
+_TIMEOUTS = ("distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp")
+_PATIENCE_S = 60.0
+_LOOK_S, _REASON_S = 0.05, 5.0
+_CLOSE_S, _GIVE_UP_S = 30.0, 5.0  # for dask to close in order; where its scheduler is gone, it may try to reach it
+_WORKERS_END_S = 15.0
+
+
+class DaskBlock:
+    """A `with` block of `dask_client`; entering it gives the client."""
+
+    def __init__(
+        self, worker: Options, scheduler: Options, imports: Sequence[str], interface: str,
+        counts: tuple[int, int, bool], idle_s: float, dashboard: bool,
+    ) -> None:  # fmt: skip
+        self._worker_options, self._scheduler_options = worker, scheduler
+        self._imports, self._interface = imports, interface
+        self._least, self._most, self._adapts = counts
+        self._idle_s, self._dashboard = idle_s, dashboard
+        self._scheduler: SchedulerJob | None = None
+        self._jobs: WorkerJobs | None = None
+        self._cluster: JobsCluster | None = None
+        self._client: Any = None
+        self._error: ClusterfnError | None = None
+        self._failed = threading.Event()
+        self._settings = contextlib.ExitStack()
+        self._is_ending = False
+
+    @public_api
+    def __enter__(self) -> Any:
+        """Start dask, and return the client once a worker has connected; without waiting if there may be none.
+
+        Raises:
+            ClusterfnError: The scheduler or the workers cannot be started.
+        """
+        if self._scheduler is not None:
+            raise RuntimeError("this block has been used: call dask_client() again")
+        try:
+            return self._start()
+        except BaseException as error:  # Ctrl-C among them: nothing stays behind
+            self._end(is_interrupted=True)
+            if self._error is not None and isinstance(error, Exception):
+                raise self._error from None  # it is the reason
+            raise
+
+    def _start(self) -> Any:
+        pages = listen_for_dask() if self._dashboard else None
+        port = pages.getsockname()[1] if pages is not None else 0
+        settings = DaskSettings(self._imports, self._interface, port, make_security())
+        try:
+            self._jobs = WorkerJobs(self._worker_options, settings)
+            self._scheduler = SchedulerJob(self._scheduler_options, settings, self._idle_s, pages)
+        except BaseException:  # as above
+            if pages is not None:
+                pages.close()
+            raise
+        # This process's end of dask's connections is a socket of this machine, behind which the network may be lost.
+        patience = f"{max(self._idle_s, _PATIENCE_S):g}s"
+        self._settings.enter_context(dask.config.set(dict.fromkeys(_TIMEOUTS, patience)))
+        self._scheduler.on_end(self._fail)
+        self._scheduler.await_scheduler()
+        self._cluster = JobsCluster(self._scheduler.address, settings.security, self._jobs, self._least, self._fail)
+        self._client = Client(self._cluster)
+        if self._adapts:
+            self._cluster.adapt(minimum=self._least, maximum=self._most)
+        self._await_worker(self._cluster, self._jobs)
+        return self._client
+
+    def _await_worker(self, cluster: JobsCluster, jobs: WorkerJobs) -> None:
+        """Wait for the first worker, and say why there is none yet."""
+        said: dict[str, str] = {}
+        while self._least and not cluster.scheduler_info["workers"]:
+            if self._failed.wait(_LOOK_S):
+                break
+            for job in list(jobs.sent):
+                status = job.status
+                if job.state == PENDING and job.reason and said.get(job.id) != status:
+                    said[job.id] = status
+                    console.tell(f"{job.id[:4]} {status}")
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, error: ClusterfnError) -> None:
+        """Note why dask cannot go on; whoever waits for a value of it waits no longer."""
+        if self._is_ending or self._error is not None:
+            return
+        self._error = error
+        self._failed.set()
+        if self._client is not None:
+            threading.Thread(target=self._close_client, name="clusterfn-dask-close", daemon=True).start()
+
+    def _is_connected(self) -> bool:
+        return self._client is None or self._client.status == "running"
+
+    def _close_client(self, within_s: float = _CLOSE_S) -> None:
+        with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # the block raises the cause
+            self._client.close(within_s)
+
+    @public_api
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End dask and all of its jobs.
+
+        Raises:
+            ClusterfnError: Dask has ended before the block did.
+        """
+        if isinstance(error, Exception) and not self._is_connected():
+            self._failed.wait(_REASON_S)  # the connection closes a moment before the reason comes
+        self._end(is_interrupted=error is not None and not isinstance(error, Exception))
+        if self._error is not None and (error is None or isinstance(error, Exception)):
+            raise self._error from error
+
+    def _end(self, is_interrupted: bool) -> None:
+        self._is_ending = True
+        connected: set[str] = set()
+        is_reachable = self._error is None and self._is_connected()
+        within_s = _CLOSE_S if is_reachable else _GIVE_UP_S
+        try:
+            if self._cluster is not None:
+                connected = self._cluster.begin_end(is_reachable)
+            if self._client is not None:
+                self._close_client(within_s)
+            if self._cluster is not None:
+                with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # what is left is ended below
+                    self._cluster.close(within_s)
+        finally:
+            if self._scheduler is not None:
+                self._scheduler.end()
+            if self._jobs is not None:
+                _end_workers([job for job in self._jobs.sent if not job.done()], set() if is_interrupted else connected)
+            self._settings.close()
+
+    def __repr__(self) -> str:
+        return f"<DaskBlock: {self._client or 'not begun'}>"
+
+
+def _end_workers(jobs: Sequence[Job[Any]], connected: set[str]) -> None:
+    """End what has not connected, and what has not ended soon after its scheduler, all at the same time."""
+    patience = [(job, _WORKERS_END_S if job.name in connected else 0.0) for job in jobs]
+    ending = [threading.Thread(target=end_job, args=each, daemon=True) for each in patience]
+    deadline = time.monotonic() + 2 * _WORKERS_END_S
+    for each in ending:
+        each.start()
+    for each in ending:
+        each.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,137 @@
+"""`clusterfn.dask_client`: check what it is asked for. What needs dask is imported after that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from clusterfn.api.decorator import inside_job
+from clusterfn.calls import user_modules
+from clusterfn.config import config_file
+from clusterfn.config.options import JobOptions, Time, parse_options
+from clusterfn.config.units import parse_memory, parse_time
+from clusterfn.errors import ConfigError
+from clusterfn.hosts.host_state import open_session
+from clusterfn.public_api import public_api, show_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from clusterfn.config.spec import Host
+    from clusterfn.dask.block import DaskBlock
+
+
+@public_api
+@show_options(JobOptions)
+def dask_client(
+    host: str | None = None,
+    *,
+    workers: int | None = None,
+    adapt: tuple[int, int] | None = None,
+    imports: Sequence[str] = (),
+    scheduler_memory: str = "2GB",
+    interface: str | None = None,
+    idle: Time = "10min",
+    dashboard: bool = False,
+    **options: Unpack[JobOptions],
+) -> DaskBlock:
+    """Run dask on a host for a `with` block: its scheduler and its workers are jobs there; the block gets the client.
+
+    Connections of this process to dask travel through the connection to the host. All ports that dask opens on the
+    host demand a certificate that exists for this block alone. Everything ends with the block.
+
+    Args:
+        host: The host's name in clusterfn.yml; None as for `cluster`.
+        workers: Number of workers, each a job.
+        adapt: Instead of `workers`, the smallest and the largest number: dask starts and ends workers as it has tasks.
+        imports: Your own modules that tasks import. Functions of the script itself travel without this.
+        scheduler_memory: Memory of the scheduler's job, which has one core.
+        interface: The network interface by which the nodes reach each other, such as "ib0". Default: the one of the
+            nodes' names.
+        idle: End everything after this time without a connection to this process. Same format as `time`.
+        dashboard: Whether to offer dask's dashboard on a port of this machine, at `client.dashboard_link`. Every user
+            of this machine can open it. The environment must have bokeh.
+        options: As for `cluster`, for each worker. `time` limits the scheduler's job too.
+
+    Returns:
+        A context manager that gives a `distributed.Client`.
+
+    Raises:
+        ConfigError: dask is missing here, an option is unknown or has the wrong type or unit, or the host has no way
+            into a running job.
+
+    Example:
+        >>> with clusterfn.dask_client("cluster", workers=8, cores=4, memory="16GB") as client:
+        ...     total = dask.dataframe.read_parquet("/data/trips").fare.sum().compute()
+    """
+    try:
+        import distributed  # noqa: F401
+    except ImportError as missing:
+        raise ConfigError(
+            "dask_client() needs dask and distributed on this machine, too", hint="pip install 'clusterfn[dask]'"
+        ) from missing
+    least, most = _checked_counts(workers, adapt)
+    if inside_job():
+        raise RuntimeError("dask_client() inside a job: start the block on your own machine")
+    if not isinstance(dashboard, bool):
+        raise ConfigError(f"dashboard={dashboard!r} is neither True nor False", hint="write dashboard=True")
+    worker = parse_options({"host": host, **options})
+    scheduler = dataclasses.replace(
+        worker, cores=1, memory_bytes=parse_memory(scheduler_memory, "scheduler_memory"), gpus=0, gpu_type=None,
+        gpu_memory_bytes=None, name="dask-scheduler",
+    )  # fmt: skip
+    idle_s, own, network = parse_time(idle, "idle"), _own_modules(imports), _checked_interface(interface)
+    _refuse_host_without_way(config_file.load().resolve(host)[0])
+    worker = dataclasses.replace(worker, name="dask-worker")
+    from clusterfn.dask.block import DaskBlock
+
+    return DaskBlock(worker, scheduler, own, network, (least, most, adapt is not None), idle_s, dashboard)
+
+
+def _checked_counts(workers: object, adapt: object) -> tuple[int, int]:
+    """Return the smallest and the largest number of workers."""
+    if (workers is None) == (adapt is None):
+        raise ConfigError("dask_client() needs one of workers= and adapt=", hint="write workers=4, or adapt=(0, 32)")
+    if adapt is None:
+        if not _is_number(workers, 1):
+            raise ConfigError(f"workers={workers!r} is not a whole number of at least 1", hint="write workers=4")
+        return (workers, workers)  # type: ignore[return-value]
+    if isinstance(adapt, (tuple, list)) and len(adapt) == 2 and _is_number(adapt[0], 0) and _is_number(adapt[1], 1):
+        least, most = adapt
+        if least <= most:
+            return least, most
+    raise ConfigError(f"adapt={adapt!r} is not a smallest and a largest number", hint="write adapt=(0, 32)")
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _own_modules(imports: object) -> tuple[str, ...]:
+    if not isinstance(imports, (list, tuple)) or not all(isinstance(each, str) for each in imports):
+        raise ConfigError(f"imports={imports!r} is not a list of modules", hint='write imports=["mypackage"]')
+    for name in imports:
+        if not user_modules.is_own(name):
+            raise ConfigError(
+                f"imports={name!r} is not a module of your own that can be sent",
+                hint="install it in the environment, or name a module next to your script",
+            )
+    return tuple(imports)
+
+
+def _checked_interface(interface: object) -> str:
+    if interface is None:
+        return ""
+    if not isinstance(interface, str) or not interface.strip():
+        raise ConfigError(f"interface={interface!r} is not a network interface", hint='write interface="ib0"')
+    return interface
+
+
+def _refuse_host_without_way(host: Host) -> None:
+    rules = open_session(host).scheduler_rules
+    if rules.has_nodes and not rules.join_command("0"):
+        raise ConfigError(
+            f"dask cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
+            hint="choose another host; for this one use f.map(items), or clusterfn.Session",
+        )

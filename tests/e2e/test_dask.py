@@ -1,0 +1,492 @@
+"""dask on a host for a `with` block: its tasks, its workers that die, its connections, and that all of it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusterfn
+from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
+from clusterfn.config import config_file
+from clusterfn.hosts.host_state import open_session
+from tests.e2e.conftest import BOTH, lab_venv
+from tests.waiting import WAIT_S, until
+
+pytest.importorskip("distributed", reason="dask is not installed")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks at processes in /proc")
+SMALL = {"memory": "1GB", "scheduler_memory": "1GB"}
+LITTLE = {"memory": "512MB", "scheduler_memory": "512MB"}  # what the lab's nodes have for several workers
+LISTENS = "0A"  # as /proc/net/tcp writes it
+
+
+def where(number):
+    import os
+
+    return number, os.environ["CLUSTERFN_JOB"], os.getpid()
+
+
+def slow(number, seconds, notes=""):
+    """`number`; each start of it leaves a line in the folder `notes`."""
+    import os
+    import time
+
+    if notes:
+        with open(f"{notes}/{number}", "a") as file:  # noqa: PTH123
+            file.write(f"{os.getpid()}\n")
+    time.sleep(seconds)
+    return number
+
+
+def many_bytes(number, size):
+    return bytes([number]) * size
+
+
+def remainder(number):
+    return number % 7
+
+
+for each in (where, slow, many_bytes, remainder):
+    each.__module__ = "__main__"
+
+
+def pids_of(root: Path, earlier: Collection[str] = ()) -> set[int]:
+    """The processes of all jobs below this root but the earlier ones."""
+    jobs = [job.name for job in (root / "jobs").iterdir() if job.name not in earlier]
+    tags = [f"CLUSTERFN_JOB={job}/".encode() for job in jobs]
+    found = set()
+    for folder in Path("/proc").iterdir():
+        try:
+            environ = (folder / "environ").read_bytes() if folder.name.isdigit() else b""
+        except OSError:
+            continue
+        if any(tag in environ for tag in tags):
+            found.add(int(folder.name))
+    return found
+
+
+def listening(pids: set[int]) -> set[tuple[str, int]]:
+    """Addresses and ports of TCP at which these processes listen."""
+    inodes, lines = set(), set()
+    for pid in pids:
+        try:
+            inodes |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+            lines |= {*Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]}
+            lines |= {*Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]}
+        except FileNotFoundError:  # it has ended
+            continue
+    found = set()
+    for words in map(str.split, lines):
+        if words[3] == LISTENS and f"socket:[{words[9]}]" in inodes:
+            address, port = words[1].split(":")
+            raw = bytes.fromhex(address)
+            family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+            found.add((socket.inet_ntop(family, raw[::-1] if len(raw) == 4 else raw), int(port, 16)))
+    return found
+
+
+def admits_a_stranger(address: tuple[str, int]) -> bool:
+    """Whether what listens there answers somebody without the certificate of the block: first, by HTTP, or by TLS."""
+    with socket.create_connection(address, WAIT_S) as plain:
+        plain.settimeout(1.0)
+        with contextlib.suppress(OSError):
+            if plain.recv(1):
+                return True
+        with contextlib.suppress(OSError):
+            plain.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            if plain.recv(4) == b"HTTP":
+                return True
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(address, WAIT_S) as plain, context.wrap_socket(plain) as sock:
+            return sock.recv(1) != b""
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def outcomes(root: Path) -> list[dict[str, Any]]:
+    """How the jobs have ended, once all have."""
+    files = [job / "attempts" / "1" / "outcome.json" for job in (root / "jobs").iterdir()]
+    until(lambda: all(file.exists() for file in files), f"the end of {files}")
+    return [json.loads(file.read_text()) for file in files]
+
+
+@pytest.fixture(scope="module")
+def _block(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A client with two workers on this machine, and the host's root; for the tests that leave it as it was."""
+    folder = tmp_path_factory.mktemp("dask")
+    (folder / "clusterfn.yml").write_text(
+        f"hosts:\n  here:\n    scheduler: local\n    root: {folder}/root\n    limits: {{cores: 64}}\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
+        with clusterfn.dask_client("here", workers=2, **SMALL) as client:
+            client.wait_for_workers(2, WAIT_S)
+            yield client, folder / "root"
+
+
+@pytest.fixture
+def block(_block: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The same, and the host of the block is the one of this process."""
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(_block[1].parent / "clusterfn.yml"))
+    return _block
+
+
+def test_tasks_run_in_the_jobs_of_workers(block):
+    client, root = block
+    found = client.gather(client.map(where, range(20)))
+
+    assert [number for number, _, _ in found] == list(range(20))
+    assert {job.partition("/")[0] for _, job, _ in found} < {job.name for job in (root / "jobs").iterdir()}
+
+
+def test_a_shuffle_brings_together_what_belongs_together(block):
+    from dask import bag
+
+    pairs = bag.range(5000, npartitions=8).groupby(remainder, shuffle="tasks", npartitions=4)
+    groups = dict(block[0].compute(pairs).result(WAIT_S))
+
+    assert {key: sorted(found) for key, found in groups.items()} == {key: [*range(key, 5000, 7)] for key in range(7)}
+
+
+def test_strangers_reach_nothing(block):
+    """Every port is on this machine alone, and is of no use without the certificate."""
+    client, root = block
+    theirs = listening(pids_of(root))
+    ours = listening({os.getpid()})
+    addresses = {(ip, int(port)) for ip, port in (each.rpartition("/")[2].split(":") for each in workers_of(client))}
+
+    assert len(addresses) == 2
+    assert addresses < theirs, "the test does not see what listens"
+    assert {ip for ip, _ in theirs | ours} == {"127.0.0.1"}
+    assert not [each for each in theirs | ours if admits_a_stranger(each)]
+
+
+def workers_of(client: Any) -> list[str]:
+    return list(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def test_the_key_is_in_no_argument_and_no_file_that_others_read(block):
+    client, root = block
+    arguments = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids_of(root))
+    open_to_others = [each for each in root.rglob("*") if each.is_file() and each.stat().st_mode & 0o077]
+
+    assert b"dask_program.py" in arguments
+    assert b"PRIVATE KEY" not in arguments
+    assert not [each for each in open_to_others if b"PRIVATE KEY" in each.read_bytes()]
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_tasks_run_again(block, tmp_path):
+    client, _ = block
+    futures = [client.submit(slow, number, 2.0, str(tmp_path), pure=False) for number in range(4)]
+    (started,) = until(lambda: [*tmp_path.iterdir()][:1])
+    os.kill(int(until(started.read_text)), signal.SIGKILL)
+
+    assert client.gather(futures) == list(range(4))
+    assert len(started.read_text().split()) == 2
+    client.wait_for_workers(2, WAIT_S)
+
+
+def test_a_worker_whose_job_is_killed_comes_again_as_another_job(block):
+    client, root = block
+    before = {job.name for job in (root / "jobs").iterdir()}
+    _, job, _ = client.submit(where, 0, pure=False).result(WAIT_S)
+    clusterfn.attach(job.partition("/")[0], "here").stop()
+
+    until(lambda: {job.name for job in (root / "jobs").iterdir()} - before)
+    until(lambda: len(workers_of(client)) == 2)
+    assert client.gather(client.map(remainder, range(20), pure=False)) == [number % 7 for number in range(20)]
+
+
+def test_a_connection_that_breaks_loses_no_task_and_no_value(block):
+    client, _ = block
+    kept = client.submit(many_bytes, 7, 1000, pure=False)
+    kept.result(WAIT_S)
+    waiting = client.submit(slow, 3, 2.0, pure=False)
+    large = client.map(many_bytes, range(4), size=4_000_000, pure=False)
+    for _ in range(3):
+        connection = open_session(config_file.load().resolve("here")[0]).connection
+        os.kill(connection.facts.pid, signal.SIGKILL)
+        assert client.submit(remainder, 10, pure=False).result(WAIT_S) == 3
+
+    assert waiting.result(WAIT_S) == 3
+    assert client.gather(large) == [bytes([number]) * 4_000_000 for number in range(4)]
+    assert kept.result(WAIT_S) == bytes([7]) * 1000
+
+
+def test_everything_ends_with_the_block_after_an_exception_too(here):
+    with (
+        pytest.raises(ZeroDivisionError),
+        clusterfn.dask_client("here", workers=1, **SMALL) as client,
+    ):
+        client.submit(where, 1).result(WAIT_S)
+        began = time.monotonic()
+        assert pids_of(here)
+        raise ZeroDivisionError
+
+    assert time.monotonic() - began < WAIT_S
+    assert [each["kind"] for each in outcomes(here)] == ["returned"] * 2
+    until(lambda: not pids_of(here))
+
+
+def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, clusterfn\n"
+        "if __name__ == '__main__':\n"
+        "    with clusterfn.dask_client('here', workers=1, idle='3s', memory='1GB', scheduler_memory='1GB'):\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, str(script)], timeout=WAIT_S, check=False)
+
+    kinds = [each["kind"] for each in outcomes(here)]
+    assert kinds.count("returned") == 2, kinds
+    until(lambda: not pids_of(here))
+
+
+@pytest.mark.parametrize("cores", [1, 64])
+def test_ctrl_c_ends_everything_while_jobs_wait_and_in_the_block(tmp_path, warm_root, cores):
+    """With one core there is none left for a worker beside the scheduler, at the latest."""
+    (tmp_path / "clusterfn.yml").write_text(
+        f"hosts:\n  here:\n    scheduler: local\n    root: {warm_root}\n    limits: {{cores: {cores}}}\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "import sys, time, clusterfn\n"
+        "if __name__ == '__main__':\n"
+        "    with clusterfn.dask_client('here', workers=1, memory='1GB', scheduler_memory='1GB') as client:\n"
+        "        print('PENDING no longer', file=sys.stderr, flush=True)\n"
+        "        client.submit(time.sleep, 600).result()\n"
+    )
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(tmp_path / "clusterfn.yml")}
+    argv = [sys.executable, str(tmp_path / "script.py")]
+    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        said = next(line for line in program.stderr if "PENDING" in line)
+        program.send_signal(signal.SIGINT)
+        rest = program.stderr.read()
+
+    assert ("no longer" in said) == (cores > 1)
+    assert rest.rstrip().endswith("KeyboardInterrupt"), rest
+    assert outcomes(warm_root)
+    until(lambda: not pids_of(warm_root))
+
+
+def test_workers_come_and_go_with_the_tasks(here, tmp_path):
+    with clusterfn.dask_client("here", adapt=(0, 2), **SMALL) as client:
+        assert len([*(here / "jobs").iterdir()]) == 1
+
+        assert client.gather(client.map(slow, range(4), seconds=0.2)) == list(range(4))
+        until(lambda: not workers_of(client))
+
+
+def test_own_modules_go_to_scheduler_and_workers(here, run_script, tmp_path):
+    (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
+    text = (
+        "import json, clusterfn, mine\n"
+        "if __name__ == '__main__':\n"
+        "    with clusterfn.dask_client('here', workers=1, imports=['mine'], memory='1GB') as client:\n"
+        "        print(json.dumps(client.submit(mine.double, 21).result(150)))\n"
+    )
+
+    assert run_script(text) == 42
+
+
+# what is wrong is said, and nothing stays behind
+
+
+def test_another_version_on_the_host_is_an_error_that_names_both(here, monkeypatch):
+    known = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "2020.1.0" if name == "dask" else known(name))
+
+    with (
+        pytest.raises(EnvironmentBuildError, match=rf"dask is {known('dask')} in .*, and 2020\.1\.0 on your machine"),
+        clusterfn.dask_client("here", workers=1, **SMALL),
+    ):
+        pytest.fail("it began")
+    until(lambda: not pids_of(here))
+
+
+def test_an_environment_without_dask_is_an_error_that_says_so(here, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+
+    with (
+        pytest.raises(EnvironmentBuildError, match="has no distributed, which this job needs"),
+        clusterfn.dask_client("here", workers=1, environment=f"venv:{tmp_path}/bare", **SMALL),
+    ):
+        pytest.fail("it began")
+
+
+@pytest.mark.lab
+def test_another_python_is_refused_before_anything_is_sent(lab, here):
+    other = next(minor for minor in ("3.12", "3.13") if minor != f"3.{sys.version_info[1]}")
+
+    with (
+        pytest.raises(ConfigError, match=rf"dask needs the same Python on both sides: the environment has {other},"),
+        clusterfn.dask_client("here", workers=1, environment=f"python:{lab.python(other)}", **SMALL),
+    ):
+        pytest.fail("it began")
+    assert not (here / "jobs").exists()
+
+
+@pytest.mark.skipif(bool([*metadata.distributions(name="bokeh")]), reason="bokeh is installed")
+def test_a_dashboard_without_bokeh_is_an_error_that_says_so(here):
+    with (
+        pytest.raises(EnvironmentBuildError, match="dashboard=True needs bokeh"),
+        clusterfn.dask_client("here", workers=1, dashboard=True, **SMALL),
+    ):
+        pytest.fail("it began")
+
+
+def test_workers_that_cannot_start_are_an_error_and_no_endless_loop(here):
+    broken = {"DASK_DISTRIBUTED__NANNY__PRELOAD": "no_such_module"}
+
+    with (
+        pytest.raises(ClusterfnError, match="CalledProcessError|exit status"),
+        clusterfn.dask_client("here", workers=1, env=broken, **SMALL),
+    ):
+        pytest.fail("it began")
+    assert len([*(here / "jobs").iterdir()]) == 4
+    until(lambda: not pids_of(here))
+
+
+def test_a_scheduler_that_is_killed_ends_the_block_with_the_reason(here):
+    with (
+        pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
+        clusterfn.dask_client("here", workers=1, **SMALL) as client,
+    ):
+        os.kill(client.run_on_scheduler(os.getpid), signal.SIGKILL)
+        client.submit(where, 1, pure=False).result(WAIT_S)
+    outcomes(here)
+    until(lambda: not pids_of(here))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "needs one of workers= and adapt="),
+        ({"workers": 2, "adapt": (0, 2)}, "needs one of workers= and adapt="),
+        ({"workers": 0}, "workers=0 is not a whole number of at least 1"),
+        ({"workers": "4"}, "workers='4' is not a whole number"),
+        ({"adapt": (3, 1)}, r"adapt=\(3, 1\) is not a smallest and a largest number"),
+        ({"adapt": 5}, "adapt=5 is not"),
+        ({"worker": 2}, "dask_client.. has no argument 'worker'; did you mean workers?"),
+        ({"workers": 2, "nodes": 2}, "dask_client.. has no argument 'nodes'"),
+        ({"workers": 2, "memory": "2"}, "memory='2' is not an amount of memory"),
+        ({"workers": 2, "scheduler_memory": 2}, "scheduler_memory=2 is not an amount of memory"),
+        ({"workers": 2, "idle": "5"}, "idle='5' is not a duration"),
+        ({"workers": 2, "interface": 7}, "interface=7 is not a network interface"),
+        ({"workers": 2, "dashboard": 8787}, "dashboard=8787 is neither True nor False"),
+        ({"workers": 2, "imports": "mine"}, "imports='mine' is not a list of modules"),
+        ({"workers": 2, "imports": ["json"]}, "imports='json' is not a module of your own"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_sent(here, options, problem):
+    with pytest.raises(ConfigError, match=problem):
+        clusterfn.dask_client("here", **options)
+    assert not (here / "jobs").exists()
+
+
+def test_a_host_without_a_way_into_a_job_is_refused_before_a_connection(tmp_path, monkeypatch):
+    (tmp_path / "clusterfn.yml").write_text(
+        "hosts:\n  campus:\n    address: ada@campus.invalid\n    scheduler: grid_engine\n    root: /scratch/ada/cf\n"
+    )
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+
+    with pytest.raises(
+        ConfigError, match="dask cannot run on campus: clusterfn cannot reach into a running job of Grid"
+    ):
+        clusterfn.dask_client("campus", workers=1)
+
+
+def test_without_dask_here_the_error_says_what_to_install(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'clusterfn\[dask\]'"):
+        clusterfn.dask_client("here", workers=1)
+
+
+# hosts of the lab
+
+
+@pytest.fixture
+def environment(lab: Any) -> str:
+    """The environment of the lab's jobs: the versions that this process has, as dask asks."""
+    versions = [f"{name}=={metadata.version(name)}" for name in ("dask", "distributed")]
+    return f"venv:{lab_venv(lab, 'dask', *versions)}"
+
+
+@pytest.mark.lab
+@BOTH
+def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
+    from dask import bag
+
+    earlier = hosts.jobs()
+    size = {**LITTLE, "memory": "3GB"} if host == "slurm" else LITTLE  # a node of the lab's SLURM has 8 GB
+    with clusterfn.dask_client(host, workers=4, environment=environment, **size) as client:
+        client.wait_for_workers(4, WAIT_S)
+        numbers = bag.range(20_000, npartitions=16).groupby(remainder, shuffle="tasks", npartitions=8)
+        computing = client.compute(numbers)
+        victim = client.run(os.getpid)[workers_of(client)[0]]
+        os.kill(victim, signal.SIGKILL)
+        groups = dict(computing.result(WAIT_S))
+        nodes = set(client.run(lambda: os.environ.get("SLURMD_NODENAME", "one")).values())
+
+    assert {key: sorted(found) for key, found in groups.items()} == {key: [*range(key, 20_000, 7)] for key in range(7)}
+    assert len(nodes) == (2 if host == "slurm" else 1)
+    until(lambda: not pids_of(hosts.root, earlier))
+
+
+@pytest.mark.lab
+def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path, monkeypatch):
+    root = lab.home("bash") / f"dask-{secrets.token_hex(4)}"
+    with lab.cable() as cable:
+        lines = [f"address: {cable.alias}", f"ssh_config: {lab.ssh_config}", "scheduler: bare", f"root: {root}"]
+        lines += ["limits: {cores: 64}", f'environment: "{environment}"']
+        (tmp_path / "clusterfn.yml").write_text("hosts:\n  far:\n" + "".join(f"    {line}\n" for line in lines))
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+        with clusterfn.dask_client("far", workers=1, **LITTLE) as client:
+            kept = client.submit(many_bytes, 7, 1000, pure=False)
+            kept.result(WAIT_S)
+            during = client.submit(slow, 3, 5.0, pure=False)
+            cable.down()
+            sent = client.submit(remainder, 10, pure=False)
+            time.sleep(20)
+            is_cut = not sent.done()
+            cable.up()
+
+            assert is_cut
+            assert [each.result(WAIT_S) for each in (during, sent)] == [3, 3]
+            assert kept.result(WAIT_S) == bytes([7]) * 1000
+        until(lambda: not pids_of(root))
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.lab
+@BOTH
+def test_on_a_host_strangers_reach_nothing(hosts, environment, host):
+    """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""
+    earlier = hosts.jobs()
+    with clusterfn.dask_client(host, workers=1, environment=environment, **LITTLE):
+        jobs = hosts.jobs() - earlier
+        theirs = listening(pids_of(hosts.root, earlier))
+        admitted = [each for each in theirs if admits_a_stranger(each)]
+
+    assert len(jobs) == 2
+    assert len(theirs) >= 3, "the scheduler, a nanny and a worker"
+    assert not admitted
+    assert host == "slurm" or {ip for ip, _ in theirs} == {"127.0.0.1"}
