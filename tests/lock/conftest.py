@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn.environment import environment_yml
+from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
-from clusterfn.environment.solver import SolveTarget, lock_for
+from clusterfn.environment.solver import lock_for
 from tests.lab.channel import Channel
 
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")

@@ -16,9 +16,9 @@ from clusterfn.config import config_file
 from clusterfn.config.options import names_a_file
 from clusterfn.config.spec import Host, Resources
 from clusterfn.environment import cuda, resolve, solver, torch_build
+from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.resolve import LockedEnvironment
-from clusterfn.environment.solver import SolveTarget
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_builder, environment_facts

@@ -1,0 +1,320 @@
+"""Find the wheels of a project for a host with uv: markers, tags and glibc are the host's, not this machine's.
+
+`uv pip compile` chooses versions from a pyproject.toml or a requirements.txt. A uv.lock or pylock.toml has chosen them:
+then uv sees an index that has its files alone, so it only chooses among them, and asks no server.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+
+from clusterfn.environment import cuda, project_files, solver_tools, uv
+from clusterfn.environment.conda_solver import MANY, OLDEST_GLIBC, SolveTarget
+from clusterfn.environment.lock import Unsolved
+from clusterfn.environment.project import PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
+from clusterfn.environment.specification import Specification
+from clusterfn.environment.uv_settings import names_indexes
+from clusterfn.errors import LockError
+
+Say = Callable[[str], None]
+
+_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+_GLIBC = (17, 28, *range(31, 41))  # the minor versions that uv knows
+_MANYLINUX = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
+_STALE = "needs to be updated"
+_WHEEL = ".whl"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One file that uv chose.
+
+    Attributes:
+        url: Without a password.
+        sha256: "" if neither the index nor the lock has one.
+    """
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+
+
+def uv_platform(target: SolveTarget) -> str:
+    """Return a host's platform as uv names it: uv knows some versions of glibc, and an older one fits, too.
+
+    Raises:
+        LockError: uv knows no such platform.
+
+    Example:
+        >>> uv_platform(SolveTarget("linux-64", "2.27", None, "3.11"))
+        'x86_64-manylinux_2_17'
+    """
+    machine = _MACHINES.get(target.platform)
+    numbers = [int(part) for part in re.findall(r"\d+", target.glibc or OLDEST_GLIBC)[:2]]
+    fitting = [minor for minor in _GLIBC if [2, minor] <= numbers]
+    if machine is None or not fitting:
+        what = target.platform if machine is None else f"glibc {target.glibc}"
+        raise LockError(
+            f"uv resolves nothing for {what}", hint="write the packages into an environment.yml: conda-lock solves it"
+        )
+    return f"{machine}-manylinux_2_{fitting[-1]}"
+
+
+def find_wheels(spec: Specification, target: SolveTarget, python: str, say: Say) -> list[Wheel]:
+    """Return the wheels of a project for a host, in the order of their names.
+
+    Args:
+        python: A version of Python, "3.11" or "3.11.7".
+        say: Called with sentences about what is not among them, and what takes long.
+
+    Raises:
+        Unsolved: There are none.
+        LockError: An index does not answer, a file has another hash than the user allows, or a uv.lock is out of date.
+        ConfigError: uv's own settings cannot be read.
+    """
+    project = spec.project
+    if project is None:
+        raise AssertionError("only a project has wheels that uv finds")
+    job = _Job(spec, project, target, python, uv.find_uv(say), say)
+    with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as folder:
+        found = job.chosen(Path(folder)) if project.is_locked else job.compiled(Path(folder))
+        wheels = sorted(job.wheels(found, Path(folder)), key=lambda each: each.name)
+    _check_hashes(wheels, project)
+    return wheels
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One project, for one host and one Python."""
+
+    spec: Specification
+    project: ProjectFile
+    target: SolveTarget
+    python: str
+    program: str
+    say: Say
+
+    def compiled(self, folder: Path) -> dict[str, Any]:
+        """Let uv choose versions and wheels."""
+        project, spec = self.project, self.spec
+        pips = project.kind == REQUIREMENTS
+        own = (False, False) if pips else names_indexes(project.path.parent)
+        pip = solver_tools.pip_config()
+        variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
+        more = [*_flags("--extra", project.extras), *_flags("--group", project.groups)]
+        more += ["--no-config"] if pips else []  # pip does not read uv's settings
+        if pips or ("UV_EXTRA_INDEX_URL" in variables and len(pip.indexes) > 1):
+            more += ["--index-strategy", "unsafe-best-match"]  # as pip does: the best version of all indexes
+        if spec.pins:
+            pins = folder / "pins.txt"
+            pins.write_text("\n".join(spec.pins) + "\n", encoding="utf-8")
+            more += ["--constraint", str(pins)]
+        for index in spec.chosen_indexes:
+            more += ["--torch-backend", index.rstrip("/").rpartition("/")[2]] if index.startswith(cuda.INDEX) else [
+                "--index", index]  # fmt: skip
+        made = folder / "pylock.made.toml"
+        self._compile([project.path.name, *more, "-o", str(made)], project.path.parent, variables)
+        return project_files.load_toml(made)
+
+    def chosen(self, folder: Path) -> dict[str, Any]:
+        """Let uv choose among the wheels of a lock, from an index in a folder that has these alone."""
+        locked = self._exported(folder) if self.project.kind == UV_LOCK else self.project.path
+        tree = project_files.load_toml(locked)
+        self._say_local(tree)
+        lines = list(_write_index(tree, locked.parent, folder / "simple", self.spec.title))
+        wanted, made = folder / "wanted.txt", folder / "pylock.made.toml"
+        wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        argv = [wanted.name, "--no-deps", "--no-config", "--default-index", (folder / "simple").as_uri()]
+        self._compile([*argv, "-o", str(made)], folder, uv.plain_variables())
+        return project_files.load_toml(made)
+
+    def _compile(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
+        reply = self._run([
+            "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--only-binary", ":all:",
+            "--python-platform", uv_platform(self.target), "--python-version", self.python, "--python", sys.executable,
+        ], folder, variables)  # fmt: skip
+        if reply.status:
+            raise self._failure(reply)
+
+    def _exported(self, folder: Path) -> Path:
+        """Write what a uv.lock has as a pylock.toml.
+
+        Raises:
+            LockError: It is out of date.
+        """
+        made, project = folder / "pylock.exported.toml", self.project
+        argv = [
+            "export", "--format", "pylock.toml", "--no-header", "--no-emit-project", "--no-default-groups",
+            *_flags("--extra", project.extras), *_flags("--group", project.groups), "-o", str(made),
+        ]  # fmt: skip
+        variables = uv.variables_with_indexes(solver_tools.PipConfig(()), has_indexes=True, has_default=True)
+        reply = self._run([*argv, "--locked", "--python", sys.executable], project.path.parent, variables)
+        if reply.status and _STALE in reply.text:
+            raise LockError(
+                f"{project.path.name} is out of date: {PYPROJECT} has changed since", evidence=reply.lines[:MANY],
+                hint=f"run `uv lock` in {project.path.parent}",
+            )  # fmt: skip
+        if reply.status:  # uv checks with a Python that fits the project alone, and may need the network
+            frozen = self._run([*argv, "--frozen"], project.path.parent, variables)
+            if frozen.status:
+                raise self._failure(frozen)
+            self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
+        return made
+
+    def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> uv.Reply:
+        def waiting(seconds: float) -> None:
+            self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)")
+
+        return uv.run([self.program, *argv, "--quiet"], folder, variables, waiting)
+
+    def _failure(self, reply: uv.Reply) -> Exception:
+        title, lines = self.spec.title, reply.lines[:MANY]
+        if reply.unreachable:
+            return LockError(
+                f"{title} could not be locked: a package index cannot be reached", evidence=lines,
+                hint="check your network, proxy and certificate settings, and the address if it is yours, then call "
+                f"again; without network: run `clusterfn env lock {title}` on another machine, and copy its lock",
+            )  # fmt: skip
+        if reply.status != 1:
+            return LockError(f"{title} could not be locked: uv rejects it", evidence=lines,
+                             hint="correct what uv names above")  # fmt: skip
+        hint = "loosen or correct the packages named above"
+        if "no usable wheels" in reply.text or "building from source is disabled" in reply.text:
+            hint = "hosts compile nothing: choose a version that has a wheel for this Python, or conda's package of it "
+            hint += "in an environment.yml"
+        return Unsolved(LockError(f"there is no solution for {title}", evidence=lines, hint=hint))
+
+    def wheels(self, found: Mapping[str, Any], folder: Path) -> Iterator[Wheel]:
+        """Read what uv wrote: one wheel for each package."""
+        self._say_local(found)
+        for package in found.get("packages", []):
+            name = normalize(str(package["name"]))
+            if "directory" in package:
+                continue
+            if "vcs" in package:
+                raise _repository(name, package["vcs"], self.spec.title)
+            files = [*package.get("wheels", []), *([package["archive"]] if "archive" in package else [])]
+            best = max(files, key=lambda file: wheel_rank(_file_name(_address(file, folder))))
+            url = _without_password(_address(best, folder))
+            version = str(package.get("version", "")) or _version_of(_file_name(url))
+            yield Wheel(name, version, url, str(best.get("hashes", {}).get("sha256", "")).lower())
+
+    def _say_local(self, found: Mapping[str, Any]) -> None:
+        """Say which packages are the user's own: they are sent as source, if they are editable or beside the script."""
+        local = {normalize(str(each["name"])): each["directory"] for each in found.get("packages", [])
+                 if "directory" in each}  # fmt: skip
+        if local:
+            self.say(f"{', '.join(sorted(local))}: clusterfn sends local packages as source")
+        copied = sorted(name for name, directory in local.items() if not directory.get("editable"))
+        if copied:
+            self.say(
+                f"{', '.join(copied)}: make it editable (editable = true, or -e), as clusterfn sends no copy of it"
+            )
+
+
+def _flags(flag: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
+
+
+def _write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -> Iterator[str]:
+    """Write an index of the files that a pylock.toml names; yield the requirement of each package."""
+    pages: dict[str, list[str]] = {}
+    for package in tree.get("packages", []):
+        name = normalize(str(package["name"]))
+        if "directory" in package:
+            continue  # the user's own, sent as source
+        if "vcs" in package:
+            raise _repository(name, package["vcs"], title)
+        files = [*package.get("wheels", []), *(package[key] for key in ("archive", "sdist") if key in package)]
+        version = str(package.get("version", "")) or _version_of(_file_name(_address(files[0], base)))
+        needs = html.escape(str(package.get("requires-python", "")))
+        for file in files:
+            address, sha256 = _without_password(_address(file, base)), file.get("hashes", {}).get("sha256", "")
+            href = html.escape(f"{address}#sha256={sha256}" if sha256 else address)
+            attribute = f' data-requires-python="{needs}"' if needs else ""
+            pages.setdefault(name, []).append(f'<a href="{href}"{attribute}>{html.escape(_file_name(address))}</a>')
+        marker = f" ; {package['marker']}" if package.get("marker") else ""
+        yield f"{name}=={version}{marker}"
+    for name, lines in pages.items():
+        page = folder / name / "index.html"
+        page.parent.mkdir(parents=True)
+        page.write_text(f"<!DOCTYPE html><html><body>{''.join(lines)}</body></html>", encoding="utf-8")
+    folder.mkdir(exist_ok=True)
+
+
+def _repository(name: str, vcs: Mapping[str, Any], title: str) -> LockError:
+    return LockError(
+        f"{title}: {name} comes from a repository ({vcs.get('url', 'unknown')}), which cannot be locked to a wheel",
+        hint=f"clone it and name its folder in [tool.uv.sources], or name a released version of {name}",
+    )
+
+
+def _address(file: Mapping[str, Any], base: Path) -> str:
+    """Return the address of a file, which a pylock.toml may give as a path."""
+    return str(file["url"]) if "url" in file else urljoin(f"{base.absolute().as_uri()}/", Path(
+        base.absolute(), str(file["path"])).resolve().as_uri())  # fmt: skip
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+
+
+def _file_name(url: str) -> str:
+    return unquote(urlsplit(url).path).rpartition("/")[2]
+
+
+def _version_of(file: str) -> str:
+    bare = re.sub(r"(\.tar\.\w+|\.zip|\.whl)$", "", file)
+    return bare.split("-")[1] if file.endswith(_WHEEL) else bare.rpartition("-")[2]
+
+
+def wheel_rank(file: str) -> tuple[int, int, int, int]:
+    """Rank one of several wheels that fit: the highest is the one for this very Python, and the newest glibc.
+
+    Example:
+        >>> wheel_rank("x-1-cp311-cp311-manylinux_2_17_x86_64.whl") > wheel_rank("x-1-py3-none-any.whl")
+        True
+    """
+    tags = file[: -len(_WHEEL)].split("-") if file.endswith(_WHEEL) else []
+    if len(tags) < 5:
+        return (-1, 0, 0, 0)
+    python, abi, platform = tags[-3:]
+    kind = 2 if re.search(r"cp\d", abi) else 1 if "abi3" in abi else 0
+    minor = max((int(found[1] or 0) for found in re.finditer(r"(?:cp|py)\d(\d*)", python)), default=0)
+    glibc = [int(found) for found in re.findall(r"manylinux_2_(\d+)_", f"{platform}_")]
+    glibc += [number for name, number in _MANYLINUX.items() if name in re.split(r"[_.]", platform)]
+    build = re.match(r"\d+", tags[2]) if len(tags) > 5 else None
+    return (kind, minor, max(glibc, default=0), int(build[0]) if build else 0)
+
+
+def _check_hashes(wheels: Sequence[Wheel], project: ProjectFile) -> None:
+    """Raise if the user names hashes, and a wheel has none of them: uv does not compare them here.
+
+    Raises:
+        LockError: There is such a wheel.
+    """
+    if not project.hashes:
+        return
+    for wheel in wheels:
+        file = _file_name(wheel.url)
+        if wheel.name not in project.hashes:
+            raise LockError(
+                f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[file],
+                hint=f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}",
+            )  # fmt: skip
+        if wheel.sha256 not in project.hashes[wheel.name]:
+            raise LockError(
+                f"{project.path.name}: {wheel.name} {wheel.version} has another hash than the file allows",
+                evidence=[f"{file} has sha256:{wheel.sha256}"],
+                hint="if the file is right, list the hashes of all of its wheels: `uv pip compile --generate-hashes`",
+            )
