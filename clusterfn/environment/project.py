@@ -28,6 +28,8 @@ class ProjectFile:
         requires_python: Such as ">=3.10"; "" for any.
         hashes: The SHA-256 that the user allows for each project; without any, none is compared.
         indexes: (name, address) of the package indexes that it names; uv has variables with their passwords.
+        local: Names of the user's own packages, whose build backend may say what they depend on.
+        is_dynamic: Whether its own build backend says what it depends on.
     """
 
     kind: str
@@ -37,6 +39,8 @@ class ProjectFile:
     requires_python: str = ""
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     indexes: tuple[tuple[str, str], ...] = ()
+    local: tuple[str, ...] = ()
+    is_dynamic: bool = False
 
     @property
     def is_locked(self) -> bool:

@@ -92,7 +92,7 @@ def _specification(project: ProjectFile, pip: Sequence[Requirement], wish: Mappi
 def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     tree = load_toml(path)
     table = _table(tree, "project", path)
-    if not table:
+    if "project" not in tree:
         hint = _POETRY if "poetry" in _table(tree, "tool", path) else "add it, or write a requirements.txt"
         raise ConfigError(f"{path} has no [project] table", hint=hint)
     extras, groups = split_parts(parts)
@@ -106,12 +106,16 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     uv = _table(_table(tree, "tool", path), "uv", path)
     sources = {normalize(name): value for name, value in _table(uv, "sources", path).items()}
     wanted = [_requirement(line, sources, path) for line in direct]
+    local, dynamic = _local(path.parent, uv), _lines(table, "dynamic", path)
+    is_dynamic = bool({"dependencies", "optional-dependencies"} & set(dynamic))
     project = ProjectFile(
-        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")), indexes=tuple(_indexes(uv))
-    )
-    wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": _local(path.parent, uv)}
-    if _lines(table, "dynamic", path):
-        wish["built"] = _digests(path.parent)
+        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")), indexes=tuple(_indexes(uv)),
+        local=tuple(sorted({*_names(local), normalize(str(table.get("name", "")))} if is_dynamic else _names(local))),
+        is_dynamic=is_dynamic,
+    )  # fmt: skip
+    wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": local}
+    if dynamic:
+        wish["built"] = {**_digests(path.parent), "tool": tree.get("tool", {}).get("setuptools", {})}
     spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))  # TOML has dates
     return replace(spec, indexes=tuple(_indexes_of_torch(sources, project)))
 
@@ -187,14 +191,21 @@ def _local(folder: Path, uv: Mapping[str, Any], seen: tuple[Path, ...] = ()) -> 
     """Return what the project's local packages want, by their folder: the lock depends on it, too."""
     found: dict[str, Any] = {}
     for place in _folders(folder, uv):
-        file = place / PYPROJECT
-        if place.resolve() in (*seen, folder.resolve()) or not place.is_dir():
-            continue
-        tree = load_toml(file) if file.is_file() else {}
-        own, theirs = tree.get("project", {}), tree.get("tool", {}).get("uv", {})
-        below = _local(place, theirs, (*seen, folder.resolve()))
-        found[place.name] = {"project": own, "uv": theirs, "local": below, "built": _digests(place)}
+        if place.is_dir() and place.resolve() not in seen:
+            file = place / PYPROJECT
+            tree = load_toml(file) if file.is_file() else {}
+            theirs = tree.get("tool", {}).get("uv", {})
+            found[os.path.relpath(place, folder)] = {
+                "project": tree.get("project", {}), "uv": theirs, "built": _digests(place),
+                "local": _local(place, theirs, (*seen, place.resolve())),
+            }  # fmt: skip
     return found
+
+
+def _names(local: Mapping[str, Any]) -> set[str]:
+    """Return the names of local packages that say one, and of those below them."""
+    own = {normalize(str(each["project"]["name"])) for each in local.values() if each["project"].get("name")}
+    return own.union(*(_names(each["local"]) for each in local.values()))
 
 
 def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
@@ -250,15 +261,15 @@ def _read_requirements(path: Path, parts: Sequence[str]) -> Specification:
     """Read pip's own file, with the files that it names."""
     refuse_parts(path, parts)
     pip, hashes = PipLines(path.parent), dict[str, set[str]]()
-    wish = {"lines": sorted(_requirement_lines(path, path, pip, hashes)), "local": {}}
-    local = [path.parent / each[3:] for each in wish["lines"] if each.startswith("-e ")]
-    wish["local"] = _local(path.parent, {"sources": {str(number): {"path": str(place)}
-                                                     for number, place in enumerate(local)}})  # fmt: skip
+    lines = sorted(_requirement_lines(path, path, pip, hashes))
+    local = [each[3:] for each in lines if each.startswith("-e ")]
+    sources = {str(number): {"path": place} for number, place in enumerate(local)}
+    wish: dict[str, Any] = {"lines": lines, "local": _local(path.parent, {"sources": sources})}
     if not pip.wanted and not local:
         raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
     frozen = {name: frozenset(allowed) for name, allowed in hashes.items()}
-    spec = _specification(ProjectFile(REQUIREMENTS, path, hashes=frozen), (), wish)
-    return pip.added_to(spec)
+    names = tuple(sorted(_names(wish["local"])))
+    return pip.added_to(_specification(ProjectFile(REQUIREMENTS, path, hashes=frozen, local=names), (), wish))
 
 
 def _requirement_lines(

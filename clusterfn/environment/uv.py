@@ -28,7 +28,7 @@ _NOT_PASSED = (
     "UV_TORCH_BACKEND", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_FROZEN", "UV_LOCKED", "UV_OFFLINE", "UV_NO_SYNC",
     "UV_REQUIRE_HASHES", "UV_CUSTOM_COMPILE_COMMAND", "UV_PROJECT", "UV_WORKING_DIRECTORY", "UV_NO_BINARY",
 )  # fmt: skip
-_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX")
+_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS")
 # What uv says of a server that does not answer, or not as one should.
 _NO_ANSWER = re.compile(
     r"Failed to fetch|error sending request|Request failed after|dns error|[Cc]onnection (?:refused|reset)"
@@ -130,8 +130,6 @@ def variables_with_indexes(pip: PipConfig, *, has_indexes: bool, has_default: bo
         found["UV_EXTRA_INDEX_URL"] = " ".join(pip.indexes[1:])
     if pip.find_links:
         found["UV_FIND_LINKS"] = ",".join([*pip.find_links, *filter(None, [found.get("UV_FIND_LINKS")])])
-    if not pip.indexes and not has_indexes and not has_default:
-        found["UV_NO_INDEX"] = "1"
     return found
 
 

@@ -30,6 +30,7 @@ _MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 _GLIBC = (17, 28, *range(31, 41))  # the minor versions that uv knows
 _MANYLINUX = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
 _STALE = "needs to be updated"
+_UNREADABLE = "Building source distributions is disabled"
 _WHEEL = ".whl"
 
 
@@ -105,25 +106,52 @@ class _Job:
 
     def compiled(self, folder: Path) -> dict[str, Any]:
         """Let uv choose versions and wheels."""
-        project, spec = self.project, self.spec
+        project, made = self.project, folder / "pylock.made.toml"
         pips = project.kind == REQUIREMENTS
         own = (False, False) if pips else names_indexes(project.path.parent)
         pip = solver_tools.pip_config()
         variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
-        more = [*_flags("--extra", project.extras), *_flags("--group", project.groups)]
-        more += ["--no-config"] if pips else []  # pip does not read uv's settings
+        more = ["--no-config"] if pips else []  # pip does not read uv's settings
+        more += ["--no-index"] if not pip.indexes and not any(own) else []
         if pips or ("UV_EXTRA_INDEX_URL" in variables and len(pip.indexes) > 1):
             more += ["--index-strategy", "unsafe-best-match"]  # as pip does: the best version of all indexes
-        if spec.pins:
-            pins = folder / "pins.txt"
-            pins.write_text("\n".join(spec.pins) + "\n", encoding="utf-8")
-            more += ["--constraint", str(pins)]
-        for index in spec.chosen_indexes:
-            more += ["--torch-backend", index.rstrip("/").rpartition("/")[2]] if index.startswith(cuda.INDEX) else [
-                "--index", index]  # fmt: skip
-        made = folder / "pylock.made.toml"
-        self._compile([project.path.name, *more, "-o", str(made)], project.path.parent, variables)
+        argv = [*self._wanted(folder), *more, *self._choices(folder), "-o", str(made)]
+        reply = self._compile(argv, project.path.parent, variables)
+        if reply.status and _UNREADABLE in reply.text:  # so it says of a pyproject.toml with a bad requirement
+            lines = folder / "lines.txt"
+            lines.write_text("\n".join(each.text for each in self.spec.pip) + "\n", encoding="utf-8")
+            why = self._compile([lines.name, "--no-deps", "--no-index", "--no-config"], folder, variables)
+            reply = why if why.status not in (0, 1) else reply
+        if reply.status:
+            raise self._failure(reply)
         return project_files.load_toml(made)
+
+    def _wanted(self, folder: Path) -> list[str]:
+        """Return the file that uv reads, with the extras and groups of it.
+
+        uv does not run the build backend of a pyproject.toml here, but that of an editable project.
+        """
+        project = self.project
+        groups = _flags("--group", project.groups)
+        if not project.is_dynamic:
+            return [project.path.name, *_flags("--extra", project.extras), *groups]
+        wanted = folder / "wanted.txt"
+        extras = f"[{','.join(project.extras)}]" if project.extras else ""
+        wanted.write_text(f"-e {project.path.parent.absolute()}{extras}\n", encoding="utf-8")
+        return [str(wanted), *groups]
+
+    def _choices(self, folder: Path) -> list[str]:
+        """Return the flags for the user's own packages, and for what was chosen for this host."""
+        flags = _flags("--no-binary", self.project.local)  # only these may be built, to read what they depend on
+        if self.spec.pins:
+            pins = folder / "pins.txt"
+            pins.write_text("\n".join(self.spec.pins) + "\n", encoding="utf-8")
+            flags += ["--constraint", str(pins)]
+        for index in self.spec.chosen_indexes:
+            official = index.startswith(cuda.INDEX)
+            tag = index.rstrip("/").rpartition("/")[2]
+            flags += ["--torch-backend", tag] if official else ["--index", index]
+        return flags
 
     def chosen(self, folder: Path) -> dict[str, Any]:
         """Let uv choose among the wheels of a lock, from an index in a folder that has these alone."""
@@ -134,16 +162,16 @@ class _Job:
         wanted, made = folder / "wanted.txt", folder / "pylock.made.toml"
         wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")
         argv = [wanted.name, "--no-deps", "--no-config", "--default-index", (folder / "simple").as_uri()]
-        self._compile([*argv, "-o", str(made)], folder, uv.plain_variables())
+        reply = self._compile([*argv, "-o", str(made)], folder, uv.plain_variables())
+        if reply.status:
+            raise self._failure(reply)
         return project_files.load_toml(made)
 
-    def _compile(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
-        reply = self._run([
+    def _compile(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> uv.Reply:
+        return self._run([
             "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--only-binary", ":all:",
             "--python-platform", uv_platform(self.target), "--python-version", self.python, "--python", sys.executable,
         ], folder, variables)  # fmt: skip
-        if reply.status:
-            raise self._failure(reply)
 
     def _exported(self, folder: Path) -> Path:
         """Write what a uv.lock has as a pylock.toml.

@@ -69,6 +69,7 @@ def make_wheel(folder: Path, name: str, version: str = "1.0", *, tag: str = "py3
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
         archive.writestr(f"{name}-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+        archive.writestr(f"{name}-{version}.dist-info/RECORD", "")  # uv unpacks a wheel in a folder
     return path
 
 
