@@ -62,7 +62,7 @@ def test_a_file_with_extras_is_found_by_its_name(shelf: Shelf, monkeypatch: pyte
         ("[project]\n", ("gpu",), "has no extra 'gpu'", "it has no extras"),
         ("[project]\n[dependency-groups]\ndev = []\n", ("group:test",), "has no group 'test'", "it has dev"),
         ("[project]\n[dependency-groups]\na = [{include-group = 'a'}]\n", ("group:a",), "includes itself", "remove"),
-        ("[project]\ndependencies = ['x @ git+https://e.org/x']\n", (), "x comes from a repository", "released version"),
+        ("[project]\ndependencies = ['x @ git+https://e.org/x']", (), "x comes from a repository", "released version"),
         ("[project]\ndependencies = ['x']\n[tool.uv.sources]\nx = {git = 'https://e.org/x'}\n", (),
          "x comes from a repository (https://e.org/x)", "x = {path"),
     ],
