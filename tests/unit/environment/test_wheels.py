@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import download, solver_tools, wheels
+from clusterfn.config.spec import Host
+from clusterfn.environment import download, resolve, solver_tools, uv, wheels
+from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.solver_tools import PipConfig
 from clusterfn.environment.wheels import uv_platform, wheel_rank
@@ -21,6 +23,7 @@ from tests.lock.conftest import sha256
 from tests.unit.environment.shelf import HOST, Shelf, shelf_in
 
 ARM = replace(HOST, platform="linux-aarch64")
+OLD_DRIVER = GpuCapabilities("470.57.02", ("7.0",), "nvidia-smi says on tensor01")
 
 
 @pytest.fixture
@@ -273,6 +276,51 @@ def test_a_choice_of_pytorch_for_one_host_reaches_uv(shelf: Shelf):
     found = wheels.find_wheels(pinned, HOST, "3.11", shelf.said.append)
 
     assert [(each.name, each.version) for each in found] == [("torch", "2.6.0")]
+
+
+def test_the_build_of_pytorch_for_the_hosts_driver_reaches_uv(shelf: Shelf, monkeypatch):
+    log = shelf.folder.parent / "log"
+    program = shelf.write(f'#!/bin/sh\necho "$*" >> {log}\ncat "$6" >> {log}\nexit 1\n', "fake-uv")
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda say: str(program))
+    shelf.pyproject('"torch==2.7.1"', python="==3.11.*")
+    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
+
+    with pytest.raises(LockError):
+        resolve.resolve_environment(shelf.read(), host, facts, OLD_DRIVER, (3, 11), shelf.said.append)
+
+    assert "--torch-backend cu118" in log.read_text() and "torch==2.7.1+cu118" in log.read_text()
+    assert any(said.startswith("CUDA 11.8 for PyTorch 2.7") for said in shelf.said)
+
+
+def test_an_old_uv_is_passed_over_with_a_message_and_one_is_installed(shelf: Shelf, monkeypatch):
+    old = shelf.write("#!/bin/sh\necho 'uv 0.4.1 (abc 2024-08-30)'\n", "bin/uv")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", str(old.parent))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(shelf.folder))
+    monkeypatch.setattr(solver_tools, "own_interpreter", lambda tool, base, say: Path("/cache/bin/python"))
+
+    assert uv.find_uv(shelf.said.append) == "/cache/bin/uv"
+    assert shelf.said == [f"{old} is not used (0.4): clusterfn needs uv 0.9 or newer"]
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ((False, False), {"UV_DEFAULT_INDEX": "https://m/simple", "UV_EXTRA_INDEX_URL": "https://b https://c"}),
+        ((True, False), {"UV_DEFAULT_INDEX": "https://m/simple"}),
+        ((False, True), {"UV_EXTRA_INDEX_URL": "https://b https://c"}),
+        ((True, True), {}),
+    ],
+)
+def test_pips_settings_count_where_uv_has_none(shelf: Shelf, own: tuple[bool, bool], expected: dict[str, str]):
+    pip = PipConfig(("https://m/simple", "https://b", "https://c"), ("/wheels",), (("REQUESTS_CA_BUNDLE", "/ca.pem"),))
+
+    found = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
+
+    assert {name: value for name, value in found.items() if "INDEX" in name} == expected
+    assert found["UV_FIND_LINKS"] == "/wheels"
 
 
 DYNAMIC = """\
