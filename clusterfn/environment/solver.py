@@ -8,6 +8,7 @@ wheels, and only its Python is solved.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from clusterfn.environment import conda_solver
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, virtual_packages
 from clusterfn.environment.lock import EnvironmentLock, Unsolved
+from clusterfn.environment.project import ProjectFile
 from clusterfn.environment.specification import Specification, admits, conda_requirement
 from clusterfn.errors import LockError
 
@@ -24,6 +26,7 @@ Say = Callable[[str], None]
 
 _MINORS = range(8, 20)  # of Python 3
 _TRIES = 4  # so many of them, as uv asks the indexes each time
+_NEWEST_PATCH = 30  # until the channel says which one it has
 
 
 def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | None:
@@ -150,35 +153,41 @@ def _solve_project(
     """Return the content of a project's lock and its Python: that of the caller, or the nearest that works."""
     from clusterfn.environment import project_lock, wheels  # most calls have no project
 
+    if spec.project is None:
+        raise AssertionError("only a project is solved so")
+    once = functools.lru_cache(maxsize=None)(say)  # what uv finds twice is said once
+    finder = wheels.WheelFinder(spec, spec.project, target, once)
     first: Unsolved | None = None
-    for minor in _minors(spec, target):
+    for minor in _minors(spec.project, target):
         try:
-            wheels.find_wheels(spec, target, minor, lambda sentence: None)  # fails before a channel is asked
+            finder.find(f"{minor}.{_NEWEST_PATCH}")  # fails before a channel is asked
             python = _python(spec, target, minor, before, say)
         except Unsolved as unsolved:
             first = first or unsolved
             continue
         full = locks.parse_lock(python, spec.file or Path()).python_version(target.platform)
-        found = wheels.find_wheels(spec, target, full, say)  # markers may ask for its patch
         virtual = virtual_packages(target.platform, target)
+        found = finder.find(full)  # markers may ask for its patch
         return project_lock.compose(python, found, target.platform, keeps, spec.input_hash, virtual), full
     if first is None:
         raise AssertionError("there is at least one Python to try")
     raise first
 
 
-def _minors(spec: Specification, target: SolveTarget) -> list[str]:
+def _minors(project: ProjectFile, target: SolveTarget) -> list[str]:
     """List the Pythons that a project admits, the one nearest to the caller's first.
 
     Raises:
         LockError: It admits none.
     """
-    wanted = spec.project.requires_python if spec.project else ""
     near = int(target.python.split(".")[1])
     nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
-    found = [f"3.{minor}" for minor in nearest if admits(wanted, (3, minor))]
+    found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
     if not found:
-        raise LockError(f"{spec.title} admits no Python 3: its requires-python is {wanted!r}", hint='write ">=3.10"')
+        raise LockError(
+            f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}",
+            hint='write requires-python = ">=3.10"',
+        )
     return found[:_TRIES]
 
 

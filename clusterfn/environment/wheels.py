@@ -6,6 +6,7 @@ then uv sees an index that has its files alone, so it only chooses among them, a
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 import sys
@@ -70,57 +71,68 @@ def uv_platform(target: SolveTarget) -> str:
     return f"{machine}-manylinux_2_{fitting[-1]}"
 
 
-def find_wheels(spec: Specification, target: SolveTarget, python: str, say: Say) -> list[Wheel]:
-    """Return the wheels of a project for a host, in the order of their names.
+@dataclass(frozen=True)
+class WheelFinder:
+    """Finds the wheels of a project for one host.
 
     Args:
-        python: A version of Python, "3.11" or "3.11.7".
         say: Called with sentences about what is not among them, and what takes long.
 
     Raises:
-        Unsolved: There are none.
-        LockError: An index does not answer, a file has another hash than the user allows, or a uv.lock is out of date.
-        ConfigError: uv's own settings cannot be read.
+        LockError: uv can neither be found nor be installed.
     """
-    project = spec.project
-    if project is None:
-        raise AssertionError("only a project has wheels that uv finds")
-    job = _Job(spec, project, target, python, uv.find_uv(say), say)
-    with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as folder:
-        found = job.chosen(Path(folder)) if project.is_locked else job.compiled(Path(folder))
-        wheels = sorted(job.wheels(found, Path(folder)), key=lambda each: each.name)
-    _check_hashes(wheels, project)
-    return wheels
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One project, for one host and one Python."""
 
     spec: Specification
     project: ProjectFile
     target: SolveTarget
-    python: str
-    program: str
     say: Say
 
-    def compiled(self, folder: Path) -> dict[str, Any]:
+    @functools.cached_property
+    def program(self) -> str:
+        """The path of uv."""
+        return uv.find_uv(self.say)
+
+    @functools.cached_property
+    def pip(self) -> solver_tools.PipConfig:
+        """pip's settings, for which pip has to be asked."""
+        return solver_tools.pip_config()
+
+    def find(self, python: str) -> list[Wheel]:
+        """Return the wheels in the order of their names.
+
+        Args:
+            python: A version of Python, "3.11.7".
+
+        Raises:
+            Unsolved: There are none.
+            LockError: An index does not answer, a file has another hash than the user allows, or a uv.lock is out of
+                date.
+            ConfigError: uv's own settings cannot be read.
+        """
+        with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
+            folder = Path(name)
+            found = self._choose(folder, python) if self.project.is_locked else self._resolve(folder, python)
+            wheels = sorted(self._wheels(found, folder), key=lambda each: each.name)
+        _check_hashes(wheels, self.project)
+        return wheels
+
+    def _resolve(self, folder: Path, python: str) -> dict[str, Any]:
         """Let uv choose versions and wheels."""
         project, made = self.project, folder / "pylock.made.toml"
         pips = project.kind == REQUIREMENTS
         own = (False, False) if pips else names_indexes(project.path.parent)
-        pip = solver_tools.pip_config()
+        pip = self.pip
         variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
         more = ["--no-config"] if pips else []  # pip does not read uv's settings
         more += ["--no-index"] if not pip.indexes and not any(own) else []
         if pips or ("UV_EXTRA_INDEX_URL" in variables and len(pip.indexes) > 1):
             more += ["--index-strategy", "unsafe-best-match"]  # as pip does: the best version of all indexes
         argv = [*self._wanted(folder), *more, *self._choices(folder), "-o", str(made)]
-        reply = self._compile(argv, project.path.parent, variables)
+        reply = self._compile(argv, python, project.path.parent, variables)
         if reply.status and _UNREADABLE in reply.text:  # so it says of a pyproject.toml with a bad requirement
             lines = folder / "lines.txt"
             lines.write_text("\n".join(each.text for each in self.spec.pip) + "\n", encoding="utf-8")
-            why = self._compile([lines.name, "--no-deps", "--no-index", "--no-config"], folder, variables)
+            why = self._compile([lines.name, "--no-deps", "--no-index", "--no-config"], python, folder, variables)
             reply = why if why.status not in (0, 1) else reply
         if reply.status:
             raise self._failure(reply)
@@ -153,7 +165,7 @@ class _Job:
             flags += ["--torch-backend", tag] if official else ["--index", index]
         return flags
 
-    def chosen(self, folder: Path) -> dict[str, Any]:
+    def _choose(self, folder: Path, python: str) -> dict[str, Any]:
         """Let uv choose among the wheels of a lock, from an index in a folder that has these alone."""
         locked = self._exported(folder) if self.project.kind == UV_LOCK else self.project.path
         tree = project_files.load_toml(locked)
@@ -162,15 +174,15 @@ class _Job:
         wanted, made = folder / "wanted.txt", folder / "pylock.made.toml"
         wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")
         argv = [wanted.name, "--no-deps", "--no-config", "--default-index", (folder / "simple").as_uri()]
-        reply = self._compile([*argv, "-o", str(made)], folder, uv.plain_variables())
+        reply = self._compile([*argv, "-o", str(made)], python, folder, uv.plain_variables())
         if reply.status:
             raise self._failure(reply)
         return project_files.load_toml(made)
 
-    def _compile(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> uv.Reply:
+    def _compile(self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str]) -> uv.Reply:
         return self._run([
             "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--only-binary", ":all:",
-            "--python-platform", uv_platform(self.target), "--python-version", self.python, "--python", sys.executable,
+            "--python-platform", uv_platform(self.target), "--python-version", python, "--python", sys.executable,
         ], folder, variables)  # fmt: skip
 
     def _exported(self, folder: Path) -> Path:
@@ -221,7 +233,7 @@ class _Job:
             hint += "in an environment.yml"
         return Unsolved(LockError(f"there is no solution for {title}", evidence=lines, hint=hint))
 
-    def wheels(self, found: Mapping[str, Any], folder: Path) -> Iterator[Wheel]:
+    def _wheels(self, found: Mapping[str, Any], folder: Path) -> Iterator[Wheel]:
         """Read what uv wrote: one wheel for each package."""
         self._say_local(found)
         for package in found.get("packages", []):

@@ -66,7 +66,11 @@ class Shelf:
     def wheels(
         self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST, python: str = "3.11"
     ) -> list[wheels.Wheel]:
-        return wheels.find_wheels(self.read(name, *parts), target, python, self.said.append)
+        return self.find(self.read(name, *parts), target, python)
+
+    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[wheels.Wheel]:
+        assert spec.project is not None
+        return wheels.WheelFinder(spec, spec.project, target, self.said.append).find(python)
 
     def refusal(self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST) -> LockError:
         """How finding fails."""

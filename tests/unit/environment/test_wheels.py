@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.environment import download, resolve, solver_tools, uv, wheels
+from clusterfn.environment import download, resolve, solver_tools, uv
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.solver_tools import PipConfig
@@ -113,6 +113,16 @@ def test_the_dependencies_of_a_local_package_are_found_and_it_is_sent_as_source(
 
     assert shelf.found() == {"deep": "1.0"}
     assert shelf.said == ["helper: clusterfn sends local packages as source"]
+
+
+def test_a_member_of_a_workspace_has_its_dependencies_found(shelf: Shelf):
+    shelf.wheel("deep")
+    shelf.write('[tool.uv.workspace]\nmembers = ["*"]\n')
+    shelf.write(LOCAL.format("deep"), "helper/pyproject.toml")
+    shelf.write(LOCAL.replace("helper", "train").format("helper") + "[tool.uv.sources]\nhelper.workspace = true\n",
+                "train/pyproject.toml")  # fmt: skip
+
+    assert shelf.found("train/pyproject.toml") == {"deep": "1.0"}
 
 
 def test_a_local_package_that_is_not_editable_is_named(shelf: Shelf):
@@ -273,7 +283,7 @@ def test_a_choice_of_pytorch_for_one_host_reaches_uv(shelf: Shelf):
     shelf.pyproject('"torch"')
     pinned = shelf.read().with_wheels({"torch": "==2.6.*"})
 
-    found = wheels.find_wheels(pinned, HOST, "3.11", shelf.said.append)
+    found = shelf.find(pinned)
 
     assert [(each.name, each.version) for each in found] == [("torch", "2.6.0")]
 
