@@ -125,14 +125,16 @@ def test_what_means_the_same_keeps_the_lock(shelf: Shelf):
 
 
 LOCAL = '[tool.uv.sources]\nhelper = {path = "../helper", editable = true}\n'
+MINE = '[project]\nname = "mine"\nversion = "0.1"\ndependencies = ["helper"]\n'
 HELPER = '[project]\nname = "helper"\nversion = "1"\ndependencies = ["deep"]\n'
 
 
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("pyproject.toml", '[project]\nname = "mine"\nversion = "0.1"\ndependencies = ["helper<3"]\n' + LOCAL),
-        ("pyproject.toml", '[project]\nname = "mine"\nversion = "0.1"\ndependencies = ["helper"]\n'),
+        ("pyproject.toml", MINE.replace("helper", "helper<3") + LOCAL),
+        ("pyproject.toml", MINE),
+        ("pyproject.toml", MINE + LOCAL + '[tool.uv]\nprerelease = "allow"\n'),
         ("../helper/pyproject.toml", HELPER.replace("deep", "deeper")),
         ("../helper/setup.py", "import setuptools\n"),
     ],
@@ -140,7 +142,7 @@ HELPER = '[project]\nname = "helper"\nversion = "1"\ndependencies = ["deep"]\n'
 def test_what_the_project_or_its_local_package_wants_otherwise_makes_the_lock_out_of_date(
     shelf: Shelf, file: str, text: str
 ):
-    shelf.write('[project]\nname = "mine"\nversion = "0.1"\ndependencies = ["helper"]\n' + LOCAL)
+    shelf.write(MINE + LOCAL)
     shelf.write(HELPER, "../helper/pyproject.toml")
     before = shelf.read().input_hash
 

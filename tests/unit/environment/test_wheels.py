@@ -304,6 +304,15 @@ def test_the_build_of_pytorch_for_the_hosts_driver_reaches_uv(shelf: Shelf, monk
     assert any(said.startswith("CUDA 11.8 for PyTorch 2.7") for said in shelf.said)
 
 
+def test_what_uv_says_is_shown_without_passwords_and_in_its_own_words(shelf: Shelf, monkeypatch):
+    program = shelf.write("#!/bin/sh\necho 'error: no https://ada:sekret@m.invalid/simple' >&2\nexit 2\n", "fake-uv")
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda say: str(program))
+    shelf.pyproject('"toy"')
+
+    assert shelf.refusal().evidence == ("error: no https://***@m.invalid/simple",)
+
+
 def test_an_old_uv_is_passed_over_with_a_message_and_one_is_installed(shelf: Shelf, monkeypatch):
     old = shelf.write("#!/bin/sh\necho 'uv 0.4.1 (abc 2024-08-30)'\n", "bin/uv")
     old.chmod(0o755)
