@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -180,8 +181,8 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
         raise LockError(
             f"{spec.title} could not be locked: a channel or package index cannot be reached", evidence=lines,
             hint="check your network, proxy and certificate settings, and the address if it is yours, then call again"
-            + (f"; without network: run `clusterfn env lock {spec.title}` on another machine, and copy its lock "
-               "beside this file" if spec.file else ""),
+            + (f"; without network: run `clusterfn env lock {shlex.quote(spec.title)}` on another machine, and copy "
+               "its lock beside this file" if spec.file else ""),
         )  # fmt: skip
     raise Unsolved(LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec)))
 

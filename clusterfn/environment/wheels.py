@@ -7,15 +7,14 @@ then uv sees an index that has its files alone, so it only chooses among them, a
 from __future__ import annotations
 
 import functools
-import html
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from clusterfn.environment import cuda, project_files, solver_tools, uv
 from clusterfn.environment.conda_solver import MANY, OLDEST_GLIBC, SolveTarget
@@ -23,16 +22,23 @@ from clusterfn.environment.lock import Unsolved
 from clusterfn.environment.project import PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
 from clusterfn.environment.specification import Specification
 from clusterfn.environment.uv_settings import names_indexes
+from clusterfn.environment.wheel_files import (
+    address_of,
+    file_name,
+    repository_error,
+    version_of,
+    wheel_rank,
+    without_password,
+    write_index,
+)
 from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
 
 _MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 _GLIBC = (17, 28, *range(31, 41))  # the minor versions that uv knows
-_MANYLINUX = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
 _STALE = "needs to be updated"
 _UNREADABLE = "Building source distributions is disabled"
-_WHEEL = ".whl"
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class WheelFinder:
         locked = self._exported(folder) if self.project.kind == UV_LOCK else self.project.path
         tree = project_files.load_toml(locked)
         self._say_local(tree)
-        lines = list(_write_index(tree, locked.parent, folder / "simple", self.spec.title))
+        lines = list(write_index(tree, locked.parent, folder / "simple", self.spec.title))
         wanted, made = folder / "wanted.txt", folder / "pylock.made.toml"
         wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")
         argv = [wanted.name, "--no-deps", "--no-config", "--default-index", (folder / "simple").as_uri()]
@@ -222,7 +228,8 @@ class WheelFinder:
             return LockError(
                 f"{title} could not be locked: a package index cannot be reached", evidence=lines,
                 hint="check your network, proxy and certificate settings, and the address if it is yours, then call "
-                f"again; without network: run `clusterfn env lock {title}` on another machine, and copy its lock",
+                f"again; without network: run `clusterfn env lock {shlex.quote(title)}` on another machine, and copy "
+                "its lock",
             )  # fmt: skip
         if reply.status != 1:
             return LockError(f"{title} could not be locked: uv rejects it", evidence=lines,
@@ -241,11 +248,11 @@ class WheelFinder:
             if "directory" in package:
                 continue
             if "vcs" in package:
-                raise _repository(name, package["vcs"], self.spec.title)
+                raise repository_error(name, package["vcs"], self.spec.title)
             files = [*package.get("wheels", []), *([package["archive"]] if "archive" in package else [])]
-            best = max(files, key=lambda file: wheel_rank(_file_name(_address(file, folder))))
-            url = _without_password(_address(best, folder))
-            version = str(package.get("version", "")) or _version_of(_file_name(url))
+            best = max(files, key=lambda file: wheel_rank(file_name(address_of(file, folder))))
+            url = without_password(address_of(best, folder))
+            version = str(package.get("version", "")) or version_of(file_name(url))
             yield Wheel(name, version, url, str(best.get("hashes", {}).get("sha256", "")).lower())
 
     def _say_local(self, found: Mapping[str, Any]) -> None:
@@ -265,78 +272,6 @@ def _flags(flag: str, values: Sequence[str]) -> list[str]:
     return [word for value in values for word in (flag, value)]
 
 
-def _write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -> Iterator[str]:
-    """Write an index of the files that a pylock.toml names; yield the requirement of each package."""
-    pages: dict[str, list[str]] = {}
-    for package in tree.get("packages", []):
-        name = normalize(str(package["name"]))
-        if "directory" in package:
-            continue  # the user's own, sent as source
-        if "vcs" in package:
-            raise _repository(name, package["vcs"], title)
-        files = [*package.get("wheels", []), *(package[key] for key in ("archive", "sdist") if key in package)]
-        version = str(package.get("version", "")) or _version_of(_file_name(_address(files[0], base)))
-        needs = html.escape(str(package.get("requires-python", "")))
-        for file in files:
-            address, sha256 = _without_password(_address(file, base)), file.get("hashes", {}).get("sha256", "")
-            href = html.escape(f"{address}#sha256={sha256}" if sha256 else address)
-            attribute = f' data-requires-python="{needs}"' if needs else ""
-            pages.setdefault(name, []).append(f'<a href="{href}"{attribute}>{html.escape(_file_name(address))}</a>')
-        marker = f" ; {package['marker']}" if package.get("marker") else ""
-        yield f"{name}=={version}{marker}"
-    for name, lines in pages.items():
-        page = folder / name / "index.html"
-        page.parent.mkdir(parents=True)
-        page.write_text(f"<!DOCTYPE html><html><body>{''.join(lines)}</body></html>", encoding="utf-8")
-    folder.mkdir(exist_ok=True)
-
-
-def _repository(name: str, vcs: Mapping[str, Any], title: str) -> LockError:
-    return LockError(
-        f"{title}: {name} comes from a repository ({vcs.get('url', 'unknown')}), which cannot be locked to a wheel",
-        hint=f"clone it and name its folder in [tool.uv.sources], or name a released version of {name}",
-    )
-
-
-def _address(file: Mapping[str, Any], base: Path) -> str:
-    """Return the address of a file, which a pylock.toml may give as a path."""
-    return str(file["url"]) if "url" in file else urljoin(f"{base.absolute().as_uri()}/", Path(
-        base.absolute(), str(file["path"])).resolve().as_uri())  # fmt: skip
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
-
-
-def _file_name(url: str) -> str:
-    return unquote(urlsplit(url).path).rpartition("/")[2]
-
-
-def _version_of(file: str) -> str:
-    bare = re.sub(r"(\.tar\.\w+|\.zip|\.whl)$", "", file)
-    return bare.split("-")[1] if file.endswith(_WHEEL) else bare.rpartition("-")[2]
-
-
-def wheel_rank(file: str) -> tuple[int, int, int, int]:
-    """Rank one of several wheels that fit: the highest is the one for this very Python, and the newest glibc.
-
-    Example:
-        >>> wheel_rank("x-1-cp311-cp311-manylinux_2_17_x86_64.whl") > wheel_rank("x-1-py3-none-any.whl")
-        True
-    """
-    tags = file[: -len(_WHEEL)].split("-") if file.endswith(_WHEEL) else []
-    if len(tags) < 5:
-        return (-1, 0, 0, 0)
-    python, abi, platform = tags[-3:]
-    kind = 2 if re.search(r"cp\d", abi) else 1 if "abi3" in abi else 0
-    minor = max((int(found[1] or 0) for found in re.finditer(r"(?:cp|py)\d(\d*)", python)), default=0)
-    glibc = [int(found) for found in re.findall(r"manylinux_2_(\d+)_", f"{platform}_")]
-    glibc += [number for name, number in _MANYLINUX.items() if name in re.split(r"[_.]", platform)]
-    build = re.match(r"\d+", tags[2]) if len(tags) > 5 else None
-    return (kind, minor, max(glibc, default=0), int(build[0]) if build else 0)
-
-
 def _check_hashes(wheels: Sequence[Wheel], project: ProjectFile) -> None:
     """Raise if the user names hashes, and a wheel has none of them: uv does not compare them here.
 
@@ -346,7 +281,7 @@ def _check_hashes(wheels: Sequence[Wheel], project: ProjectFile) -> None:
     if not project.hashes:
         return
     for wheel in wheels:
-        file = _file_name(wheel.url)
+        file = file_name(wheel.url)
         if wheel.name not in project.hashes:
             raise LockError(
                 f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[file],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def _check(spec: Specification, sessions: list[HostState], given: argparse.Names
         print(screen.as_json([{"host": name, "up_to_date": name not in old, "why": old.get(name)} for name in hosts]))
         return int(bool(old))
     for host, why in old.items():
-        say(f"{host}: {why}; clusterfn env lock {spec.title if spec.file else ''} {host}")
+        say(f"{host}: {why}; clusterfn env lock {shlex.quote(spec.title) if spec.file else ''} {host}")
     if not old:
         say(f"the lock of {spec.title} is up to date for {', '.join(each.host.name for each in sessions)}")
     return int(bool(old))

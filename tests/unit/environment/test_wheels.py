@@ -17,7 +17,8 @@ from clusterfn.environment import download, resolve, solver_tools, uv
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.solver_tools import PipConfig
-from clusterfn.environment.wheels import uv_platform, wheel_rank
+from clusterfn.environment.wheel_files import wheel_rank
+from clusterfn.environment.wheels import uv_platform
 from clusterfn.errors import EnvironmentBuildError, LockError
 from tests.lock.conftest import sha256
 from tests.unit.environment.shelf import HOST, Shelf, shelf_in
