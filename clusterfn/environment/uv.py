@@ -21,8 +21,8 @@ from clusterfn.environment import solver_tools
 from clusterfn.environment.solver_tools import PYPI, PipConfig, Tool
 
 PATIENCE_S = 15.0  # between two messages while it is resolving
-TOOL = Tool("uv", ("uv>=0.9,<1",), "60 MB", "pip install 'clusterfn[uv]'")
-_LEAST = (0, 9)
+TOOL = Tool("uv", ("uv>=0.12,<1",), "60 MB", "pip install 'clusterfn[uv]'")
+_LEAST = (0, 12)  # 0.9 lists wheels that do not fit the host
 # They would change what is asked for: this interpreter, its GPU, another output.
 _NOT_PASSED = (
     "UV_TORCH_BACKEND", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_FROZEN", "UV_LOCKED", "UV_OFFLINE", "UV_NO_SYNC",

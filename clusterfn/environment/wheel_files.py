@@ -5,6 +5,7 @@ Writes below the folder that it is given; asks no server.
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from clusterfn.bridge.builder.fetch import local_path
 from clusterfn.environment.project import normalize
 from clusterfn.errors import LockError
 
@@ -67,6 +69,12 @@ def without_password(url: str) -> str:
     """
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+
+
+def hash_of_local(url: str) -> str:
+    """Return the SHA-256 of a file on this machine, for which uv 0.12 writes none; "" for any other address."""
+    path = local_path(url)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
 
 
 def file_name(url: str) -> str:

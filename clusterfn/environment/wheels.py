@@ -25,6 +25,7 @@ from clusterfn.environment.uv_settings import names_indexes
 from clusterfn.environment.wheel_files import (
     address_of,
     file_name,
+    hash_of_local,
     repository_error,
     version_of,
     wheel_rank,
@@ -253,7 +254,8 @@ class WheelFinder:
             best = max(files, key=lambda file: wheel_rank(file_name(address_of(file, folder))))
             url = without_password(address_of(best, folder))
             version = str(package.get("version", "")) or version_of(file_name(url))
-            yield Wheel(name, version, url, str(best.get("hashes", {}).get("sha256", "")).lower())
+            sha256 = str(best.get("hashes", {}).get("sha256", "")).lower()
+            yield Wheel(name, version, url, sha256 or hash_of_local(url))
 
     def _say_local(self, found: Mapping[str, Any]) -> None:
         """Say which packages are the user's own: they are sent as source, if they are editable or beside the script."""

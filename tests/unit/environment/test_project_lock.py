@@ -111,6 +111,16 @@ def test_the_patch_of_the_channels_python_decides_about_markers(shelf: Shelf):
     assert ("pip", "early", "1.0") not in rows(shelf.lock())
 
 
+def test_a_wheel_for_later_patches_alone_is_found_for_such_a_python(shelf: Shelf):
+    shelf.write(
+        '[[packages]]\nname = "toy"\nversion = "1.0"\nrequires-python = ">=3.11.5"\n'
+        'wheels = [{url = "https://f.invalid/toy-1.0-py3-none-any.whl", hashes = {sha256 = "' + "c" * 64 + '"}}]\n',
+        "pylock.toml",
+    )
+
+    assert shelf.lock("pylock.toml").python_version("linux-64") == "3.11.7"  # and not 3.12
+
+
 @pytest.mark.parametrize(("wanted", "expected"), [(">=3.12", "3.12"), ("<3.11", "3.10"), (">=3.9", "3.11")])
 def test_python_is_the_callers_or_the_nearest_that_the_project_admits(shelf: Shelf, wanted: str, expected: str):
     shelf.wheel("toy")

@@ -315,14 +315,14 @@ def test_what_uv_says_is_shown_without_passwords_and_in_its_own_words(shelf: She
 
 
 def test_an_old_uv_is_passed_over_with_a_message_and_one_is_installed(shelf: Shelf, monkeypatch):
-    old = shelf.write("#!/bin/sh\necho 'uv 0.4.1 (abc 2024-08-30)'\n", "bin/uv")
+    old = shelf.write("#!/bin/sh\necho 'uv 0.11.33 (abc 2024-08-30)'\n", "bin/uv")
     old.chmod(0o755)
     monkeypatch.setenv("PATH", str(old.parent))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(shelf.folder))
     monkeypatch.setattr(solver_tools, "own_interpreter", lambda tool, base, say: Path("/cache/bin/python"))
 
     assert uv.find_uv(shelf.said.append) == "/cache/bin/uv"
-    assert shelf.said == [f"{old} is not used (0.4): clusterfn needs uv 0.9 or newer"]
+    assert shelf.said == [f"{old} is not used (0.11): clusterfn needs uv 0.12 or newer"]
 
 
 @pytest.mark.parametrize(
