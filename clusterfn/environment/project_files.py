@@ -6,6 +6,7 @@ makes a lock out of date. uv itself reads the same files when it resolves them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
@@ -60,11 +61,20 @@ def read_project(path: Path, parts: Sequence[str] = ()) -> Specification:
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
+    """Read a TOML file, once until it changes: every call of a function reads its environment's files.
 
     Raises:
         ConfigError: It cannot be read, or is no TOML; with its line.
     """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error
+    return _parsed(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
     try:
         toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError as error:  # Python 3.9 and 3.10 have no reader of their own
@@ -234,13 +244,14 @@ def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
     beside = path.with_name(PYPROJECT)
     if not beside.is_file():
         raise ConfigError(f"{path} has no {PYPROJECT} beside it", hint=f"copy it there, or export a {PYLOCK}")
-    tree = load_toml(path)
     project = _read_pyproject(beside, parts)
     if project.project is None:
         raise AssertionError("a pyproject.toml is a project")
-    python = str(tree.get("requires-python", "")) or project.project.requires_python
-    locked = replace(project.project, kind=UV_LOCK, path=path, requires_python=python)
-    wish = {"lock": hashlib.sha256(path.read_bytes()).hexdigest(), "pyproject": project.wish}
+    data = path.read_bytes()
+    python = re.search(rb'^requires-python = "([^"]*)"', data, re.MULTILINE)  # to parse 10 000 lines takes seconds
+    wanted = python[1].decode() if python else project.project.requires_python
+    locked = replace(project.project, kind=UV_LOCK, path=path, requires_python=wanted)
+    wish = {"lock": hashlib.sha256(data).hexdigest(), "pyproject": project.wish}
     return _specification(locked, project.pip, wish)
 
 

@@ -174,10 +174,9 @@ class WheelFinder:
 
     def _choose(self, folder: Path, python: str) -> dict[str, Any]:
         """Let uv choose among the wheels of a lock, from an index in a folder that has these alone."""
-        locked = self._exported(folder) if self.project.kind == UV_LOCK else self.project.path
-        tree = project_files.load_toml(locked)
+        tree, base = self._locked
         self._say_local(tree)
-        lines = list(write_index(tree, locked.parent, folder / "simple", self.spec.title))
+        lines = list(write_index(tree, base, folder / "simple", self.spec.title))
         wanted, made = folder / "wanted.txt", folder / "pylock.made.toml"
         wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")
         argv = [wanted.name, "--no-deps", "--no-config", "--default-index", (folder / "simple").as_uri()]
@@ -191,6 +190,16 @@ class WheelFinder:
             "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--only-binary", ":all:",
             "--python-platform", uv_platform(self.target), "--python-version", python, "--python", sys.executable,
         ], folder, variables)  # fmt: skip
+
+    @functools.cached_property
+    def _locked(self) -> tuple[dict[str, Any], Path]:
+        """What the lock has, as a pylock.toml would, and the folder from which its paths count."""
+        path = self.project.path
+        if self.project.kind != UV_LOCK:
+            return project_files.load_toml(path), path.parent
+        with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
+            exported = self._exported(Path(name))
+            return project_files.load_toml(exported), exported.parent
 
     def _exported(self, folder: Path) -> Path:
         """Write what a uv.lock has as a pylock.toml.
