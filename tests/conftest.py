@@ -29,7 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Tests on the lab that share nothing with another group's: GPUs, limits of an sshd, a look at all of SLURM's queue.
 APART = {
     "environments": "lock builder e2e/test_compare_models.py e2e/test_environment.py e2e/test_environments.py "
-    "e2e/test_environments_elsewhere.py e2e/test_installer.py e2e/test_libraries.py e2e/test_real_torch.py",
+    "e2e/test_environments_elsewhere.py e2e/test_installer.py e2e/test_libraries.py e2e/test_projects.py "
+    "e2e/test_real_torch.py",
     "connections": "chaos contract lab/test_ownbox.py e2e/test_cable.py e2e/test_callers.py "
     "e2e/test_delay.py e2e/test_first_hour.py e2e/test_grid_engine.py e2e/test_hostile.py e2e/test_minors.py "
     "e2e/test_notebook.py e2e/test_queue.py e2e/test_size.py e2e/test_ssh_matrix.py",

@@ -206,7 +206,7 @@ def _send(
     """Send each archive as soon as it is here, while the others are fetched."""
     fetched = _often(on_progress, FETCHING)
     sending = _Sending(on_progress)
-    for sha256, path in download.download_packages(packages, fetched):
+    for sha256, path in download.download_packages(packages, fetched, made.indexes):
         for place, data in parts_to_send(session, made.root, sha256, path):
             sent = session.connection.put(place, data, mode=_GROUP_READS)
             sending.add(sent)

@@ -34,7 +34,8 @@ class JobOptions(TypedDict, total=False):
             EnvironmentBuildError (False).
         time: Time limit with a unit: "90min", "2h", "02:00:00" or a timedelta.
         environment: An environment on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
-            (local); or a file to build one from, "environment.yml". clusterfn writes its lock next to that file.
+            (local); or a file to build one from: "environment.yml", "pyproject.toml[extra,group:dev]", "uv.lock",
+            "pylock.toml", "requirements.txt". clusterfn writes its lock next to that file.
         packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
         modules: Environment modules to load, such as "cuda/11.8".
         env: Environment variables of the job. Numbers become strings.
@@ -191,9 +192,10 @@ MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 _JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
-_PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg))", re.IGNORECASE)
+_PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg|lock))", re.IGNORECASE)
 ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")
-_ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
+_ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock")
+_PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
@@ -274,13 +276,27 @@ def _environment(value: Any, name: str) -> str:
     raise ConfigError(
         f"{name}={text!r} does not name an environment",
         hint=f'{conda}name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
-        'build it from ("environment.yml"), or packages=["python=3.11", "numpy"]',
+        'build it from ("environment.yml", "pyproject.toml"), or packages=["python=3.11", "numpy"]',
     )
 
 
 def names_a_file(text: str) -> bool:
     """Whether an environment is named by a file that says what is in it, and is no kind with a colon."""
-    return text.lower().endswith(_ENVIRONMENT_FILES) and text.partition(":")[0] not in ENVIRONMENT_KINDS
+    file = split_file(text)[0]
+    return file.lower().endswith(_ENVIRONMENT_FILES) and file.partition(":")[0] not in ENVIRONMENT_KINDS
+
+
+def split_file(text: str) -> tuple[str, tuple[str, ...]]:
+    """Split the name of a file from the extras and groups in brackets behind it.
+
+    Example:
+        >>> split_file("pyproject.toml[gpu, group:dev]")
+        ('pyproject.toml', ('gpu', 'group:dev'))
+    """
+    found = _PARTS.fullmatch(text)
+    if found is None:
+        return text, ()
+    return found["file"], tuple(part.strip() for part in found["parts"].split(",") if part.strip())
 
 
 def nearly_an_environment(text: str) -> str:

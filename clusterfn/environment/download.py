@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,25 +20,32 @@ from clusterfn.bridge.builder import fetch as builders
 from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.plan import PlannedPackage
 from clusterfn.config import places
+from clusterfn.environment.index_credentials import with_credentials
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.errors import EnvironmentBuildError
 
 AT_ONCE = 4
+_DENIED = re.compile(r"HTTP (401|403|404)\b")  # some servers hide what one may not see
 _ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
 
 Progress = Callable[[int, int, int], None]
 """Called with how many packages are complete, of how many, and the bytes downloaded so far."""
 
 
-def download_packages(packages: Sequence[LockedPackage], progress: Progress) -> Iterator[tuple[str, Path]]:
+def download_packages(
+    packages: Sequence[LockedPackage], progress: Progress, indexes: Sequence[tuple[str, str]] = ()
+) -> Iterator[tuple[str, Path]]:
     """Yield each package's SHA-256 and file, in order, as soon as it is in the cache.
+
+    Args:
+        indexes: (name, address) of private indexes, for which the user has credentials.
 
     Raises:
         EnvironmentBuildError: One cannot be downloaded, or has another hash than the lock.
     """
     count = _Count(len(packages), progress)
     with ThreadPoolExecutor(AT_ONCE, "clusterfn-fetch") as pool:
-        paths = pool.map(lambda package: _have(package, count), packages)
+        paths = pool.map(lambda package: _have(package, count, indexes), packages)
         yield from ((package.sha256, path) for package, path in zip(packages, paths))
 
 
@@ -56,7 +64,7 @@ class _Count:
             self._progress(self._done, self._of, self._bytes)
 
 
-def _have(package: LockedPackage, count: _Count) -> Path:
+def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, str]]) -> Path:
     path = places.cache_folder() / "pkgs" / package.sha256
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +74,7 @@ def _have(package: LockedPackage, count: _Count) -> Path:
                 with contextlib.suppress(FileNotFoundError):  # another process was faster
                     os.replace(left, f"{beside}.part")
                     break
-        _fetch(package, beside, count)
+        _fetch(package, beside, count, indexes)
         os.replace(beside, path)
     count.add(0, package=True)
     return path
@@ -82,17 +90,27 @@ def _is_gone(pid: str) -> bool:
     return False
 
 
-def _fetch(package: LockedPackage, target: Path, count: _Count) -> None:
-    wanted = PlannedPackage(
-        package.name, package.version, package.build, package.manager, package.file, package.url, package.sha256, 0
-    )
+def _fetch(package: LockedPackage, target: Path, count: _Count, indexes: Sequence[tuple[str, str]]) -> None:
     try:
-        builders.fetch_archive(wanted, str(target), count.add)
+        try:
+            _request(package, package.url, target, count)
+        except BuildFailed as failed:
+            url = with_credentials(package.url, indexes) if _DENIED.search(str(failed)) else ""
+            if not url:
+                raise
+            _request(package, url, target, count)
     except BuildFailed as failed:
         raise EnvironmentBuildError(
             f"{failed}", stage="environment", evidence=failed.evidence,
             hint="check your network, and whether the lock is too old: its packages may have been withdrawn",
         ) from failed  # fmt: skip
+
+
+def _request(package: LockedPackage, url: str, target: Path, count: _Count) -> None:
+    wanted = PlannedPackage(
+        package.name, package.version, package.build, package.manager, package.file, url, package.sha256, 0
+    )
+    builders.fetch_archive(wanted, str(target), count.add)
 
 
 def zstandard_wheel(python: tuple[int, ...], machine: str) -> LockedPackage | None:

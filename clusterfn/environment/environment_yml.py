@@ -1,4 +1,4 @@
-"""Read environment.yml or requirements.txt as a `Specification`, with file and line in every error.
+"""Read environment.yml as a `Specification`, with file and line in every error; `project_files` reads the others.
 
 Exports of a whole environment are recognised: their builds fit one platform only, so they are removed, and the user is
 informed.
@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterfn.config.yamlfile import Value, parse
+from clusterfn.environment.project import is_project_file, refuse_parts
 from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import (
     USUAL_CHANNEL,
@@ -55,7 +56,9 @@ def locate_file(text: str, folders: Sequence[Path]) -> Path:
     for place in places:
         if place.is_file():
             return place.absolute()
-    here = {each.name for place in places if place.parent.is_dir() for each in place.parent.glob("*.y*ml")}
+    patterns = ("*.y*ml", "*.toml", "*.lock", "*.txt")
+    folders_there = [place.parent for place in places if place.parent.is_dir()]
+    here = {each.name for folder in folders_there for pattern in patterns for each in folder.glob(pattern)}
     here.discard("clusterfn.yml")
     looked = " and ".join(str(place.parent) for place in places)
     raise ConfigError(
@@ -64,53 +67,31 @@ def locate_file(text: str, folders: Sequence[Path]) -> Path:
     )
 
 
-def read_file(path: Path) -> Specification:
+def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
     """Read the specification in a file, or accept the lock that it is.
+
+    Args:
+        parts: The extras and groups of a project that are wanted: "gpu", "group:dev".
 
     Raises:
         ConfigError: It is not understood; with its line.
     """
+    if is_project_file(path):
+        from clusterfn.environment import project_files  # most calls name none
+
+        return project_files.read_project(path, parts)
+    refuse_parts(path, parts)
     if path.name.lower().endswith(LOCK_SUFFIXES):
         return Specification(path.name, file=path, given_lock=path)
-    if path.suffix.lower() == ".txt":
-        return _requirements(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
             f"{path} is not an environment.yml",
-            hint="write its packages into an environment.yml or a requirements.txt, or name them with packages=[…]",
+            hint="name an environment.yml, pyproject.toml, uv.lock, pylock.toml or requirements.txt, or packages=[…]",
         )
     data = path.read_bytes()
     if not data.strip():
         raise ConfigError(f"{path} is empty", hint='write "dependencies:" and the packages below it')
     return _read(parse(data, str(path)), path)
-
-
-def _requirements(path: Path) -> Specification:
-    """Read pip's own file: its packages are wheels, and only Python comes from a channel."""
-    pip = PipLines(path.parent)
-    for number, line in _logical_lines(path.read_text(encoding="utf-8-sig")):
-        if " --hash" in line:
-            raise ConfigError(
-                f"{path.name}:{number}: hashes in {path.name} are not checked",
-                hint="leave them out: the lock has the SHA-256 of each file, and clusterfn checks each file",
-            )
-        pip.read(line, f"{path.name}:{number}")
-    if not pip.wanted:
-        raise ConfigError(f"{path} lists no packages", hint="write one per line, such as numpy>=2")
-    channels = tuple(condarc.channels(condarc.settings())) or (USUAL_CHANNEL,)
-    return pip.added_to(Specification(path.name, channels, file=path))
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with their numbers, without comments, continued lines joined."""
-    begun = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = re.sub(r"(^|\s)#.*", "", line).strip()
-        begun += bare.rstrip("\\")
-        if not bare.endswith("\\"):
-            if begun.strip():
-                yield number, begun.strip()
-            begun = ""
 
 
 def _read(tree: Value, path: Path) -> Specification:

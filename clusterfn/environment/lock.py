@@ -32,6 +32,18 @@ _SHOWN = 100  # characters of what a message repeats
 _AGAIN = "restore it from version control, or delete it so that clusterfn solves it again"
 
 
+class Unsolved(Exception):
+    """There is no solution, but there may be one for another Python.
+
+    Attributes:
+        error: What the user sees if there is none.
+    """
+
+    def __init__(self, error: LockError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 @dataclass(frozen=True)
 class LockedPackage:
     """One archive.
@@ -85,13 +97,22 @@ class EnvironmentLock:
         Raises:
             LockError: It has none.
         """
+        version = self.python_version(platform)
+        parts = _PYTHON.fullmatch(version)
+        if parts is None:
+            raise LockError(f"{self.path}: {version[:_SHOWN]} is not a version of Python", hint=_AGAIN)
+        return int(parts[1]), int(parts[2])
+
+    def python_version(self, platform: str) -> str:
+        """Return the version of its Python as the lock has it, "3.11.7".
+
+        Raises:
+            LockError: It has none.
+        """
         found = next((each for each in self.on(platform) if each.name == "python"), None)
         if found is None:
             raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
-        parts = _PYTHON.fullmatch(found.version)
-        if parts is None:
-            raise LockError(f"{self.path}: {found.version[:_SHOWN]} is not a version of Python", hint=_AGAIN)
-        return int(parts[1]), int(parts[2])
+        return found.version
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
         """Return what was assumed of the host, {"__glibc": "2.28"}; empty for a lock made by other tools."""

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config import places
-from clusterfn.config.options import names_a_file
+from clusterfn.config.options import names_a_file, split_file
 from clusterfn.config.spec import EnvironmentRef, Host, Interpreter
 from clusterfn.environment import cuda, environment_yml, solver, torch_build
 from clusterfn.environment import lock as locks
+from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.solve import condarc
-from clusterfn.environment.solver import SolveTarget
 from clusterfn.environment.specification import USUAL_CHANNEL, Specification, from_packages
 from clusterfn.errors import ConfigError
 
@@ -44,6 +44,7 @@ class LockedEnvironment:
         wanted: Names of the packages that were asked for.
         uid: The user id on the host.
         on_gpus: Whether its PyTorch must show that it runs on the job's GPUs.
+        indexes: (name, address) of the package indexes that the user names; some want a password.
     """
 
     title: str
@@ -56,6 +57,7 @@ class LockedEnvironment:
     wanted: tuple[str, ...] = ()
     uid: int = 0
     on_gpus: bool = False
+    indexes: tuple[tuple[str, str], ...] = ()
 
     @property
     def id(self) -> str:
@@ -117,11 +119,12 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
         raise ConfigError(
             f"environment={text!r} does not name an environment",
             hint='name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
-            'build it from ("environment.yml"), or packages=["python=3.11", "numpy"]',
+            'build it from ("environment.yml", "pyproject.toml"), or packages=["python=3.11", "numpy"]',
         )
     script = places.running_script()
     folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin
-    return environment_yml.read_file(environment_yml.locate_file(text, folders))
+    name, parts = split_file(text)
+    return environment_yml.read_file(environment_yml.locate_file(name, folders), parts)
 
 
 def with_own_channels(spec: Specification) -> Specification:
@@ -135,7 +138,7 @@ def with_own_channels(spec: Specification) -> Specification:
 
 def fingerprint_files(spec: Specification) -> str:
     """Return a text that changes when the specification, or a lock next to it, does."""
-    files = [path for path in (spec.given_lock, spec.file and solver.lock_beside(spec.file)) if path]
+    files = [path for path in (spec.given_lock, solver.lock_beside(spec)) if path]
     times = [f"{path}:{path.stat().st_mtime_ns}" for path in files if path.exists()]
     return "|".join([spec.title, spec.input_hash, *times])
 
@@ -162,9 +165,11 @@ def resolve_environment(
     """
     target = _target(host, facts, gpus, caller)
     wanted = tuple(each.name for each in (*spec.conda, *spec.pip))
+    indexes = (*(spec.project.indexes if spec.project else ()), *(("", url) for url in spec.indexes))
     made = functools.partial(
-        LockedEnvironment, platform=target.platform, root=facts["root"], host=host, wanted=wanted, uid=int(facts["uid"])
-    )
+        LockedEnvironment, platform=target.platform, root=facts["root"], host=host, wanted=wanted,
+        uid=int(facts["uid"]), indexes=indexes,
+    )  # fmt: skip
     if gpus is None:
         return made(spec.title, solver.lock_for(spec, target, say))
     table = torch_build.load_table_of(host)

@@ -2,67 +2,31 @@
 
 A lock is solved again only if the specification changed, or if it has nothing for the platform. Other reasons are that
 it was solved for more than the host has (a newer glibc or CUDA), or without a GPU. A message names the reason, and what
-changed. A lock made by other tools is used as it is. Solving happens in another process
-(`clusterfn.environment.solve`).
+changed. A lock made by other tools is used as it is. `conda_solver` solves; of a project's packages `wheels` finds the
+wheels, and only its Python is solved.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import clusterfn.environment.solve
-from clusterfn.bridge.builder.fetch import masked
 from clusterfn.config import places
+from clusterfn.environment import conda_solver
 from clusterfn.environment import lock as locks
-from clusterfn.environment import solver_tools
-from clusterfn.environment.lock import EnvironmentLock
-from clusterfn.environment.specification import Specification
+from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, virtual_packages
+from clusterfn.environment.lock import EnvironmentLock, Unsolved
+from clusterfn.environment.project import ProjectFile
+from clusterfn.environment.specification import Specification, admits, conda_requirement
 from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
 
-PATIENCE_S = 15  # between two messages while it is solving
-_ARCHES = {"64": "x86_64", "aarch64": "aarch64", "ppc64le": "ppc64le", "arm64": "arm64"}
-_OLDEST_GLIBC = "2.17"
-_MANY = 25  # at most so many lines of a solver's reasons
-# Start the program under another name: its interpreter may have no clusterfn, or another one.
-_START = (
-    "import sys, importlib.util as u\n"
-    "sys.path[:] = [p for p in sys.path if p]\n"
-    "s = u.spec_from_file_location('clusterfn_solve', sys.argv[1] + '/__init__.py', "
-    "submodule_search_locations=[sys.argv[1]])\n"
-    "m = u.module_from_spec(s); sys.modules[s.name] = m; s.loader.exec_module(m)\n"
-    "from clusterfn_solve.program import main; main()"
-)
-
-
-@dataclass(frozen=True)
-class SolveTarget:
-    """The host that an environment is for.
-
-    Attributes:
-        platform: conda's name: "linux-64", "linux-aarch64".
-        glibc: Its version, "2.28"; "" if unknown: then the oldest that wheels are built for is assumed.
-        cuda: The newest that the driver of the GPUs runs, "12.8"; None without GPUs.
-        python: The caller's minor, "3.11".
-    """
-
-    platform: str
-    glibc: str
-    cuda: str | None
-    python: str
+_MINORS = range(8, 20)  # of Python 3
+_TRIES = 4  # so many of them, as uv asks the indexes each time
+_NEWEST_PATCH = 30  # until the channel says which one it has
 
 
 def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | None:
@@ -115,14 +79,17 @@ def lock_path(spec: Specification, target: SolveTarget) -> Path:
     """
     if spec.given_lock:
         return spec.given_lock
-    if spec.file:
-        return lock_beside(spec.file)
+    beside = lock_beside(spec)
+    if beside:
+        return beside
     return places.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
 
 
-def lock_beside(file: Path) -> Path:
-    """Return the path of the lock of a file."""
-    return file.with_name(f"{file.stem}.conda-lock.yml")
+def lock_beside(spec: Specification) -> Path | None:
+    """Return the path of the lock next to the file of a specification; None if it has no file."""
+    if spec.file is None:
+        return None
+    return spec.file.with_name(f"{spec.project.lock_stem if spec.project else spec.file.stem}.conda-lock.yml")
 
 
 def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:
@@ -158,145 +125,79 @@ def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | 
     return replace(target, glibc=glibc, cuda=cuda)
 
 
-def virtual_packages(platform: str, target: SolveTarget) -> dict[str, str]:
-    """Return what is assumed to be on a host of that platform."""
-    system, _, arch = platform.partition("-")
-    found = {"__archspec": f"1 {_ARCHES.get(arch, arch)}"}
-    if system == "linux":
-        found |= {"__unix": "0", "__linux": "5.10", "__glibc": target.glibc or _OLDEST_GLIBC}
-    elif system == "osx":
-        found |= {"__unix": "0", "__osx": "11.0"}
-    else:
-        found |= {"__win": "0"}
-    if platform == target.platform and target.cuda:
-        found["__cuda"] = target.cuda
-    return found
-
-
 def _solved(
     spec: Specification, target: SolveTarget, path: Path, before: EnvironmentLock | None, reason: str, say: Say
 ) -> EnvironmentLock:
-    keeps = before is not None and before.input_hash == spec.input_hash
+    keeps = before if before is not None and before.input_hash == spec.input_hash else None
     platforms = [target.platform] if keeps else list(dict.fromkeys([*spec.platforms, target.platform]))
-    executable = solver_tools.find_conda(say)
-    command = solver_tools.find_interpreter(not executable, say)
-    host = f"glibc {target.glibc or _OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
+    host = f"glibc {target.glibc or OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no GPU'}"
     say(f"solving {spec.title} for {', '.join(platforms)} ({host}): {reason}")
-    with tempfile.TemporaryDirectory(prefix="clusterfn-lock-") as folder:
-        made = Path(folder) / path.name
-        if keeps:
-            shutil.copyfile(path, made)
-        job = _job(spec, target, platforms, executable, before if keeps else None)
-        solved = _run(command, {**job, "lock": str(made), "folder": folder}, spec, say)
-        data = made.read_bytes()
+    try:
+        if spec.project:
+            data, python = _solve_project(spec, target, before, keeps, say)
+        else:
+            data, pythons = conda_solver.solve(spec, target, platforms, keeps, say)
+            python = pythons.get(target.platform, "")
+    except Unsolved as unsolved:
+        raise unsolved.error from unsolved
     lock = locks.parse_lock(data, path)
-    python = solved.get(target.platform, "")
     if not spec.wants_python and not f"{python}.".startswith(f"{target.python}."):
         say(f"no solution for Python {target.python}: the environment has {python}, the nearest that works")
     locks.write_lock(path, data)
     return lock
 
 
-def _job(
-    spec: Specification, target: SolveTarget, platforms: list[str], executable: str, before: EnvironmentLock | None
-) -> dict[str, Any]:
-    """Make the job for `clusterfn.environment.solve.program`, except the path of the lock."""
-    pip = solver_tools.pip_config() if spec.pip else solver_tools.PipConfig(())
-    pips_own = pip.indexes[1:] if spec.replaces_index else pip.indexes
-    virtual = {platform: virtual_packages(platform, target) for platform in platforms}
-    kept = {platform: before.virtual_packages(platform) for platform in before.platforms} if before else {}
-    return {
-        "channels": list(spec.channels),
-        "conda": [[each.text, each.selector] for each in spec.conda],
-        "pip": [[each.text, each.selector] for each in spec.pip],
-        "python": None if spec.wants_python else target.python,
-        "platforms": platforms,
-        "virtual": virtual,
-        "indexes": list(dict.fromkeys([*(url.rstrip("/") for url in spec.indexes), *pips_own])),
-        "find_links": list(dict.fromkeys([*spec.find_links, *pip.find_links])),
-        "executable": executable,
-        "variables": dict(pip.variables),
-        "source": spec.file.name if spec.file else "packages",
-        "custom": locks.custom_metadata(spec.input_hash, {**kept, **virtual}),
-    }
+def _solve_project(
+    spec: Specification, target: SolveTarget, before: EnvironmentLock | None, keeps: EnvironmentLock | None, say: Say
+) -> tuple[bytes, str]:
+    """Return the content of a project's lock and its Python: that of the caller, or the nearest that works."""
+    from clusterfn.environment import project_lock, wheels  # most calls have no project
 
-
-def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say: Say) -> dict[str, str]:
-    """Start the program, and kill it with all its children if we are interrupted."""
-    folder = str(job["folder"])
-    own_place = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder)  # conda-lock leaves files behind
-    variables = {**job.pop("variables"), **os.environ, **own_place}
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [*command, "-c", _START, str(Path(clusterfn.environment.solve.__file__).parent)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=variables, start_new_session=True,
-        )  # fmt: skip
+    if spec.project is None:
+        raise AssertionError("only a project is solved so")
+    once = functools.lru_cache(maxsize=None)(say)  # what uv finds twice is said once
+    finder = wheels.WheelFinder(spec, spec.project, target, once)
+    first: Unsolved | None = None
+    for minor in _minors(spec.project, target):
         try:
-            out = _conversation(process, {**job, "attended": True}, spec, say)
-        except BaseException:  # Ctrl-C too: the solver is in a session of its own and would run on
-            if sys.platform == "win32":
-                process.kill()
-            else:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise
-        said.seek(0)
-        return _answer(out, said.read(), process.returncode, spec)
+            finder.find(f"{minor}.{_NEWEST_PATCH}")  # fails before a channel is asked
+            python = _python(spec, target, minor, before, say)
+        except Unsolved as unsolved:
+            first = first or unsolved
+            continue
+        full = locks.parse_lock(python, spec.file or Path()).python_version(target.platform)
+        virtual = virtual_packages(target.platform, target)
+        found = finder.find(full)  # markers may ask for its patch
+        return project_lock.compose(python, found, target.platform, keeps, spec.input_hash, virtual), full
+    if first is None:
+        raise AssertionError("there is at least one Python to try")
+    raise first
 
 
-def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec: Specification, say: Say) -> bytes:
-    """Send the job, and hold the pipe open until the answer comes: the program ends when it is closed."""
-    began = time.monotonic()
-    line, process.stdin = process.stdin, None
-    if line is None:
-        raise AssertionError("it was started with a pipe")
-    with contextlib.suppress(BrokenPipeError), line:
-        line.write(json.dumps(job).encode() + b"\n")
-        line.flush()
-        while True:
-            try:
-                return process.communicate(timeout=PATIENCE_S)[0]
-            except subprocess.TimeoutExpired:
-                doing = "conda-lock starts"
-                with contextlib.suppress(OSError):  # it has written nothing yet
-                    doing = Path(job["folder"], "doing").read_text(encoding="utf-8")
-                say(f"still solving {spec.title} ({time.monotonic() - began:.0f} s): {doing}")
-    return process.communicate()[0]
+def _minors(project: ProjectFile, target: SolveTarget) -> list[str]:
+    """List the Pythons that a project admits, the one nearest to the caller's first.
 
-
-def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[str, str]:
-    try:
-        answer = json.loads(out)
-    except ValueError:
-        lines = said.decode("utf-8", "replace").strip().splitlines()
+    Raises:
+        LockError: It admits none.
+    """
+    near = int(target.python.split(".")[1])
+    nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
+    found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
+    if not found:
         raise LockError(
-            f"{spec.title} could not be locked: conda-lock ended with {status}", evidence=lines[-10:]
-        ) from None
-    if "solved" in answer:
-        return dict(answer["solved"])
-    said_there = masked(answer.get("failed") or answer["unreachable"])
-    lines = [line.rstrip() for line in said_there.splitlines() if line.strip()][:_MANY]
-    if "unreachable" in answer:
-        raise LockError(
-            f"{spec.title} could not be locked: a channel or package index cannot be reached", evidence=lines,
-            hint="check your network, proxy and certificate settings, and the address if it is yours, then call again"
-            + (f"; without network: run `clusterfn env lock {spec.file.name}` on another machine, and copy its lock "
-               "beside this file" if spec.file else ""),
-        )  # fmt: skip
-    raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec))
+            f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}",
+            hint='write requires-python = ">=3.10"',
+        )
+    return found[:_TRIES]
 
 
-def _hint(spec: Specification) -> str:
-    if spec.exported:
-        return "export only what you asked for: `conda env export --from-history > environment.yml`"
-    torch = spec.wheel("torch")
-    if torch and "+" in torch.exact and not spec.indexes:
-        index = f"https://download.pytorch.org/whl/{torch.exact.partition('+')[2]}"
-        return f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
-    if spec.replaces_index:
-        return "--index-url replaces PyPI, as for pip; --extra-index-url searches both"
-    if any(each.name == "torch" for each in spec.conda):
-        return 'conda calls it pytorch; or write torch below "- pip:"'
-    if spec.file:
-        return "loosen or correct the packages named above"
-    return 'loosen or correct the packages named above; write "pip:name" for one that only PyPI has'
+def _python(spec: Specification, target: SolveTarget, minor: str, before: EnvironmentLock | None, say: Say) -> bytes:
+    """Return a lock with a Python: the one of the existing lock if that fits, so that only a deletion changes it."""
+    if before and any(each.name == "python" and each.manager == "conda" for each in before.on(target.platform)):
+        glibc = before.virtual_packages(target.platform).get("__glibc", "")
+        fits = not target.glibc or (glibc and _numbers(glibc) <= _numbers(target.glibc))
+        if fits and before.python_version(target.platform).startswith(f"{minor}."):
+            return before.path.read_bytes()
+    python = conda_requirement(f"python={minor}")
+    alone = replace(spec, conda=(python,), pip=(), indexes=(), find_links=(), project=None)
+    return conda_solver.solve(alone, target, [target.platform], None, say)[0]

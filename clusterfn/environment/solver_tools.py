@@ -1,5 +1,7 @@
 """Find what solving takes from this machine: an interpreter with conda-lock, a conda, and pip's settings.
 
+`uv` uses the part that installs a missing tool, and pip's settings, too.
+
 It looks for conda-lock in this interpreter, then in that of `conda-lock` in PATH. Else it installs conda-lock into a
 virtual environment in the user's cache.
 """
@@ -95,11 +97,36 @@ def _own(say: Callable[[str], None]) -> Path:
     if not base:
         hint = f"in a newer Python: {INSTALL}"
         raise LockError("solving needs conda-lock, which needs Python 3.10 or newer", hint=hint)
-    digest = hashlib.sha256("\n".join([*REQUIREMENTS, base]).encode()).hexdigest()[:16]
+    return own_interpreter(Tool("conda-lock", REQUIREMENTS, "220 MB", INSTALL), base, say)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that is installed into the user's cache where it is missing.
+
+    Attributes:
+        size: What it takes there, for a message.
+        install: The command with which the user installs it.
+    """
+
+    name: str
+    requirements: tuple[str, ...]
+    size: str
+    install: str
+
+
+def own_interpreter(tool: Tool, base: str, say: Callable[[str], None]) -> Path:
+    """Return the interpreter of a virtual environment with a tool; make it if it is missing.
+
+    Raises:
+        LockError: It cannot be made.
+    """
+    digest = hashlib.sha256("\n".join([*tool.requirements, base]).encode()).hexdigest()[:16]
     place = places.cache_folder() / "solver" / digest
     if not _python_of(place).exists():
-        say(f"installing conda-lock and py-rattler into {place}, once (220 MB; `clusterfn clean --local` removes them)")
-        _make(base, place, say)
+        names = " and ".join(re.split(r"[<>=]", each)[0] for each in tool.requirements)
+        say(f"installing {names} into {place}, once ({tool.size}; `clusterfn clean --local` removes it)")
+        _make(tool, base, place, say)
     return _python_of(place)
 
 
@@ -107,20 +134,20 @@ def _python_of(place: Path) -> Path:
     return place / "Scripts" / "python.exe" if os.name == "nt" else place / "bin" / "python"
 
 
-def _make(base: str, place: Path, say: Callable[[str], None]) -> None:
+def _make(tool: Tool, base: str, place: Path, say: Callable[[str], None]) -> None:
     """Make the virtual environment under a temporary name and rename it, so that it is complete or absent."""
     beside = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
     pip = [str(_python_of(beside)), "-m", "pip", "install", "--progress-bar=off", "--disable-pip-version-check"]
     try:
-        _run([base, "-m", "venv", str(beside)], say)
-        _run([*pip, *REQUIREMENTS], say)
+        _run(tool, [base, "-m", "venv", str(beside)], say)
+        _run(tool, [*pip, *tool.requirements], say)
         if not place.exists():
             beside.rename(place)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _run(argv: list[str], say: Callable[[str], None]) -> None:
+def _run(tool: Tool, argv: list[str], say: Callable[[str], None]) -> None:
     """Run a step of the installation, and say every 15 s what it does."""
     said: deque[str] = deque(maxlen=5)
     began = time.monotonic()
@@ -136,13 +163,15 @@ def _run(argv: list[str], say: Callable[[str], None]) -> None:
                     process.wait(PATIENCE_S)
                     break
                 doing = said[-1] if said else "it starts"
-                say(f"still installing conda-lock ({time.monotonic() - began:.0f} s): {doing}")
+                say(f"still installing {tool.name} ({time.monotonic() - began:.0f} s): {doing}")
         except BaseException:  # Ctrl-C too: pip would go on without us
             process.kill()
             raise
         reader.join()
     if process.returncode:
-        raise LockError("conda-lock, which solving needs, could not be installed", evidence=tuple(said), hint=INSTALL)
+        raise LockError(
+            f"{tool.name}, which solving needs, could not be installed", evidence=tuple(said), hint=tool.install
+        )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 
 torch, torchvision and torchaudio come from PyPI, as wheels: PyTorch makes builds for each CUDA, and none for conda any
 longer. "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environment_yml` reads the same from a file, `imports`
-from what a function imports; `solver` makes a lock of it.
+from what a function imports, `project_files` from what uv and pip know; `solver` makes a lock of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from clusterfn.environment.project import ProjectFile
 from clusterfn.errors import ConfigError
 
 USUAL_CHANNEL = "conda-forge"
@@ -130,7 +131,11 @@ class Specification:
         given_lock: The lock itself was named: nothing is to be solved.
         exported: It is an export of a whole environment.
         sentences: What was understood otherwise than written; shown to the user when it is solved.
-        wish: The hash of what the user wrote, if versions were pinned for one host since; else "".
+        wish: The hash of what the user wrote, if versions were pinned for one host since, or if it is a project's
+            own file; else "".
+        project: The file that uv reads for its wheels; then `pip` only has what it names itself.
+        pins: Versions that were chosen for one host, as pip writes them.
+        chosen_indexes: Indexes that were chosen for one host; they are the first of `indexes`, too.
     """
 
     title: str
@@ -146,6 +151,9 @@ class Specification:
     sentences: tuple[str, ...] = ()
     wish: str = ""
     replaces_index: bool = False
+    project: ProjectFile | None = None
+    pins: tuple[str, ...] = ()
+    chosen_indexes: tuple[str, ...] = ()
 
     @property
     def wants_python(self) -> bool:
@@ -168,6 +176,11 @@ class Specification:
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether the user gave a lock, ours or uv's: no version is chosen."""
+        return self.given_lock is not None or (self.project is not None and self.project.is_locked)
+
     def wheel(self, name: str) -> Requirement | None:
         """Return what is wanted of a project from the indexes, such as torch; None if it is not named."""
         return next((each for each in self.pip if each.name == name), None)
@@ -181,7 +194,10 @@ class Specification:
             'torch==2.7.1+cu118'
         """
         pip = tuple(each.with_versions(pins[each.name]) if each.name in pins else each for each in self.pip)
-        return replace(self, pip=pip, indexes=(*indexes, *self.indexes), wish=self.input_hash)
+        return replace(
+            self, pip=pip, indexes=(*indexes, *self.indexes), wish=self.input_hash,
+            pins=tuple(f"{name}{versions}" for name, versions in pins.items()), chosen_indexes=tuple(indexes),
+        )  # fmt: skip
 
 
 def from_packages(packages: Sequence[str]) -> Specification:

@@ -13,9 +13,10 @@ from pathlib import Path
 from clusterfn.bridge.builder.fetch import masked
 from clusterfn.config.spec import Host
 from clusterfn.environment import cuda, solver
+from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
-from clusterfn.environment.solver import Say, SolveTarget
+from clusterfn.environment.solver import Say
 from clusterfn.environment.specification import TORCHES, Requirement, Specification
 from clusterfn.errors import EnvironmentBuildError
 
@@ -112,7 +113,7 @@ def lock_with_torch(
     there = solver.current_lock(spec, replace(target, cuda=None) if gpus is UNKNOWN_GPUS else target)
     if there and (wheel is None or runs_on_gpus(find_torch(there.on(target.platform), table), gpus, table)):
         return there, None
-    if wheel is None or spec.given_lock or wheel.is_address:
+    if wheel is None or spec.is_locked or wheel.is_address:
         return solver.lock_for(spec, target, say), None
     choice = cuda.choose_build(gpus, request_torch(spec, wheel, host), table, host.name)
     for sentence in [choice.because, *choice.warnings]:

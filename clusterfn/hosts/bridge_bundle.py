@@ -18,8 +18,10 @@ _LIBRARY = Path(__file__).parents[1]
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/session/", "bridge/queue/", "bridge/schedulers/",
     "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/environment_upload.py", "cli/",
-    "environment/download.py", "environment/environment_yml.py", "environment/imports.py", "environment/lock.py",
+    "environment/conda_solver.py", "environment/download.py", "environment/environment_yml.py",
+    "environment/imports.py", "environment/index_credentials.py", "environment/lock.py", "environment/project",
     "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",
+    "environment/uv", "environment/wheel",
     "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/survey/",
     "dask/", "config/schema.py", "config/writing.py", "hosts/transports/ssh_keys.py", "jupyter/cell_magic.py",
     "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py", "jupyter/kernel",

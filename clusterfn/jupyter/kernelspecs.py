@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.config import config_file, places
-from clusterfn.config.options import names_a_file
+from clusterfn.config.options import names_a_file, split_file
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def absolute_environment(environment: str | None) -> str | None:
     if environment is None or not names_a_file(environment):
         return environment
     path = Path(environment).expanduser().absolute()
-    if not path.is_file():
-        raise ConfigError(f"there is no file {path}", hint="correct --environment")
+    if not Path(split_file(str(path))[0]).is_file():
+        raise ConfigError(f"there is no file {split_file(str(path))[0]}", hint="correct --environment")
     return str(path)
 
 

@@ -63,3 +63,16 @@ def test_the_report_comes_from_inside_a_locked_environment(project: Path, capsys
     assert "RESULT:[4.0, 6.0]" in said
     assert result == [4.0, 6.0]
     assert f"torch-{TORCH}" in (project / "environment.conda-lock.yml").read_text()
+
+
+@pytest.mark.long
+def test_the_same_torch_from_a_requirements_txt(project: Path, channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    condarc = project / "condarc"
+    condarc.write_text(f"custom_multichannels:\n  conda-forge: [{channel.url}]\n")
+    monkeypatch.setenv("CONDARC", str(condarc))
+    (project / "requirements.txt").write_text(f"torch=={TORCH}\n")
+
+    result = cluster(host="tensor01", environment="requirements.txt", memory="4GB")(report)()
+
+    assert result == [4.0, 6.0]
+    assert f"torch-{TORCH}" in (project / "requirements.conda-lock.yml").read_text()

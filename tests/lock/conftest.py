@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn.environment import environment_yml
+from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
-from clusterfn.environment.solver import SolveTarget, lock_for
+from clusterfn.environment.solver import lock_for
 from tests.lab.channel import Channel
 
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")
@@ -68,6 +69,7 @@ def make_wheel(folder: Path, name: str, version: str = "1.0", *, tag: str = "py3
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
         archive.writestr(f"{name}-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+        archive.writestr(f"{name}-{version}.dist-info/RECORD", "")  # uv unpacks a wheel in a folder
     return path
 
 

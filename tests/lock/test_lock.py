@@ -12,7 +12,8 @@ import pytest
 from clusterfn import LockError
 from clusterfn.config import places
 from clusterfn.environment import environment_yml, solver_tools
-from clusterfn.environment.solver import SolveTarget, lock_for
+from clusterfn.environment.conda_solver import SolveTarget
+from clusterfn.environment.solver import lock_for
 from clusterfn.environment.specification import from_packages
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, names

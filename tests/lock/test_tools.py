@@ -150,7 +150,8 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from clusterfn.environment import environment_yml
-from clusterfn.environment.solver import SolveTarget, lock_for
+from clusterfn.environment.conda_solver import SolveTarget
+from clusterfn.environment.solver import lock_for
 try:
     lock_for(environment_yml.read_file(Path(sys.argv[1])), SolveTarget("linux-64", "2.28", None, "3.11"), print)
 except KeyboardInterrupt:
@@ -193,7 +194,7 @@ def test_a_long_solve_says_what_it_waits_for_and_leaves_no_temporary_files(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("clusterfn.environment.solver.PATIENCE_S", 0.2)
+    monkeypatch.setattr("clusterfn.environment.conda_solver.PATIENCE_S", 0.2)
 
     bench.lock("  - six\n")
 

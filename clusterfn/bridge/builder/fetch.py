@@ -92,6 +92,7 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
             _send_request(package, part, moved)
             return
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code == 416:
                 return
             problem: "Exception" = error

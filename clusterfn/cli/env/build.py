@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ from clusterfn.config import config_file
 from clusterfn.config.options import names_a_file
 from clusterfn.config.spec import Host, Resources
 from clusterfn.environment import cuda, resolve, solver, torch_build
+from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.resolve import LockedEnvironment
-from clusterfn.environment.solver import SolveTarget
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_builder, environment_facts
@@ -134,7 +135,7 @@ def _check(spec: Specification, sessions: list[HostState], given: argparse.Names
         print(screen.as_json([{"host": name, "up_to_date": name not in old, "why": old.get(name)} for name in hosts]))
         return int(bool(old))
     for host, why in old.items():
-        say(f"{host}: {why}; clusterfn env lock {spec.file.name if spec.file else ''} {host}")
+        say(f"{host}: {why}; clusterfn env lock {shlex.quote(spec.title) if spec.file else ''} {host}")
     if not old:
         say(f"the lock of {spec.title} is up to date for {', '.join(each.host.name for each in sessions)}")
     return int(bool(old))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import posixpath
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -118,7 +119,9 @@ def find_environment(word: str, session: HostState) -> Built:
     if names_a_file(word):  # whose lock must exist: nothing is solved here
         spec = resolve.read_specification(word, ())
         if why := environment_facts.explain_stale_lock(session, spec, 0, CALLER):
-            raise ConfigError(f"{word} is not locked: {why}", hint=f"clusterfn env lock {word} {session.host.name}")
+            raise ConfigError(
+                f"{word} is not locked: {why}", hint=f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
+            )
         begin = environment_facts.lock_environment(session, spec, 0, CALLER, say).id
     there = environment_builder.list_environments(session, root)
     found = [each for each in there if each.id == begin] or [each for each in there if each.id.startswith(begin)]

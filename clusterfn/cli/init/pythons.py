@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterfn.cli.init.answers import Answers, say
-from clusterfn.config.options import names_a_file
+from clusterfn.config.options import names_a_file, split_file
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -99,7 +99,7 @@ def parse_answer(typed: str, found: Sequence[str]) -> str:
 
 def _try(session: HostState, text: str) -> None:
     """Raise ConfigError if that is no environment, or does not exist."""
-    if text == NONE or (names_a_file(text) and Path(text).expanduser().is_file()):
+    if text == NONE or (names_a_file(text) and Path(split_file(text)[0]).expanduser().is_file()):
         return
     existing.parse_existing(text, "bare")
     try:

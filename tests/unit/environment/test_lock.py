@@ -9,7 +9,8 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.environment import lock as locks
-from clusterfn.environment.solver import SolveTarget, lock_path, virtual_packages, why_lock_unusable
+from clusterfn.environment.conda_solver import SolveTarget, virtual_packages
+from clusterfn.environment.solver import lock_path, why_lock_unusable
 from clusterfn.environment.specification import Specification, from_packages
 
 HEAD = """\

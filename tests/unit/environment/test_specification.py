@@ -225,14 +225,15 @@ def test_a_requirements_txt_is_read_as_pip_reads_it(read):
     assert [each.text for each in spec.pip] == ["numpy>=2,<3", "uvicorn[standard] >=0.3"]
     assert (spec.conda, spec.indexes, spec.replaces_index) == ((), ("https://e.org/simple",), False)
     assert spec.find_links == (str(spec.file.parent / "wheels"),)
-    assert "clusterfn sends your own project as source" in spec.sentences[0]
+    assert spec.project is not None and spec.project.kind == "requirements.txt"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names another file'),
-        ("numpy==2.0 --hash=sha256:00", "requirements.txt:1: hashes in requirements.txt are not checked"),
+        ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names a file that is not here'),
+        ("x @ git+https://e.org/x", "requirements.txt:1: 'x @ git+https://e.org/x' is a repository"),
+        ("-e git+https://e.org/x", "requirements.txt:1: 'git+https://e.org/x' is a repository"),
         ("numpy\n--no-deps", 'requirements.txt:2: "--no-deps" cannot be locked'),
         ("# nothing", "lists no packages"),
     ],

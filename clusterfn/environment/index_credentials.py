@@ -1,0 +1,58 @@
+"""Find the user's credentials for a package index, with which this machine downloads what a host cannot.
+
+They are those that pip and uv would use: in the address of an index in their settings, in uv's variables, or in a netrc
+file. They are sent to that server alone: no lock, no plan and no error has them.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from clusterfn.environment import solver_tools
+
+_ADDRESSES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+
+
+def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
+    """Return an address with the user's name and password for its server; "" if none are known.
+
+    Args:
+        indexes: (name, address) of the indexes that a project names.
+    """
+    parts = urlsplit(url)
+    for address in _addresses(indexes):
+        known = urlsplit(address)
+        user, _, server = known.netloc.rpartition("@")
+        if user and (server, known.scheme) == (parts.netloc, parts.scheme):
+            return urlunsplit(parts._replace(netloc=f"{user}@{server}"))
+    of_netrc = _of_netrc(parts.hostname or "")
+    return urlunsplit(parts._replace(netloc=f"{of_netrc}@{parts.netloc}")) if of_netrc else ""
+
+
+def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
+    for name, address in indexes:
+        words = re.sub(r"[^A-Z0-9]", "_", name.upper())
+        user, password = (os.environ.get(f"UV_INDEX_{words}_{each}", "") for each in ("USERNAME", "PASSWORD"))
+        if name and (user or password):
+            parts = urlsplit(address)
+            server = parts.netloc.rpartition("@")[2]
+            yield urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{server}"))
+        yield os.path.expandvars(address)
+    for variable in _ADDRESSES:
+        for word in os.environ.get(variable, "").split():
+            yield re.sub(r"^[\w-]+=", "", word)  # name=address
+    yield from solver_tools.pip_config().indexes
+
+
+def _of_netrc(host: str) -> str:
+    path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    try:
+        found = netrc.netrc(str(path)).hosts.get(host)  # no default entry: it would be sent to every server
+    except (OSError, netrc.NetrcParseError):  # none, or one that pip cannot read either
+        return ""
+    return f"{quote(found[0], safe='')}:{quote(found[2] or '', safe='')}" if found else ""

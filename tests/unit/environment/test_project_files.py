@@ -1,0 +1,214 @@
+"""What is read of pyproject.toml, uv.lock, pylock.toml and requirements.txt, and what makes their lock out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterfn.config.options import names_a_file, parse_options, split_file
+from clusterfn.environment import resolve
+from clusterfn.environment.uv_settings import names_indexes
+from clusterfn.errors import ConfigError
+from clusterfn.jupyter.kernelspecs import absolute_environment
+from tests.unit.environment.shelf import Shelf, shelf_in
+
+EXTRAS = '[project.optional-dependencies]\ngpu = ["fast"]\nMy_Extra = ["slow"]\n'
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    with shelf_in(tmp_path, monkeypatch) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pyproject.toml", ("pyproject.toml", ())),
+        ("a b/pyproject.toml[gpu]", ("a b/pyproject.toml", ("gpu",))),
+        ("uv.lock[gpu, group:dev]", ("uv.lock", ("gpu", "group:dev"))),
+        ("a[1]/requirements.txt", ("a[1]/requirements.txt", ())),
+        ("pyproject.toml[]", ("pyproject.toml", ())),
+    ],
+)
+def test_extras_and_groups_are_written_in_brackets(text: str, expected: tuple[str, tuple[str, ...]]):
+    assert split_file(text) == expected
+    assert names_a_file(text)
+    assert parse_options({"environment": text}).environment == text
+
+
+def test_a_file_with_extras_is_found_by_its_name(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    shelf.pyproject('"base"', EXTRAS)
+    monkeypatch.chdir(shelf.project)
+
+    spec = resolve.read_specification("pyproject.toml[gpu, My.Extra]", ())
+
+    assert spec.title == "pyproject.toml[gpu,my-extra]"
+    assert [each.name for each in spec.pip] == ["base", "fast", "slow"]
+    assert absolute_environment("pyproject.toml[gpu]") == f"{shelf.project}/pyproject.toml[gpu]"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "message", "hint"),
+    [
+        ("[project]\nname = 'a'\nversion = 1.0.0\n", (), "is not TOML: ", "correct that line"),
+        ("[tool.black]\n", (), "has no [project] table", "requirements.txt"),
+        ("[tool.poetry]\n", (), "has no [project] table", "poetry export"),
+        ("project = 1", (), "project is not a table", "correct it"),
+        ("[project]\ndependencies = 'numpy'\n", (), "dependencies is not a list of strings", '["numpy>=2"]'),
+        (f"[project]\n{EXTRAS}", ("gup",), "has no extra 'gup'; did you mean gpu?", "it has gpu, my-extra"),
+        ("[project]\n", ("gpu",), "has no extra 'gpu'", "it has no extras"),
+        ("[project]\n[dependency-groups]\ndev = []\n", ("group:test",), "has no group 'test'", "it has dev"),
+        ("[project]\n[dependency-groups]\na = [{include-group = 'a'}]\n", ("group:a",), "includes itself", "remove"),
+        ("[project]\ndependencies = ['x @ git+https://e.org/x']", (), "x comes from a repository", "released version"),
+        ("[project]\ndependencies = ['x']\n[tool.uv.sources]\nx = {git = 'https://e.org/x'}\n", (),
+         "x comes from a repository (https://e.org/x)", "x = {path"),
+    ],
+)  # fmt: skip
+def test_a_pyproject_that_cannot_be_used_is_refused_with_one_thing_to_do(
+    shelf: Shelf, text: str, parts: tuple[str, ...], message: str, hint: str
+):
+    shelf.write(text)
+
+    with pytest.raises(ConfigError) as caught:
+        shelf.read("pyproject.toml", *parts)
+
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_the_line_of_a_toml_error_is_named(shelf: Shelf):
+    shelf.write("[project]\nname = \n")
+    with pytest.raises(ConfigError, match="line 2"):
+        shelf.read()
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "pylock.toml", "environment.yml"])
+def test_only_a_project_has_extras(shelf: Shelf, name: str):
+    shelf.write("toy\n", name)
+    with pytest.raises(ConfigError, match=f"{name} has no extras and no groups, but gpu is named"):
+        shelf.read(name, "gpu")
+
+
+def test_a_uv_lock_needs_its_pyproject(shelf: Shelf):
+    shelf.write("version = 1\n", "uv.lock")
+    with pytest.raises(ConfigError, match=r"has no pyproject\.toml beside it"):
+        shelf.read("uv.lock")
+
+
+def test_a_toml_file_without_packages_is_no_pylock(shelf: Shelf):
+    shelf.write('lock-version = "1.0"\n', "pylock.train.toml")
+    with pytest.raises(ConfigError, match="has no packages") as caught:
+        shelf.read("pylock.train.toml")
+    assert "uv export" in (caught.value.hint or "")
+
+
+def test_each_choice_of_extras_has_a_lock_of_its_own(shelf: Shelf):
+    shelf.pyproject('"base"', f"{EXTRAS}[dependency-groups]\ndev = []\n")
+    named = [shelf.read().project, shelf.read("pyproject.toml", "gpu", "group:dev").project]
+
+    assert [each.lock_stem for each in named if each] == ["pyproject", "pyproject-gpu-group-dev"]
+
+
+def test_what_means_the_same_keeps_the_lock(shelf: Shelf):
+    shelf.pyproject('"a", "b"', f"{EXTRAS}[tool.black]\nline-length = 80\n")
+    before = shelf.read().input_hash
+    shelf.pyproject('"b",  # a comment\n"a"', EXTRAS.replace("slow", "slower"))
+    assert shelf.read().input_hash == before
+
+    shelf.write("a\nb # why\n", "requirements.txt")
+    lines = shelf.read("requirements.txt").input_hash
+    shelf.write("# ours\nb\na\n", "requirements.txt")
+    assert shelf.read("requirements.txt").input_hash == lines
+
+
+LOCAL = '[tool.uv.sources]\nhelper = {path = "../helper", editable = true}\n'
+MINE = '[project]\nname = "mine"\nversion = "0.1"\ndependencies = ["helper"]\n'
+HELPER = '[project]\nname = "helper"\nversion = "1"\ndependencies = ["deep"]\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pyproject.toml", MINE.replace("helper", "helper<3") + LOCAL),
+        ("pyproject.toml", MINE),
+        ("pyproject.toml", MINE + LOCAL + '[tool.uv]\nprerelease = "allow"\n'),
+        ("../helper/pyproject.toml", HELPER.replace("deep", "deeper")),
+        ("../helper/setup.py", "import setuptools\n"),
+    ],
+)
+def test_what_the_project_or_its_local_package_wants_otherwise_makes_the_lock_out_of_date(
+    shelf: Shelf, file: str, text: str
+):
+    shelf.write(MINE + LOCAL)
+    shelf.write(HELPER, "../helper/pyproject.toml")
+    before = shelf.read().input_hash
+
+    shelf.write(text, file)
+
+    assert shelf.read().input_hash != before
+
+
+def test_members_of_a_workspace_are_local_packages(shelf: Shelf):
+    shelf.write('[tool.uv.workspace]\nmembers = ["*"]\n', "pyproject.toml")
+    shelf.write(HELPER, "helper/pyproject.toml")
+    shelf.write(
+        '[project]\nname = "train"\nversion = "1"\ndependencies = ["helper"]\n[tool.uv.sources]\n'
+        "helper = {workspace = true}\n", "train/pyproject.toml",
+    )  # fmt: skip
+    before = shelf.read("train/pyproject.toml")
+    shelf.write(HELPER.replace("deep", "deeper"), "helper/pyproject.toml")
+
+    assert before.project is not None and "helper" in before.project.local
+    assert shelf.read("train/pyproject.toml").input_hash != before.input_hash
+
+
+def test_a_file_that_requirements_name_makes_the_lock_out_of_date(shelf: Shelf):
+    shelf.write("-r more.txt\n", "requirements.txt")
+    shelf.write("a\n", "more.txt")
+    before = shelf.read("requirements.txt").input_hash
+
+    shelf.write("a<2\n", "more.txt")
+
+    assert shelf.read("requirements.txt").input_hash != before
+
+
+def test_hashes_of_requirements_are_read_for_each_project(shelf: Shelf):
+    shelf.write(
+        f"A_b==1 --hash=sha256:{'A' * 64} --hash=sha512:ff\nc==2 --hash sha256:{'b' * 64}\n", "requirements.txt"
+    )
+    project = shelf.read("requirements.txt").project
+
+    assert project is not None
+    assert project.hashes == {"a-b": frozenset(["a" * 64]), "c": frozenset(["b" * 64])}
+
+
+def test_the_index_of_torch_decides_on_its_build_as_an_index_url_does(shelf: Shelf):
+    shelf.pyproject(
+        '"torch"', '[[tool.uv.index]]\nname = "cu118"\nurl = "https://m.example/whl/cu118"\nexplicit = true\n'
+        '[[tool.uv.index]]\nname = "ours"\nurl = "https://ours.example/simple"\n'
+        '[tool.uv.sources]\ntorch = [{index = "cu118", extra = "gpu"}, {index = "ours", extra = "other"}]\n'
+        '[project.optional-dependencies]\ngpu = []\nother = []\n',
+    )  # fmt: skip
+
+    assert shelf.read("pyproject.toml", "gpu").indexes == ("https://m.example/whl/cu118",)
+    assert shelf.read().indexes == ()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("pyproject.toml", "[tool.uv]\n", (False, False)),
+        ("pyproject.toml", '[[tool.uv.index]]\nurl = "https://a"\n', (True, False)),
+        ("pyproject.toml", '[[tool.uv.index]]\nurl = "https://a"\ndefault = true\n', (False, True)),
+        ("pyproject.toml", '[[tool.uv.index]]\nurl = "https://a"\nexplicit = true\n', (False, False)),
+        ("pyproject.toml", '[tool.uv.pip]\nindex-url = "https://a"\n', (False, True)),
+        ("uv.toml", 'extra-index-url = ["https://a"]\n', (True, False)),
+        ("../uv.toml", '[[index]]\nurl = "https://a"\n', (True, False)),
+    ],
+)
+def test_uvs_own_settings_are_known(shelf: Shelf, file: str, text: str, expected: tuple[bool, bool]):
+    shelf.write(text, file)
+    assert names_indexes(shelf.project) == expected

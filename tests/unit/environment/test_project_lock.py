@@ -1,0 +1,204 @@
+"""The lock of a project: a channel's Python, the wheels that uv found, and when it is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterfn.config.spec import Host
+from clusterfn.environment import resolve
+from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.errors import LockError
+from tests.lock.conftest import sha256
+from tests.unit.environment.shelf import HOST, Shelf, shelf_in
+
+ARM = replace(HOST, platform="linux-aarch64")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    with shelf_in(tmp_path, monkeypatch) as made:
+        yield made
+
+
+def rows(lock: EnvironmentLock, platform: str = "linux-64") -> list[tuple[str, str, str]]:
+    return sorted((each.manager, each.name, each.version) for each in lock.on(platform))
+
+
+def test_the_lock_has_python_from_the_channel_and_wheels_from_the_index(shelf: Shelf):
+    wheel = shelf.wheel("toy", requires="deep")
+    shelf.wheel("deep")
+    shelf.pyproject('"toy"')
+
+    lock = shelf.lock()
+
+    assert lock.path == shelf.project / "pyproject.conda-lock.yml"
+    assert rows(lock) == [("conda", "python", "3.11.7"), ("conda", "setuptools", "80.0"), ("pip", "deep", "1.0"),
+                          ("pip", "toy", "1.0")]  # fmt: skip
+    toy = next(each for each in lock.packages if each.name == "toy")
+    assert (toy.sha256, toy.url) == (sha256(wheel), wheel.as_uri())
+    assert lock.virtual_packages("linux-64")["__glibc"] == "2.28"
+    assert lock.python("linux-64") == (3, 11)
+
+
+def test_a_lock_that_fits_asks_neither_uv_nor_a_channel(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    shelf.wheel("toy")
+    shelf.pyproject('"toy"')
+    first = shelf.lock()
+    shelf.said.clear()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("clusterfn.environment.uv.find_uv", None)
+
+    assert shelf.lock() == first
+    assert shelf.said == [] and shelf.pythons == ["3.11"]
+
+
+def test_a_wheel_replaces_what_python_brings_under_its_name(shelf: Shelf):
+    shelf.wheel("setuptools", "81.0")
+    shelf.pyproject('"setuptools"')
+
+    assert rows(shelf.lock()) == [("conda", "python", "3.11.7"), ("pip", "setuptools", "81.0")]
+
+
+def test_a_changed_project_keeps_its_python_and_says_what_changed(shelf: Shelf):
+    shelf.wheel("toy")
+    shelf.wheel("more")
+    shelf.pyproject('"toy"')
+    shelf.lock()
+    shelf.pyproject('"toy", "more"')
+
+    lock = shelf.lock()
+
+    assert ("pip", "more", "1.0") in rows(lock)
+    assert shelf.pythons == ["3.11"]
+    assert shelf.said[-1].endswith(": new: more") and "pyproject.toml has changed" in shelf.said[-2]
+
+
+def test_a_deleted_lock_asks_for_python_again(shelf: Shelf):
+    shelf.wheel("toy")
+    shelf.pyproject('"toy"')
+    shelf.lock().path.unlink()
+    shelf.lock()
+    assert shelf.pythons == ["3.11", "3.11"]
+
+
+def test_a_host_of_another_platform_is_added_and_the_first_stays(shelf: Shelf):
+    shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_x86_64")
+    shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_aarch64")
+    shelf.pyproject('"toy"')
+    first = shelf.lock()
+
+    both = shelf.lock(target=replace(ARM, glibc="2.17"))
+
+    assert set(both.platforms) == {"linux-64", "linux-aarch64"}
+    assert both.id("linux-64") == first.id("linux-64")
+    assert [each.file for each in both.on("linux-aarch64") if each.name == "toy"] == [
+        "toy-1.0-cp311-cp311-manylinux_2_17_aarch64.whl"
+    ]
+    assert both.virtual_packages("linux-64")["__glibc"] == "2.28"
+    assert shelf.lock() == both
+
+
+def test_the_patch_of_the_channels_python_decides_about_markers(shelf: Shelf):
+    shelf.wheel("early")
+    shelf.wheel("late")
+    shelf.pyproject("\"early; python_full_version < '3.11.3'\", \"late; python_full_version >= '3.11.3'\"")
+
+    assert ("pip", "late", "1.0") in rows(shelf.lock())
+    assert ("pip", "early", "1.0") not in rows(shelf.lock())
+
+
+def test_a_wheel_for_later_patches_alone_is_found_for_such_a_python(shelf: Shelf):
+    shelf.write(
+        '[[packages]]\nname = "toy"\nversion = "1.0"\nrequires-python = ">=3.11.5"\n'
+        'wheels = [{url = "https://f.invalid/toy-1.0-py3-none-any.whl", hashes = {sha256 = "' + "c" * 64 + '"}}]\n',
+        "pylock.toml",
+    )
+
+    assert shelf.lock("pylock.toml").python_version("linux-64") == "3.11.7"  # and not 3.12
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(">=3.12", "3.12"), ("<3.11", "3.10"), (">=3.9", "3.11")])
+def test_python_is_the_callers_or_the_nearest_that_the_project_admits(shelf: Shelf, wanted: str, expected: str):
+    shelf.wheel("toy")
+    shelf.pyproject('"toy"', python=wanted)
+
+    assert shelf.lock().python_version("linux-64") == f"{expected}.7"
+
+
+def test_a_python_that_the_channel_or_the_wheels_do_not_have_gives_way_to_the_nearest(shelf: Shelf):
+    shelf.wheel("toy", "1.0", "cp310-cp310-manylinux_2_17_x86_64")
+    shelf.write("toy\n", "requirements.txt")
+
+    lock = shelf.lock("requirements.txt")
+
+    assert lock.python_version("linux-64") == "3.10.7"
+    assert "no solution for Python 3.11: the environment has 3.10.7, the nearest that works" in shelf.said
+
+    shelf.pyproject("", python=">=3.13")
+    with pytest.raises(LockError, match=r"there is no solution for pyproject\.toml"):
+        shelf.lock()
+
+
+def test_what_uv_finds_twice_is_said_once(shelf: Shelf):
+    shelf.write('[project]\nname = "helper"\nversion = "0.1"\n', "helper/pyproject.toml")
+    shelf.pyproject('"helper"', '[tool.uv.sources]\nhelper = {path = "helper", editable = true}\n')
+
+    shelf.lock()
+
+    assert shelf.said.count("helper: clusterfn sends local packages as source") == 1
+
+
+def test_nothing_is_written_where_nothing_is_found(shelf: Shelf):
+    shelf.pyproject('"toy"')
+
+    with pytest.raises(LockError, match=r"there is no solution for pyproject\.toml") as caught:
+        shelf.lock()
+
+    assert "toy" in " ".join(caught.value.evidence)
+    assert shelf.pythons == []  # the channel was not asked
+    assert [path.name for path in shelf.project.iterdir()] == ["pyproject.toml"]
+
+
+def test_a_wheel_without_a_hash_gets_one(shelf: Shelf):
+    wheel = shelf.wheel("toy")
+    text = '[[packages]]\nname = "toy"\nversion = "1.0"\nwheels = [{path = "../wheels/toy-1.0-py3-none-any.whl"}]\n'
+    shelf.write(text, "pylock.toml")
+
+    lock = shelf.lock("pylock.toml")
+
+    assert {each.name: each.sha256 for each in lock.packages}["toy"] == sha256(wheel)
+
+
+def test_a_change_of_a_uv_lock_makes_the_lock_again_and_its_torch_is_not_chosen(shelf: Shelf):
+    for version in ("2.6.0", "2.7.1"):
+        shelf.wheel("torch", version)
+    shelf.pyproject('"torch<2.7"', shelf.settings)
+    shelf.uv_lock()
+    first = rows(shelf.lock("uv.lock"))
+    shelf.pyproject('"torch"', shelf.settings)
+    shelf.uv_lock().write_text((shelf.project / "uv.lock").read_text())
+
+    spec = shelf.read("uv.lock")
+
+    assert ("pip", "torch", "2.6.0") in first
+    assert spec.is_locked
+    assert ("pip", "torch", "2.6.0") in rows(shelf.lock("uv.lock"))  # uv keeps what is locked
+
+
+def test_what_was_asked_for_and_private_indexes_reach_the_environment(shelf: Shelf):
+    shelf.wheel("toy", requires="deep")
+    shelf.wheel("deep")
+    index = '[[tool.uv.index]]\nname = "ours"\nurl = "https://ours.invalid/simple"\nexplicit = true\n'
+    shelf.pyproject('"toy"', index)
+    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
+
+    made = resolve.resolve_environment(shelf.read(), host, facts, None, (3, 11), shelf.said.append)
+
+    assert made.wanted == ("toy",)
+    assert made.indexes == (("ours", "https://ours.invalid/simple"),)
+    assert made.interpreter.version == (3, 11)
