@@ -129,7 +129,7 @@ def test_the_command_locks_builds_and_shows_a_project(project, capsys):
     from clusterfn.cli import main
 
     assert main(["env", "build", "pyproject.toml[names]", "tensor01"]) == 0
-    assert main(["env", "lock", "--check", "pyproject.toml[names]", "tensor01"]) == 0
+    assert main(["env", "lock", "--check", "pyproject.toml[names]", "tensor01", "--gpus", "0"]) == 0
     assert main(["env", "show", "pyproject.toml[names]", "tensor01"]) == 0
 
     assert "idna" in capsys.readouterr().out

@@ -267,8 +267,8 @@ ROWS: list[Row] = [
     Row("sbatch timed out", "3c 21", calls.sleeps, (1,), value="slept", hosts=("sbatch-late",), check=one_run),
     Row("left squeue, and lives", "3c 22", calls.sleeps, (24,), value="slept", hosts=("squeue-empty",), takes_s=26),
     Row(
-        "silent, and lives", "3c 22", calls.sleeps, (18,), value="slept", act=do.pause("supervisor", seconds=16),
-        takes_s=22,
+        "silent, and lives", "3c 22", calls.sleeps, (28,), value="slept", act=do.pause("supervisor", seconds=26),
+        takes_s=32,
     ),
     Row(
         "purged and dead", "3c 22", calls.sleeps, (300,), errors.WorkerLost, stage="scheduler", hosts=("purged",),
