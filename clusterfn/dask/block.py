@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.job import Job
     from clusterfn.config.options import Options
 
-_TIMEOUTS = ("distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp")
+_CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
 _PATIENCE_S = 60.0
 _LOOK_S, _REASON_S = 0.05, 5.0
 _CLOSE_S, _GIVE_UP_S = 30.0, 5.0  # for dask to close in order; where its scheduler is gone, it may try to reach it
@@ -82,11 +82,13 @@ class DaskBlock:
             raise
         # This process's end of dask's connections is a socket of this machine, behind which the network may be lost.
         patience = f"{max(self._idle_s, _PATIENCE_S):g}s"
-        self._settings.enter_context(dask.config.set(dict.fromkeys(_TIMEOUTS, patience)))
+        self._settings.enter_context(dask.config.set({_SILENCE: patience}))
         self._scheduler.on_end(self._fail)
         self._scheduler.await_scheduler()
         self._cluster = JobsCluster(self._scheduler.address, settings.security, self._jobs, self._least, self._fail)
         self._client = Client(self._cluster)
+        # Only now: a first connection to a scheduler that has just ended would be tried for as long.
+        self._settings.enter_context(dask.config.set({_CONNECTING: patience}))
         if self._adapts:
             self._cluster.adapt(minimum=self._least, maximum=self._most)
         self._await_worker(self._cluster, self._jobs)

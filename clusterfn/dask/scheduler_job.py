@@ -35,7 +35,7 @@ _PROGRAM = "_clusterfn/bridge/kernel/dask_program.py"
 _UNFIT = "exit status 78"
 _PACKAGES = ("dask", "distributed")
 _END_S = 10.0
-_TRIES, _REASON_S = 3, 5.0
+_TRIES, _REASON_S, _ANSWER_S = 3, 5.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class SchedulerJob:
         context = self._security.get_connection_args("client")["ssl_context"]
         for _ in range(_TRIES):
             try:
-                with socket.create_connection((ip, int(port))) as plain, context.wrap_socket(plain):
+                with socket.create_connection((ip, int(port)), _ANSWER_S) as plain, context.wrap_socket(plain):
                     return
             except OSError:  # the connection closes a moment before the reason comes
                 if self._has_ended.wait(_REASON_S):

@@ -35,6 +35,7 @@ ORPHAN_S = 8.0  # within which a client starts a kernel again that it has ended 
 SIBLING_S = 2.0  # for such a client to end the kernel, if it starts the next one first
 REFUSED_S = 20.0  # clients start a kernel that has died up to five times, three seconds apart
 _KEPT_S = 30 * 86400.0
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJ
     coming.add_done_callback(lambda _: changed.set())
     said = ""
     while not (coming.done() or job.done()):
-        changed.wait()
+        changed.wait(_LOOK_S)  # without a limit, Windows would hold Ctrl-C back
         changed.clear()
         status = job.status
         if not job.done() and job.reason and status != said:

@@ -184,9 +184,10 @@ MUTATIONS: list[Mutation] = [
     Mutation("any witness is believed", BELIEVES_ANY_WITNESS,
              ["squeue fails-squeue-fails", "squeue says rubbish-squeue-garbage",
               "left squeue, and lives-squeue-empty"]),
-    Mutation("any silence is believed", BELIEVES_ANY_WITNESS, ["slurmctld dead for a while-slurm"]),
-    _one("a silent job is a dead one", BARE, "return None if _same_process(stat, process) else _gone(evidence)",
-         "return _gone(evidence)", "silent, and lives-bare"),
+    Mutation("a silent job is a dead one", (
+        (BARE, "return None if _same_process(stat, process) else _gone(evidence)", "return _gone(evidence)"),
+        ("bridge/supervisor/conclude.py", "if is_gone and (_waits(job) or _runs(job)):", "if False:"),
+    ), ["silent, and lives-bare"]),
     _one("a silent job is a dead one, SLURM", WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:",
          "silent, and lives-slurm"),
     _one("sbatch's silence is a refusal", SLURM, "answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .process import Activity
 
 FACTS, DASHBOARD = "dask.json", "dashboard"
-CONNECT_S = 5.0
+CONNECT_S = 1.0
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dask_program.py")
 
 
@@ -47,7 +47,7 @@ class DaskProcess(HeldProcess):
             with open(os.path.join(self._folder, FACTS), encoding="utf-8") as file:
                 facts = json.load(file)
             return socket.create_connection((facts["ip"], facts["port"]), CONNECT_S)
-        except (FileNotFoundError, ConnectionRefusedError):
+        except OSError:  # it does not listen yet, or is too busy to accept: the next look tries again
             return None
 
     def was_shut_down(self) -> bool:

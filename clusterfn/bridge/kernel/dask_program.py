@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SETTINGS, TLS = "CLUSTERFN_DASK", "CLUSTERFN_DASK_TLS"  # variables
 FACTS, DASHBOARD = "dask.json", "dashboard"  # in the folder
 UNFIT = 78  # the exit status, as EX_CONFIG of sysexits.h
+FIRST_S = 30.0  # for the first connection of a worker to its scheduler, which is there before any worker
 LOST_S = 180  # to start and to find the scheduler, on a slow file system too; then a worker gives up
 _ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow-websocket-origin"
 _ROUTES = "distributed.scheduler.http.routes"
@@ -133,7 +134,15 @@ async def run_scheduler(folder: str, settings: "Any") -> None:
 
 
 async def run_worker(address: str, name: str, cores: int, memory_bytes: int, settings: "Any") -> None:
-    """Run a nanny, which replaces its worker if that is killed, until it is told to close."""
+    """Run a nanny, which replaces its worker if that is killed, until it is told to close.
+
+    A job may have waited in the queue for longer than its scheduler lived: then it ends at once.
+    """
+    try:
+        socket.create_connection(ip_and_port(address), FIRST_S).close()
+    except OSError as error:
+        sys.stderr.write("the scheduler at %s does not answer (%s): its block has ended\n" % (address, error))
+        return
     nanny = Nanny(
         address, name=name, nthreads=cores, memory_limit=memory_bytes or "auto", protocol="tls",
         host=own_ip(settings, ip_and_port(address)[0]), security=security(), death_timeout=LOST_S, dashboard=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from importlib import metadata
 from typing import Any
@@ -63,3 +64,12 @@ def test_the_same_versions_fit_and_another_one_is_named():
     unfit = dask_program.unfitness({"versions": {**here, "distributed": "1.2"}, "dashboard": 0})
     assert unfit.startswith(f"distributed is {here['distributed']} in ")
     assert unfit.endswith("and 1.2 on your machine")
+
+
+def test_a_worker_that_has_waited_for_longer_than_its_scheduler_lived_ends_at_once(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+
+    asyncio.run(dask_program.run_worker(f"tls://127.0.0.1:{port}", "w", 1, 0, ONE))
+
+    assert "its block has ended" in capsys.readouterr().err
