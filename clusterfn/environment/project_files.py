@@ -120,14 +120,16 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     uv = _table(_table(tree, "tool", path), "uv", path)
     root = workspace_root(path.parent)
     above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}  # uv reads both
-    sources = {normalize(name): value for table in (above, uv) for name, value in _table(table, "sources", path).items()}
+    given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
+    sources = {normalize(name): value for name, value in given.items()}
     wanted = [_requirement(line, sources, path) for line in direct]
     local, dynamic = _local(path.parent, uv), _lines(table, "dynamic", path)
     shared = _local(root, {"sources": above.get("sources", {})})
     names = _names(local) | _names(shared)
     is_dynamic = bool({"dependencies", "optional-dependencies"} & set(dynamic))
     project = ProjectFile(
-        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")), indexes=(*_indexes(uv), *_indexes(above)),
+        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")),
+        indexes=(*_indexes(uv), *_indexes(above)),
         local=tuple(sorted({*names, normalize(str(table.get("name", "")))} if is_dynamic else names)),
         is_dynamic=is_dynamic,
     )  # fmt: skip

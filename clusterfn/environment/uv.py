@@ -29,9 +29,9 @@ _NOT_PASSED = (
     "UV_REQUIRE_HASHES", "UV_CUSTOM_COMPILE_COMMAND", "UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY",
     "UV_NO_BINARY",
 )  # fmt: skip
-# They narrow what uv may choose. No file of the project says so, so that its lock would depend on who makes it; and the
-# files of a uv.lock have no dates, so that UV_EXCLUDE_NEWER would leave none. `uv export` needs them: uv.lock notes them.
-_OF_CHOICE = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER", "UV_EXCLUDE_NEWER_PACKAGE")
+# They narrow what uv may choose, and no file of the project has them: its lock would depend on who makes it. The files
+# of a uv.lock have no dates, so that UV_EXCLUDE_NEWER would leave none. `uv export` needs it, as a uv.lock notes it.
+_OF_CHOICE = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER")
 _INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS")
 # What uv says of a server that does not answer, or not as one should.
 _NO_ANSWER = re.compile(

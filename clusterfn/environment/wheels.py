@@ -132,8 +132,8 @@ class WheelFinder:
         variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
         more = ["--no-config"] if pips else []  # pip does not read uv's settings
         more += ["--no-index"] if not pip.indexes and not any(own) else []
-        # As pip does: the best version of all its indexes. For indexes that the user names to uv, uv's own rule stays:
-        # the first index that has a package is the only one, so that no stranger's package of that name replaces it.
+        # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
+        # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
         if (pips or len(pip.indexes) > 1) and not (own[0] or has_index_variables()):
             more += ["--index-strategy", "unsafe-best-match"]
         argv = [*self._wanted(folder), *more, *self._choices(folder), "-o", str(made)]

@@ -360,7 +360,7 @@ def test_variables_of_uv_that_narrow_the_choice_do_not_count(shelf: Shelf, monke
     monkeypatch.setenv("UV_EXCLUDE_NEWER", "2001-01-01")
     monkeypatch.setenv("UV_WORKING_DIR", str(shelf.folder))
     shelf.pyproject('"toy"')
-    shelf.write(PYLOCK.format("a" * 64).partition("[[packages]]\nname = \"near")[0], "pylock.toml")
+    shelf.write(PYLOCK.format("a" * 64).partition('[[packages]]\nname = "near')[0], "pylock.toml")
 
     assert shelf.found() == {"toy": "2.0"}
     assert shelf.found("pylock.toml") == {"toy": "1.0"}
