@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clusterfn.bridge.builder.fetch import masked
 from clusterfn.environment.project import (
     PYLOCK,
     PYPROJECT,
@@ -39,6 +40,8 @@ _OTHER_FILE = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s+|=)(\S.*)")
 _EDITABLE = re.compile(r"(?:-e|--editable)(?:\s+|=)(\S.*)")
 # uv understands these, and they say nothing about which wheels the lock must have.
 _LEFT_TO_UV = re.compile(r"--(?:only-binary|prefer-binary|pre|require-hashes|no-index|trusted-host)\b")
+# Of a local package's [project]. A new version of it changes nothing of what it depends on.
+_WANTS = ("name", "requires-python", "dependencies", "optional-dependencies", "dynamic")
 _POETRY = "poetry and pdm write a file that pip reads: `poetry export > requirements.txt`"
 
 
@@ -79,7 +82,7 @@ def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
         toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError as error:  # Python 3.9 and 3.10 have no reader of their own
         raise ConfigError(
-            f"reading {path.name} needs tomli on Python older than 3.11", hint="pip install 'clusterfn[uv]'"
+            f"reading {path.name} needs tomli on Python older than 3.11", hint="pip install 'tomli>=2'"
         ) from error
     try:
         return dict(toml.loads(path.read_text(encoding="utf-8")))
@@ -93,7 +96,8 @@ def _specification(project: ProjectFile, pip: Sequence[Requirement], wish: Mappi
     """Make the specification; its `wish` is a hash of what decides about the lock."""
     parts = [*project.extras, *(f"group:{group}" for group in project.groups)]
     channels = tuple(condarc.channels(condarc.settings())) or (USUAL_CHANNEL,)
-    content = json.dumps({"project": project.kind, "parts": parts, "channels": channels, **wish}, sort_keys=True)
+    # Without the channels: they are this machine's, and a colleague's .condarc must not make the lock out of date.
+    content = json.dumps({"project": project.kind, "parts": parts, **wish}, sort_keys=True)
     title = f"{project.path.name}[{','.join(parts)}]" if parts else project.path.name
     digest = hashlib.sha256(content.encode()).hexdigest()
     return Specification(title, channels, pip=tuple(pip), file=project.path, wish=digest, project=project)
@@ -114,16 +118,24 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     direct = [*_lines(table, "dependencies", path), *(line for each in extras for line in _lines(optional, each, path))]
     direct += [line for each in groups for line in _of_group(each, known, path)]
     uv = _table(_table(tree, "tool", path), "uv", path)
-    sources = {normalize(name): value for name, value in _table(uv, "sources", path).items()}
+    root = workspace_root(path.parent)
+    above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}  # uv reads both
+    given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
+    sources = {normalize(name): value for name, value in given.items()}
     wanted = [_requirement(line, sources, path) for line in direct]
     local, dynamic = _local(path.parent, uv), _lines(table, "dynamic", path)
+    shared = _local(root, {"sources": above.get("sources", {})})
+    names = _names(local) | _names(shared)
     is_dynamic = bool({"dependencies", "optional-dependencies"} & set(dynamic))
     project = ProjectFile(
-        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")), indexes=tuple(_indexes(uv)),
-        local=tuple(sorted({*_names(local), normalize(str(table.get("name", "")))} if is_dynamic else _names(local))),
+        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")),
+        indexes=(*_indexes(uv), *_indexes(above)),
+        local=tuple(sorted({*names, normalize(str(table.get("name", "")))} if is_dynamic else names)),
         is_dynamic=is_dynamic,
     )  # fmt: skip
     wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": local}
+    if above:
+        wish["workspace"] = {"uv": above, "local": shared}
     if dynamic:
         wish["built"] = {**_digests(path.parent), "tool": tree.get("tool", {}).get("setuptools", {})}
     spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))  # TOML has dates
@@ -176,7 +188,7 @@ def _requirement(line: str, sources: Mapping[str, Any], path: Path) -> Requireme
     where = next((str(each["git"]) for each in several if isinstance(each, dict) and "git" in each), "")
     if where or _REPOSITORY.search(line):
         raise ConfigError(
-            f"{path.name}: {name} comes from a repository ({where or line}), which cannot be locked to a wheel",
+            f"{path.name}: {name} comes from a repository ({masked(where or line)}), which cannot be locked to a wheel",
             hint=f"clone it and name its folder in [tool.uv.sources] ({name} = {{path = …, editable = true}}), "
             "or name a released version",
         )
@@ -197,25 +209,53 @@ def _indexes_of_torch(sources: Mapping[str, Any], project: ProjectFile) -> Itera
             yield from (url for name, url in project.indexes if name == each["index"])
 
 
-def _local(folder: Path, uv: Mapping[str, Any], seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return what the project's local packages want, by their folder: the lock depends on it, too."""
+def _local(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the project's local packages want, by their folder, and those of theirs: the lock depends on it."""
     found: dict[str, Any] = {}
-    for place in _folders(folder, uv):
-        if place.is_dir() and place.resolve() not in seen:
+    seen: set[Path] = set()
+    waiting = [(folder, uv)]
+    while waiting:
+        for place in _folders(*waiting.pop()):
+            if not place.is_dir() or place.resolve() in seen:
+                continue
+            seen.add(place.resolve())
             file = place / PYPROJECT
             tree = load_toml(file) if file.is_file() else {}
-            theirs = tree.get("tool", {}).get("uv", {})
-            found[os.path.relpath(place, folder)] = {
-                "project": tree.get("project", {}), "uv": theirs, "built": _digests(place),
-                "local": _local(place, theirs, (*seen, place.resolve())),
-            }  # fmt: skip
+            theirs, project = tree.get("tool", {}).get("uv", {}), tree.get("project", {})
+            wants = {key: project[key] for key in _WANTS if key in project}
+            found[_relative(place, folder)] = {"project": wants, "uv": theirs, "built": _digests(place)}
+            waiting.append((place, theirs))
     return found
 
 
 def _names(local: Mapping[str, Any]) -> set[str]:
-    """Return the names of local packages that say one, and of those below them."""
-    own = {normalize(str(each["project"]["name"])) for each in local.values() if each["project"].get("name")}
-    return own.union(*(_names(each["local"]) for each in local.values()))
+    """Return the names of local packages that say one."""
+    return {normalize(str(each["project"]["name"])) for each in local.values() if each["project"].get("name")}
+
+
+def workspace_root(folder: Path) -> Path:
+    """Return the folder whose [tool.uv] counts for a project: that of its workspace if it is a member, else its own.
+
+    Raises:
+        ConfigError: A file above it is no TOML.
+    """
+    here = folder.resolve()
+    for root in here.parents if not _workspace(here) else ():
+        workspace = _workspace(root)
+        if workspace:
+            inside = here in _matches(root, workspace, "members") and here not in _matches(root, workspace, "exclude")
+            return root if inside else folder
+    return folder
+
+
+def _workspace(folder: Path) -> dict[str, Any]:
+    file = folder / PYPROJECT
+    return load_toml(file).get("tool", {}).get("uv", {}).get("workspace", {}) if file.is_file() else {}
+
+
+def _matches(root: Path, workspace: Mapping[str, Any], key: str) -> list[Path]:
+    """Return the folders of a workspace that one of its lists of patterns names."""
+    return sorted({place.resolve() for pattern in workspace.get(key, []) for place in root.glob(str(pattern))})
 
 
 def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
@@ -227,8 +267,7 @@ def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
                 yield folder / Path(str(each["path"])).expanduser()
             of_workspace |= isinstance(each, dict) and bool(each.get("workspace"))
     for root in [folder, *folder.resolve().parents] if of_workspace or "workspace" in uv else []:
-        workspace = load_toml(root / PYPROJECT).get("tool", {}).get("uv", {}).get("workspace") if (
-            root / PYPROJECT).is_file() else None  # fmt: skip
+        workspace = _workspace(root)
         if workspace:
             yield from sorted(place for pattern in workspace.get("members", []) for place in root.glob(str(pattern)))
             return
@@ -237,7 +276,12 @@ def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
 def _digests(folder: Path) -> dict[str, str]:
     """Return hashes of the files in which a build backend may find dependencies."""
     files = [folder / name for name in ("setup.py", "setup.cfg", REQUIREMENTS)]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+    return {file.name: _digest(file.read_bytes()) for file in files if file.is_file()}
+
+
+def _digest(data: bytes) -> str:
+    """Return a hash of a text that git may check out with other line endings."""
+    return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
 
 
 def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
@@ -251,7 +295,7 @@ def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
     python = re.search(rb'^requires-python = "([^"]*)"', data, re.MULTILINE)  # to parse 10 000 lines takes seconds
     wanted = python[1].decode() if python else project.project.requires_python
     locked = replace(project.project, kind=UV_LOCK, path=path, requires_python=wanted)
-    wish = {"lock": hashlib.sha256(data).hexdigest(), "pyproject": project.wish}
+    wish = {"lock": _digest(data), "pyproject": project.wish}
     return _specification(locked, project.pip, wish)
 
 
@@ -265,7 +309,7 @@ def _read_pylock(path: Path, parts: Sequence[str]) -> Specification:
         )
     pip = [Requirement(normalize(str(each["name"])), str(each["name"]), path.name) for each in packages]
     project = ProjectFile(PYLOCK, path, requires_python=str(tree.get("requires-python", "")))
-    return _specification(project, pip, {"lock": hashlib.sha256(path.read_bytes()).hexdigest()})
+    return _specification(project, pip, {"lock": _digest(path.read_bytes())})
 
 
 def _read_requirements(path: Path, parts: Sequence[str]) -> Specification:
@@ -320,7 +364,10 @@ def _requirement_lines(
 
 def _relative(path: Path, folder: Path) -> str:
     bare = re.sub(r"\[[^\]]*\]$", "", str(path))  # -e .[train]
-    return Path(os.path.relpath(bare, folder)).as_posix()
+    try:
+        return Path(os.path.relpath(bare, folder)).as_posix()
+    except ValueError:  # on Windows, another drive
+        return Path(bare).absolute().as_posix()
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from clusterfn.bridge.builder.fetch import masked
 from clusterfn.environment.project import ProjectFile
 from clusterfn.errors import ConfigError
 
@@ -327,13 +328,13 @@ def wheel_requirement(text: str, place: str = "", selector: str = "") -> Require
     text = text.strip()
     if _SOURCE.match(text):
         raise ConfigError(
-            f"{_at(place)}{text!r} is a repository, which cannot be locked to a wheel",
+            f"{_at(place)}{masked(text)!r} is a repository, which cannot be locked to a wheel",
             hint="run pip install -e on it (clusterfn then sends it as source), or name a released version",
         )
     match = _WHEEL.fullmatch(text)
     if match is None or (match["rest"].startswith("@") and "#sha256=" not in text):
         raise ConfigError(
-            f"{_at(place)}{text!r} is not a project of a package index",
+            f"{_at(place)}{masked(text)!r} is not a project of a package index",
             hint='write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl#sha256=…"',
         )
     return Requirement(re.sub(r"[-_.]+", "-", match["name"]).lower(), text, place, selector)

@@ -26,8 +26,12 @@ _LEAST = (0, 12)  # 0.9 lists wheels that do not fit the host
 # They would change what is asked for: this interpreter, its GPU, another output.
 _NOT_PASSED = (
     "UV_TORCH_BACKEND", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_FROZEN", "UV_LOCKED", "UV_OFFLINE", "UV_NO_SYNC",
-    "UV_REQUIRE_HASHES", "UV_CUSTOM_COMPILE_COMMAND", "UV_PROJECT", "UV_WORKING_DIRECTORY", "UV_NO_BINARY",
+    "UV_REQUIRE_HASHES", "UV_CUSTOM_COMPILE_COMMAND", "UV_PROJECT", "UV_WORKING_DIR", "UV_WORKING_DIRECTORY",
+    "UV_NO_BINARY",
 )  # fmt: skip
+# They narrow what uv may choose, and no file of the project has them: its lock would depend on who makes it. The files
+# of a uv.lock have no dates, so that UV_EXCLUDE_NEWER would leave none. `uv export` needs it, as a uv.lock notes it.
+_OF_CHOICE = ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER")
 _INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS")
 # What uv says of a server that does not answer, or not as one should.
 _NO_ANSWER = re.compile(
@@ -108,6 +112,11 @@ def run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], waiting
             process.kill()
             raise
     return Reply(process.returncode, masked(text))
+
+
+def without_choices(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without those that narrow the versions from which uv chooses."""
+    return {name: value for name, value in variables.items() if name not in _OF_CHOICE}
 
 
 def plain_variables() -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment.project_files import load_toml
+from clusterfn.environment.project_files import load_toml, workspace_root
 
 _MORE = ("UV_INDEX", "UV_EXTRA_INDEX_URL")
 _DEFAULT = ("UV_DEFAULT_INDEX", "UV_INDEX_URL")
@@ -30,9 +30,14 @@ def names_indexes(folder: Path) -> tuple[bool, bool]:
     open_to_all = any(not each.get("explicit") and not each.get("default") for each in indexes)
     has_more = open_to_all or any("extra-index-url" in table for table in tables)
     return (
-        has_more or any(map(os.environ.get, _MORE)),
+        has_more or has_index_variables(),
         has_default or any(map(os.environ.get, _DEFAULT)),
     )
+
+
+def has_index_variables() -> bool:
+    """Whether this user's variables name an index to uv that every package may come from."""
+    return any(map(os.environ.get, _MORE))
 
 
 def _tables(folder: Path) -> Iterator[dict[str, Any]]:
@@ -40,7 +45,8 @@ def _tables(folder: Path) -> Iterator[dict[str, Any]]:
     if os.environ.get("UV_CONFIG_FILE"):
         yield load_toml(Path(os.environ["UV_CONFIG_FILE"]))
         return
-    for place in [folder, *folder.absolute().parents]:
+    root = workspace_root(folder)  # uv begins there, and does not read the settings of a member
+    for place in [root, *root.absolute().parents]:
         if (place / "uv.toml").is_file():
             yield load_toml(place / "uv.toml")
             break

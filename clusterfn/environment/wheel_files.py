@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from clusterfn.bridge.builder.fetch import local_path
+from clusterfn.bridge.builder.fetch import local_path, masked
 from clusterfn.environment.project import normalize
 from clusterfn.errors import LockError
 
@@ -24,6 +24,7 @@ _WHEEL = ".whl"
 def write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -> Iterator[str]:
     """Write an index of the files that a pylock.toml names; yield the requirement of each package."""
     pages: dict[str, list[str]] = {}
+    wanted: list[tuple[str, str, str]] = []
     for package in tree.get("packages", []):
         name = normalize(str(package["name"]))
         if "directory" in package:
@@ -39,7 +40,11 @@ def write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -
             attribute = f' data-requires-python="{needs}"' if needs else ""
             pages.setdefault(name, []).append(f'<a href="{href}"{attribute}>{html.escape(file_name(address))}</a>')
         marker = f" ; {package['marker']}" if package.get("marker") else ""
-        yield f"{name}=={version}{marker}"
+        wanted.append((name, version, marker))
+    for name, version, marker in wanted:
+        # PEP 440: ==1.0 also matches 1.0+cpu, and uv would prefer that.
+        builds = {other for known, other, _ in wanted if known == name and _is_build_of(other, version)}
+        yield f"{name}=={version}{''.join(f',!={other}' for other in sorted(builds))}{marker}"
     for name, lines in pages.items():
         page = folder / name / "index.html"
         page.parent.mkdir(parents=True)
@@ -47,10 +52,17 @@ def write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -
     folder.mkdir(exist_ok=True)
 
 
+def _is_build_of(other: str, version: str) -> bool:
+    """Whether another version is a local version of one that has no local part: 1.0+cpu of 1.0."""
+    public, plus, _ = other.partition("+")
+    return bool(plus) and "+" not in version and re.sub(r"(\.0)+$", "", public) == re.sub(r"(\.0)+$", "", version)
+
+
 def repository_error(name: str, vcs: Mapping[str, Any], title: str) -> LockError:
     """Return the error for a package that no lock can hold."""
+    where = masked(str(vcs.get("url", "unknown")))
     return LockError(
-        f"{title}: {name} comes from a repository ({vcs.get('url', 'unknown')}), which cannot be locked to a wheel",
+        f"{title}: {name} comes from a repository ({where}), which cannot be locked to a wheel",
         hint=f"clone it and name its folder in [tool.uv.sources], or name a released version of {name}",
     )
 

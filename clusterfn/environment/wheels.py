@@ -21,7 +21,7 @@ from clusterfn.environment.conda_solver import MANY, OLDEST_GLIBC, SolveTarget
 from clusterfn.environment.lock import Unsolved
 from clusterfn.environment.project import PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
 from clusterfn.environment.specification import Specification
-from clusterfn.environment.uv_settings import names_indexes
+from clusterfn.environment.uv_settings import has_index_variables, names_indexes
 from clusterfn.environment.wheel_files import (
     address_of,
     file_name,
@@ -132,8 +132,10 @@ class WheelFinder:
         variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
         more = ["--no-config"] if pips else []  # pip does not read uv's settings
         more += ["--no-index"] if not pip.indexes and not any(own) else []
-        if pips or ("UV_EXTRA_INDEX_URL" in variables and len(pip.indexes) > 1):
-            more += ["--index-strategy", "unsafe-best-match"]  # as pip does: the best version of all indexes
+        # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
+        # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
+        if (pips or len(pip.indexes) > 1) and not (own[0] or has_index_variables()):
+            more += ["--index-strategy", "unsafe-best-match"]
         argv = [*self._wanted(folder), *more, *self._choices(folder), "-o", str(made)]
         reply = self._compile(argv, python, project.path.parent, variables)
         if reply.status and _UNREADABLE in reply.text:  # so it says of a pyproject.toml with a bad requirement
@@ -189,7 +191,7 @@ class WheelFinder:
         return self._run([
             "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--only-binary", ":all:",
             "--python-platform", uv_platform(self.target), "--python-version", python, "--python", sys.executable,
-        ], folder, variables)  # fmt: skip
+        ], folder, uv.without_choices(variables))  # fmt: skip
 
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:

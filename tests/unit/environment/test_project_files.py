@@ -212,3 +212,96 @@ def test_the_index_of_torch_decides_on_its_build_as_an_index_url_does(shelf: She
 def test_uvs_own_settings_are_known(shelf: Shelf, file: str, text: str, expected: tuple[bool, bool]):
     shelf.write(text, file)
     assert names_indexes(shelf.project) == expected
+
+
+def test_a_password_in_the_address_of_a_repository_is_not_shown(shelf: Shelf):
+    address = "git+https://ada:sekret@e.org/x"
+    shelf.pyproject(f'"x @ {address}"')
+    with pytest.raises(ConfigError) as of_project:
+        shelf.read()
+    shelf.write(f"{address}\n", "requirements.txt")
+    with pytest.raises(ConfigError) as of_lines:
+        shelf.read("requirements.txt")
+
+    for message in (of_project.value.message, of_lines.value.message):
+        assert "://***@e.org/x" in message and "sekret" not in message
+
+
+def test_a_file_with_other_line_endings_keeps_the_lock(shelf: Shelf):
+    def hashes() -> list[str]:
+        return [shelf.read(name).input_hash for name in ("pyproject.toml", "uv.lock", "pylock.toml")]
+
+    files = {
+        "pyproject.toml": MINE + LOCAL, "../helper/setup.py": "import setuptools\n", "uv.lock": "version = 1\n",
+        "pylock.toml": '[[packages]]\nname = "toy"\nversion = "1.0"\n',
+    }  # fmt: skip
+    for name, text in files.items():
+        shelf.write(text, name)
+    before = hashes()
+    for name, text in files.items():
+        (shelf.project / name).write_bytes(text.replace("\n", "\r\n").encode())
+
+    assert hashes() == before
+
+
+@pytest.mark.parametrize("text", [HELPER.replace('version = "1"', 'version = "2"'), f"{HELPER}description = 'new'\n"])
+def test_a_new_version_of_a_local_package_keeps_the_lock(shelf: Shelf, text: str):
+    shelf.write(MINE + LOCAL)
+    shelf.write(HELPER, "../helper/pyproject.toml")
+    before = shelf.read().input_hash
+
+    shelf.write(text, "../helper/pyproject.toml")
+
+    assert shelf.read().input_hash == before
+
+
+def test_the_channels_of_a_condarc_keep_the_lock_of_a_project(shelf: Shelf):
+    shelf.pyproject('"toy"')
+    before = shelf.read()
+
+    (shelf.project.parent / ".condarc").write_text("channels: [https://mirror.example/conda]\n")
+
+    assert shelf.read().channels != before.channels
+    assert shelf.read().input_hash == before.input_hash
+
+
+def test_a_local_package_on_another_drive_is_named_by_its_whole_path(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    shelf.write(HELPER, "../helper/pyproject.toml")
+    shelf.write(MINE + LOCAL)
+
+    def another_drive(path: str, start: str) -> str:
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    monkeypatch.setattr("os.path.relpath", another_drive)
+    project = shelf.read().project
+
+    assert project is not None and project.local == ("helper",)
+
+
+MEMBER = '[project]\nname = "train"\nversion = "1"\ndependencies = ["helper"]\n'
+ROOT = '[tool.uv.workspace]\nmembers = ["lib*/*"]\nexclude = ["libs/old"]\n'
+ROOT_SOURCES = '[tool.uv.sources]\nhelper = {path = "helper", editable = true}\n'
+ROOT_INDEX = '[[tool.uv.index]]\nname = "ours"\nurl = "https://ours.example"\n'
+
+
+def test_the_settings_of_a_workspace_count_for_its_members(shelf: Shelf):
+    shelf.write(MEMBER + "[tool.uv]\n", "libs/train/pyproject.toml")
+    shelf.write(MEMBER + "[tool.uv]\n", "libs/old/pyproject.toml")
+    shelf.write(ROOT + ROOT_INDEX)
+
+    assert names_indexes(shelf.project / "libs" / "train") == (True, False)
+    assert names_indexes(shelf.project / "libs" / "old") == (False, False)
+
+
+def test_the_sources_of_a_workspace_count_for_its_members(shelf: Shelf):
+    shelf.write(MEMBER, "libs/train/pyproject.toml")
+    shelf.write(HELPER, "helper/pyproject.toml")
+    shelf.write(ROOT + ROOT_SOURCES + ROOT_INDEX)
+    before = shelf.read("libs/train/pyproject.toml")
+    shelf.write(HELPER.replace("deep", "deeper"), "helper/pyproject.toml")
+    changed = shelf.read("libs/train/pyproject.toml")
+    shelf.write(ROOT + ROOT_SOURCES)
+
+    assert before.project is not None
+    assert before.project.local == ("helper",) and before.project.indexes == (("ours", "https://ours.example"),)
+    assert before.input_hash != changed.input_hash != shelf.read("libs/train/pyproject.toml").input_hash

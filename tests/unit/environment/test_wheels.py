@@ -126,6 +126,15 @@ def test_a_member_of_a_workspace_has_its_dependencies_found(shelf: Shelf):
     assert shelf.found("train/pyproject.toml") == {"deep": "1.0"}
 
 
+def test_the_settings_of_a_workspace_find_the_wheels_of_a_member(shelf: Shelf, monkeypatch):
+    shelf.wheel("toy")
+    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig(()))
+    shelf.write(f'[tool.uv.workspace]\nmembers = ["train"]\n{shelf.settings}')
+    shelf.write(LOCAL.replace("helper", "train").format("toy") + "[tool.uv]\n", "train/pyproject.toml")
+
+    assert shelf.found("train/pyproject.toml") == {"toy": "1.0"}
+
+
 def test_a_local_package_that_is_not_editable_is_named(shelf: Shelf):
     shelf.wheel("deep")
     shelf.write(LOCAL.format("deep"), "libs/helper/pyproject.toml")
@@ -273,9 +282,93 @@ def test_a_pylock_is_read_without_asking_its_server(shelf: Shelf):
     assert (near_found.name, near_found.version, near_found.url) == ("near", "3.0", near.as_uri())
 
 
+TWO_BUILDS = """\
+lock-version = "1.0"
+[[packages]]
+name = "toy"
+version = "1.0"
+marker = "platform_machine != 'aarch64'"
+wheels = [{{ url = "https://files.invalid/toy-1.0-py3-none-any.whl", hashes = {{ sha256 = "{0}" }} }}]
+[[packages]]
+name = "toy"
+version = "1.0+cpu"
+marker = "platform_machine == 'aarch64'"
+wheels = [{{ url = "https://files.invalid/toy-1.0%2Bcpu-py3-none-any.whl", hashes = {{ sha256 = "{0}" }} }}]
+"""
+
+
+def test_of_two_builds_of_one_version_a_lock_gives_the_one_whose_marker_holds(shelf: Shelf):
+    shelf.write(TWO_BUILDS.format("a" * 64), "pylock.toml")
+
+    assert shelf.found("pylock.toml") == {"toy": "1.0"}
+    assert shelf.found("pylock.toml", target=ARM) == {"toy": "1.0+cpu"}
+
+
+@pytest.mark.parametrize(
+    ("file", "indexes", "variable", "expected"),
+    [
+        ("pyproject.toml", ("https://a", "https://b"), "", True),
+        ("pyproject.toml", ("https://a", "https://b"), "UV_EXTRA_INDEX_URL", False),
+        ("pyproject.toml", ("https://a",), "", False),
+        ("requirements.txt", ("https://a",), "", True),
+        ("requirements.txt", ("https://a",), "UV_EXTRA_INDEX_URL", False),
+        ("requirements.txt", ("https://a",), "UV_INDEX", False),
+    ],
+)
+def test_the_best_version_of_all_indexes_counts_for_pips_own_indexes_alone(
+    shelf: Shelf, monkeypatch, file: str, indexes: tuple[str, ...], variable: str, expected: bool
+):
+    asked = asked_of_uv(shelf, monkeypatch)
+    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig(indexes))
+    if variable:
+        monkeypatch.setenv(variable, "https://ours.example/simple")
+    shelf.pyproject('"toy"')
+    shelf.write("toy\n", "requirements.txt")
+
+    shelf.refusal(file)
+
+    assert ("unsafe-best-match" in asked[0][0]) is expected
+
+
+def test_an_index_of_the_project_is_asked_first_and_pips_further_ones_are_not(shelf: Shelf, monkeypatch):
+    asked = asked_of_uv(shelf, monkeypatch)
+    monkeypatch.setattr(solver_tools, "pip_config", lambda: PipConfig(("https://a", "https://b")))
+    shelf.pyproject('"toy"', '[[tool.uv.index]]\nurl = "https://ours.example"\n')
+
+    shelf.refusal()
+
+    assert "unsafe-best-match" not in asked[0][0] and "UV_EXTRA_INDEX_URL" not in asked[0][1]
+
+
+def asked_of_uv(shelf: Shelf, monkeypatch) -> list[tuple[list[str], dict[str, str]]]:
+    """Return what uv will have been asked: its arguments and variables. It finds nothing."""
+    asked: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(argv, folder, variables, waiting) -> uv.Reply:
+        asked.append((list(argv), dict(variables)))
+        return uv.Reply(1, "no solution")
+
+    monkeypatch.setattr(uv, "run", run)
+    return asked
+
+
+def test_variables_of_uv_that_narrow_the_choice_do_not_count(shelf: Shelf, monkeypatch):
+    shelf.wheel("toy", "2.0")
+    limit = shelf.write("toy<2\n", "limit.txt")
+    for name in ("UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE"):
+        monkeypatch.setenv(name, str(limit))
+    monkeypatch.setenv("UV_EXCLUDE_NEWER", "2001-01-01")
+    monkeypatch.setenv("UV_WORKING_DIR", str(shelf.folder))
+    shelf.pyproject('"toy"')
+    shelf.write(PYLOCK.format("a" * 64).partition('[[packages]]\nname = "near')[0], "pylock.toml")
+
+    assert shelf.found() == {"toy": "2.0"}
+    assert shelf.found("pylock.toml") == {"toy": "1.0"}
+
+
 def test_a_repository_in_a_pylock_is_refused_by_name(shelf: Shelf):
-    shelf.write('[[packages]]\nname = "x"\nvcs = {type = "git", url = "https://e.org/x"}\n', "pylock.toml")
-    assert "x comes from a repository (https://e.org/x)" in shelf.refusal("pylock.toml").message
+    shelf.write('[[packages]]\nname = "x"\nvcs = {type = "git", url = "https://ada:sekret@e.org/x"}\n', "pylock.toml")
+    assert "x comes from a repository (https://***@e.org/x)" in shelf.refusal("pylock.toml").message
 
 
 def test_a_choice_of_pytorch_for_one_host_reaches_uv(shelf: Shelf):
