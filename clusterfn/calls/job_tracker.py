@@ -322,7 +322,7 @@ class Tracker(BaseTracker):
                 "the value is not on the host any more", host=job.host, job=job.id, stage="result",
                 hint="it was removed, or was there for longer than the host's `keep:`; call the function again",
             ) from None  # fmt: skip
-        except BaseException:  # Ctrl-C
+        except BaseException:  # Ctrl-C: the rest of it would come all the same
             receiving.cancel()
             raise
         return arriving.value
