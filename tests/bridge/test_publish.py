@@ -38,7 +38,9 @@ def test_whether_it_stands_is_asked_of_the_folder_as_nfs_remembers_that_a_file_w
 def test_who_watches_an_attempt_or_other_nodes_asks_the_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """On SLURM these look for what another node has published."""
     job = SimpleNamespace(spec={"resources": {"time_s": None}}, scheduler=SlurmOnHost(), cancelled=lambda: False)
-    attempt = SimpleNamespace(folder=str(tmp_path), path=lambda name: str(tmp_path / name))
+    attempt = SimpleNamespace(
+        folder=str(tmp_path), path=lambda name: str(tmp_path / name), number=1, words_of_tasks=list
+    )
     (tmp_path / "nodes" / "1").mkdir(parents=True)
     publish.publish(str(tmp_path / "nodes" / "1"), "outcome.json", b'{"kind": "returned"}')
     publish.publish(str(tmp_path), "outcome.json", b"{}")

@@ -184,6 +184,9 @@ MUTATIONS: list[Mutation] = [
     Mutation("any witness is believed", BELIEVES_ANY_WITNESS,
              ["squeue fails-squeue-fails", "squeue says rubbish-squeue-garbage",
               "left squeue, and lives-squeue-empty"]),
+    _one("a silent scheduler is an end", "calls/job_tracker.py", "        if isinstance(seen, Silent):\n",
+         "        if isinstance(seen, Silent):\n            job.on_refused(SubmitError('it is silent'))\n",
+         "slurmctld dead for a while-slurm"),
     Mutation("a silent job is a dead one", (
         (BARE, "return None if _same_process(stat, process) else _gone(evidence)", "return _gone(evidence)"),
         ("bridge/supervisor/conclude.py", "if is_gone and (_waits(job) or _runs(job)):", "if False:"),

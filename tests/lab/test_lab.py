@@ -18,6 +18,7 @@ import pytest
 
 from tests.lab import Lab, accounts, layout, teardown, totp
 from tests.lab.processes import State
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 CRASH = """
@@ -284,8 +285,10 @@ def test_only_the_slurm_host_has_slurm(lab: Lab) -> None:
 def test_processes_are_found_by_their_tag(lab: Lab) -> None:
     command = "CLUSTERFN_JOB=test-lab-tag sleep 60 >/dev/null 2>&1 & echo $!"
     pid = int(lab.ssh("tensor01", command).stdout)
-    assert lab.processes("test-lab-tag") == [pid]
-    os.kill(pid, signal.SIGKILL)
+    try:
+        until(lambda: lab.processes("test-lab-tag") == [pid])  # the shell says its number before it is a sleep
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_gpu_box_lists_eight_cards(lab: Lab, gpubox_reset: None) -> None:

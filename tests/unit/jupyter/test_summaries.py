@@ -28,6 +28,8 @@ USED = {
 class Output:
     """Gives what a job prints, and can answer nothing else: a representation must ask no host."""
 
+    keeps = False
+
     def __init__(self):
         self.on_output = None
 
@@ -44,7 +46,7 @@ def shown(obj):
 
 
 def a_job(backend=None):
-    job = Job("7f3a000011112222", "train", "tensor01", "/r/7f3a", backend)
+    job = Job("7f3a000011112222", "train", "tensor01", "/r/7f3a", backend or Output())
     job.asked = Resources(cores=4, memory_bytes=16 << 30, gpus=1, gpu_type="a6000")
     return job
 
