@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING
+from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING
 from clusterfn.calls import job_display, outcome, remote_state
 from clusterfn.calls.job import Job
 from clusterfn.calls.liveness import LivenessMonitor
@@ -49,6 +49,8 @@ _UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 _RECEIVING = "receiving its value:"
+_AGAIN_S = 0.2
+_PUBLISHED = [[f"it is {state}"] for state in sorted(set(FINAL.values()))]
 _REST_S = 15.0  # for the last of what a job has printed, after its outcome
 
 
@@ -334,7 +336,12 @@ class Tracker(BaseTracker):
 
     def remove(self) -> None:
         """Remove the job, which has ended, from the host with its value and its files."""
-        told = remote_state.remove_jobs(self.session, [posixpath.basename(self.folder)])
+        job, until = posixpath.basename(self.folder), time.monotonic() + _TIMEOUT_S
+        told = remote_state.remove_jobs(self.session, [job])
+        # Its supervisor ends a moment after it has published the outcome.
+        while [each["why"] for each in told["kept"]] in _PUBLISHED and time.monotonic() < until:
+            time.sleep(_AGAIN_S)
+            told = remote_state.remove_jobs(self.session, [job])
         for each in told["kept"]:
             raise ClusterfnError(
                 f"{self.scheduler_name} was not removed: {each['why']}", host=self.session.host.name, job=each["id"],
