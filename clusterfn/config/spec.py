@@ -251,7 +251,7 @@ class JobSpec:
         scheduler_options: Those of this call alone; `host` has them too.
         after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
-        keep_value: The value stays on the host until somebody asks for it.
+        keep_value: The value stays on the host until `Job.result` fetches it.
     """
 
     id: str

@@ -109,7 +109,7 @@ class DaskBlock:
             raise self._error
 
     def _fail(self, error: ClusterfnError) -> None:
-        """Note why dask cannot go on; whoever waits for a value of it waits no longer."""
+        """Note why dask cannot go on, and close the client: nothing may wait for a value that will not come."""
         if self._is_ending or self._error is not None:
             return
         self._error = error

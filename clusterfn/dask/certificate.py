@@ -1,4 +1,4 @@
-"""The certificate of one block: whoever has its key takes part, and all others are rejected."""
+"""The certificate of one block: processes that have its key take part, and all others are rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AFTER = datetime.timedelta(days=365)
 
 
 def make_security() -> Security:
-    """Return dask's settings of TLS with a new certificate, which signs itself and stands for every role.
+    """Return dask's settings of TLS with a new certificate, which signs itself and serves every role.
 
     dask makes such a certificate itself (`Security.temporary`). But that one is valid from this second on, by the clock
     of this machine: a host whose clock is behind would reject it.

@@ -28,7 +28,7 @@ _NANNY_BYTES = 200 * 2**20  # of the job's memory, for the process that watches 
 
 
 def _run_worker(program: str, *words: str) -> None:
-    """Run a worker until it is told to close, in the job."""
+    """Run a worker in the job until it is asked to close."""
     import subprocess
     import sys
 
@@ -112,7 +112,7 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
         self._retire = retire
 
     async def start(self) -> None:
-        """Send the job; an error is reported, as dask calls this from where nobody would see it."""
+        """Send the job, and report an error: dask calls this where nobody would see one."""
         loop = asyncio.get_running_loop()
 
         def on_job_end(_: Future[Any]) -> None:

@@ -155,7 +155,7 @@ def _solve_project(
 
     if spec.project is None:
         raise AssertionError("only a project is solved so")
-    once = functools.lru_cache(maxsize=None)(say)  # what uv finds twice is said once
+    once = functools.lru_cache(maxsize=None)(say)  # uv may report the same twice
     finder = wheels.WheelFinder(spec, spec.project, target, once)
     first: Unsolved | None = None
     for minor in _minors(spec.project, target):

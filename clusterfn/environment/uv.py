@@ -41,7 +41,7 @@ _NO_ANSWER = re.compile(
 
 
 @dataclass(frozen=True)
-class Reply:
+class UvResult:
     """How uv ended.
 
     Attributes:
@@ -88,7 +88,7 @@ def _version(path: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if done.returncode == 0 and found else ()
 
 
-def run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], waiting: Callable[[float], None]) -> Reply:
+def run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], waiting: Callable[[float], None]) -> UvResult:
     """Run uv in a folder.
 
     Args:
@@ -111,7 +111,7 @@ def run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], waiting
         except BaseException:  # Ctrl-C too: uv would go on without us
             process.kill()
             raise
-    return Reply(process.returncode, masked(text))
+    return UvResult(process.returncode, masked(text))
 
 
 def without_choices(variables: Mapping[str, str]) -> dict[str, str]:

@@ -187,7 +187,7 @@ class WheelFinder:
             raise self._failure(reply)
         return project_files.load_toml(made)
 
-    def _compile(self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str]) -> uv.Reply:
+    def _compile(self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str]) -> uv.UvResult:
         return self._run([
             "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--only-binary", ":all:",
             "--python-platform", uv_platform(self.target), "--python-version", python, "--python", sys.executable,
@@ -228,13 +228,13 @@ class WheelFinder:
             self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
         return made
 
-    def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> uv.Reply:
+    def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> uv.UvResult:
         def waiting(seconds: float) -> None:
             self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)")
 
         return uv.run([self.program, *argv, "--quiet"], folder, variables, waiting)
 
-    def _failure(self, reply: uv.Reply) -> Exception:
+    def _failure(self, reply: uv.UvResult) -> Exception:
         title, lines = self.spec.title, reply.lines[:MANY]
         if reply.unreachable:
             return LockError(

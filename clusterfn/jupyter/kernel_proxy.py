@@ -183,7 +183,7 @@ class KernelProxy:
                 self._job.session.connection.ping().result(_FLUSH_S)
 
     def close(self) -> None:
-        """Close the client's connections and the one to the holder, after `run` and where this process goes on."""
+        """Close all connections once `run` has returned, if this process continues."""
         if self._link is not None:
             self._link.close()
         self.events.close()

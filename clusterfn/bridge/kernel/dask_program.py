@@ -113,7 +113,7 @@ def ip_and_port(address: str) -> "Any":
 
 
 async def run_scheduler(folder: str, settings: "Any") -> None:
-    """Run it until it is told to close; say in the folder where it listens."""
+    """Run the scheduler until it is asked to close; write into the folder where it listens."""
     port = settings["dashboard"]
     if port:
         HeldScheduler.page_path, HeldScheduler.page_port = os.path.join(folder, DASHBOARD), port
@@ -134,7 +134,7 @@ async def run_scheduler(folder: str, settings: "Any") -> None:
 
 
 async def run_worker(address: str, name: str, cores: int, memory_bytes: int, settings: "Any") -> None:
-    """Run a nanny, which replaces its worker if that is killed, until it is told to close.
+    """Run a nanny, which replaces its worker if that is killed, until it is asked to close.
 
     A job may have waited in the queue for longer than its scheduler lived: then it ends at once.
     """

@@ -344,9 +344,9 @@ def asked_of_uv(shelf: Shelf, monkeypatch) -> list[tuple[list[str], dict[str, st
     """Return what uv will have been asked: its arguments and variables. It finds nothing."""
     asked: list[tuple[list[str], dict[str, str]]] = []
 
-    def run(argv, folder, variables, waiting) -> uv.Reply:
+    def run(argv, folder, variables, waiting) -> uv.UvResult:
         asked.append((list(argv), dict(variables)))
-        return uv.Reply(1, "no solution")
+        return uv.UvResult(1, "no solution")
 
     monkeypatch.setattr(uv, "run", run)
     return asked
