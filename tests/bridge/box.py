@@ -27,6 +27,8 @@ if state["mode"] == "mismatch":
 if state["mode"] == "none":
     print("No devices were found"); sys.exit(6)
 query = sys.argv[1]
+while "compute-apps" in query and os.path.exists(state["gate"]):
+    time.sleep(0.01)
 open({asked!r}, "a").write(query + " ")
 for index in reversed(range(state["cards"])):
     uuid = "GPU-%s-%d" % (state["name"], index)
@@ -64,8 +66,8 @@ class Box:
         return self._file.with_suffix(".asked").read_text().count("--query-compute-apps")
 
     def say(self, mode: str = "ok", cards: int = 2, kinds: tuple[str, ...] = (TOY,), **more: Any) -> None:
-        """`kinds` in turn; `used` MiB and `apps` (pids) by the card's index."""
-        state = {"mode": mode, "cards": cards, "kinds": kinds, "used": {}, "apps": {}, "name": self.name, **more}
+        """`kinds` in turn; `used` MiB and `apps` (pids) by the card's index. Strangers are named once `gate` is gone."""
+        state = {"mode": mode, "cards": cards, "kinds": kinds, "used": {}, "apps": {}, "name": self.name, "gate": "", **more}
         self._file.with_suffix(".new").write_text(json.dumps(state))
         self._file.with_suffix(".new").rename(self._file)
 

@@ -156,6 +156,22 @@ def test_a_stranger_that_leaves_is_noticed(box: Box):
     assert job.value() == box.uuid(0)
 
 
+def test_who_gives_its_cards_back_for_a_stranger_is_in_line_before_anybody_looks(box: Box, tmp_path: Path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    box.say(cards=1, apps={"0": os.getpid()}, gate=str(gate))
+    job = box.job(1)
+    box.start(job)
+    until(lambda: f"gpu/{box.uuid(0)}" in box.apart.names())
+    with box.mark("door"):  # a younger job is being admitted
+        gate.unlink()
+        until(lambda: f"gpu/{box.uuid(0)}" not in box.apart.names())
+        time.sleep(0.5)
+        assert not box.tickets()
+
+    assert until(box.tickets) == {job.id}
+
+
 def test_twelve_jobs_on_eight_cards_never_share_one_and_none_leaks(box: Box):
     box.say(cards=8)
     jobs = [box.job(1 + index % 3, 0.2) for index in range(12)]

@@ -175,8 +175,8 @@ def overtaken(
     """Jobs that were let in before older ones which ask for no more, and so had room at that moment.
 
     Found is who left them none, and who left them some while they went on waiting. An older job of the same user counts
-    once its ticket is written; one without a ticket, or of another user, once its name could be read: on a busy machine
-    a process that has its stamp may come to the door late.
+    if its ticket was written before the younger looked; one without a ticket, or of another user, once its name could
+    be read: on a busy machine a process that has its stamp may come to the door late.
     Who never starts, as its supervisor was killed when its turn came, starts after nobody.
     """
     found, turn_s = [], max(turn_s, _turn_s(turns, seen))
@@ -206,16 +206,25 @@ def _waits_at(other: Turn, turn: Turn, seen: Seen, uids: Mapping[str, int]) -> b
     since = seen.boot + other.order / 10**9 if other.waits is None else other.waits
     if not since < when < other.taken:
         return False
-    has_ticket = other.user == turn.user and other.waits is not None
-    return has_ticket or _is_named(other, turn, seen, uids)
+    if other.user == turn.user and other.waits is not None:
+        return other.waits < _began(turn, seen)
+    return _is_named(other, turn, seen, uids)
 
 
 def _is_named(other: Turn, turn: Turn, seen: Seen, uids: Mapping[str, int]) -> bool:
     """Whether its name had been bound all the time from before `turn` began to look until it was let in."""
     own = f"{WAIT}{uids[other.user]}/{other.order // 10**6}/"
+    return _is_bound(own, _began(turn, seen), turn.taken or 0.0, seen)
+
+
+def _began(turn: Turn, seen: Seen) -> float:
+    """When a job looked, at the earliest: the last look at which one of its cards was free.
+
+    It has its cards some time before it says so, as it asks nvidia-smi meanwhile. An older job that had cards as well,
+    and gives them back because a stranger uses them, may get its ticket in that time.
+    """
     when = turn.taken or 0.0
-    began = min((seen.unbound(GPU + card, when) for card in turn.cards), default=when)
-    return _is_bound(own, began, when, seen)
+    return min((seen.unbound(GPU + card, when) for card in turn.cards), default=when)
 
 
 def _is_bound(beginning: str, since: float, until: float, seen: Seen) -> bool:

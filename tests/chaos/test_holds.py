@@ -98,6 +98,13 @@ def test_a_later_job_that_left_no_card_for_an_older_one_is_found() -> None:
     assert found == ["2 of ada was let in at 2.500 before 1 of ada: 0 cards were left"]
 
 
+def test_an_older_job_that_queued_after_the_younger_one_had_looked_is_not_overtaken() -> None:
+    turns = [turn("0", 0, 0.5, 3.0, "b"), turn("1", 1000, 3.0, 4.0, "a", waits=2.47), turn("2", 2000, 2.5, 3.0, "a")]
+    assert holds.overtaken(turns, seen(*turns), 2, UIDS) == []
+    turns[1].waits = 2.4
+    assert len(holds.overtaken(turns, seen(*turns), 2, UIDS)) == 1
+
+
 def test_who_asks_for_less_or_leaves_room_has_overtaken_nobody() -> None:
     small = [turn("1", 1000, 3.0, 4.0, "a", "b"), turn("2", 2000, 2.5, 3.0, "a")]
     beside = [turn("1", 1000, 2.6, 4.0, "b"), turn("2", 2000, 2.5, 3.0, "a")]

@@ -251,7 +251,12 @@ class Admission:
                 held = gpu_leases.replace_used_gpus(self.marks, held, self.every)
             except gpu_leases.TooFew as few:
                 self.strangers = few.strangers
-                raise self._queue(self._why_no_gpus(), True) from None
+                why, lock = self._why_no_gpus(), _admission_lock(self.marks)
+                try:  # a younger job that looks at the queue just now must see that this one waits
+                    raise self._queue(why, True) from None
+                finally:
+                    if lock is not None:
+                        lock.close()
         facts = {"asked": self.asked, "submitted": self.submitted, "cards": list(held)}
         tickets.record_event(self.job.root, tickets.TAKEN, self.job.id, **facts)
         self.held, self.uuids = held, list(held)
