@@ -66,8 +66,9 @@ class Box:
         return self._file.with_suffix(".asked").read_text().count("--query-compute-apps")
 
     def say(self, mode: str = "ok", cards: int = 2, kinds: tuple[str, ...] = (TOY,), **more: Any) -> None:
-        """`kinds` in turn; `used` MiB and `apps` (pids) by the card's index. Strangers are named once `gate` is gone."""
-        state = {"mode": mode, "cards": cards, "kinds": kinds, "used": {}, "apps": {}, "name": self.name, "gate": "", **more}
+        """`kinds` in turn; `used` MiB, `apps` (pids) by the card's index. While `gate` is there, nobody looks."""
+        state = {"mode": mode, "cards": cards, "kinds": kinds, "name": self.name}
+        state |= {"used": {}, "apps": {}, "gate": "", **more}
         self._file.with_suffix(".new").write_text(json.dumps(state))
         self._file.with_suffix(".new").rename(self._file)
 
