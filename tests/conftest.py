@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import clusterfn
+from tests.faults.fault_table import PROPERTY, fault_table
+
 if TYPE_CHECKING:
     from tests.lab import Lab
     from tests.lab.channel import Channel
@@ -61,6 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave tests marked `long` out unless --long is given; then each may take ten minutes, or what it says."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
+        fault = item.get_closest_marker("fault")
+        if fault is not None and fault.args:
+            what = getattr(item, "originalname", item.name).removeprefix("test_").replace("_", " ")
+            item.user_properties.append((PROPERTY, {"fault": fault.args[0], "what": what, "host": ""}))
     items.sort(key=lambda item: group_of(item) not in ("lab", *APART))  # the groups that take longest begin first
     if config.getoption("--long"):
         for item in items:
@@ -91,6 +98,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section(heading)
         terminalreporter.write_line(text)
     ends = [report for name in ("passed", "failed", "skipped") for report in terminalreporter.stats.get(name, [])]
+    failed = terminalreporter.stats.get("error", [])
+    told = [
+        (report.passed, facts)
+        for report in [*ends, *failed]
+        if not report.skipped
+        for name, facts in report.user_properties
+        if name == PROPERTY
+    ]
+    if told:
+        terminalreporter.section("faults")
+        terminalreporter.write_line(f"clusterfn from {Path(clusterfn.__file__).parent}\n{fault_table(told)}")
     flaky = {report.nodeid for report in ends if "flaky" in report.keywords}
     skipped = len(terminalreporter.stats.get("skipped", []))
     terminalreporter.write_line(f"{len(ends) - skipped} tests run, {skipped} skipped, {len(flaky)} marked flaky")

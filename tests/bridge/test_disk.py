@@ -98,6 +98,7 @@ def test_a_disk_that_the_function_fills(small: Bench):
     assert outcome["exception"]["type"].endswith("OSError")
 
 
+@pytest.mark.fault("33")
 def test_no_inodes_left_is_a_full_disk(tmp_path: Path, as_root: None):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=2", "none", str(tmp_path)], check=True)
     try:

@@ -56,6 +56,7 @@ def test_each_job_is_kept_as_long_as_it_says_itself(bench: Bench):
     assert not short.folder.exists()
 
 
+@pytest.mark.fault("36")
 @pytest.mark.parametrize("ahead_days", [20, 20_000])
 def test_a_clock_that_was_ahead_while_one_job_ended_removes_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, ahead_days: int
@@ -72,6 +73,7 @@ def test_a_clock_that_was_ahead_while_one_job_ended_removes_nothing(
     assert young.folder.exists()
 
 
+@pytest.mark.fault("36")
 def test_a_clock_that_was_ahead_stops_no_later_look(bench: Bench):
     old = aged_job(bench, 8)
     age(bench.root / "expired", -20_000)

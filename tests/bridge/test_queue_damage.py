@@ -347,6 +347,7 @@ def read(path: Path) -> bytes:
         return b""
 
 
+@pytest.mark.fault("36")
 def test_queue_timeout_is_not_measured_by_a_clock_that_is_set(box: Box):
     first, second = running(box, box.job(2, 600)), box.job(1, queue_timeout_s=600.0)
     box.queued(second)

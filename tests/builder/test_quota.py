@@ -46,6 +46,7 @@ def test_the_file_system_is_the_innermost_one(tmp_path: Path, monkeypatch: pytes
     assert space.mount_of("/usr")[0] == "/dev/root"
 
 
+@pytest.mark.fault("33")
 def test_both_numbers_of_a_quota_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space, "quota_left", lambda _: (5 << 20, None))
 

@@ -47,6 +47,7 @@ def assert_whole_or_absent(host: Host, plan: dict) -> None:
         json.loads((prefix / "READY").read_text())
 
 
+@pytest.mark.fault("42")
 def test_of_eight_at_once_one_builds(host: Host, shelf: Path, python: dict):
     plan = slow(host, shelf, python)
     first = host.start(plan)
@@ -178,6 +179,7 @@ def held_by(at: Host, plan: dict, **who: object) -> Path:
     return beats / "feedbeef"
 
 
+@pytest.mark.fault("41")
 @pytest.mark.parametrize("who", [{"pid": 2**22 + 1}, {"start": "1"}])
 def test_the_lock_of_a_process_that_is_gone_is_taken_at_once(host: Host, python: dict, who: dict):
     plan = host.plan([python])
@@ -186,6 +188,7 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_at_once(host: Host, python:
     assert host.build(plan).rc == 0
 
 
+@pytest.mark.fault("41")
 def test_the_lock_from_before_the_machine_booted_is_taken(host: Host, python: dict):
     plan = host.plan([python])
     held_by(host, plan, boot="another")
@@ -257,12 +260,14 @@ def kill_at_random(host: Host, plan: dict, times: int, seed: int) -> None:
         assert host.leftovers() == []
 
 
+@pytest.mark.fault("43")
 def test_killed_at_three_random_instants(host: Host, shelf: Path, python: dict):
     plan = host.plan([python, toys.module(shelf, "mine", 300)], verify=["mine"])
 
     kill_at_random(host, plan, 3, seed=1)
 
 
+@pytest.mark.fault("43")
 @pytest.mark.long
 def test_killed_at_twenty_random_instants(host: Host, shelf: Path, python: dict):
     plan = host.plan([python, toys.module(shelf, "mine", 3000)], verify=["mine"])

@@ -91,6 +91,7 @@ def behind(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 _LONG = [pytest.param(breaks, marks=pytest.mark.long) for breaks in (black_hole, sshd_stopped)]
 
 
+@pytest.mark.fault("27")
 @pytest.mark.parametrize("breaks", [cut, socket_killed, *_LONG])
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled(
@@ -118,6 +119,7 @@ def test_nothing_is_lost_or_doubled(
     talker.session.connection.close()
 
 
+@pytest.mark.fault("28")
 @pytest.mark.long
 def test_dead_link_is_found_by_keepalive(world: World, behind: DelayProxy) -> None:
     """Within 45 seconds, and the few until somebody looks; then it goes on as if nothing had been."""
@@ -135,6 +137,7 @@ def test_dead_link_is_found_by_keepalive(world: World, behind: DelayProxy) -> No
     connection.close()
 
 
+@pytest.mark.fault("28")
 @pytest.mark.long
 def test_a_session_whose_sshd_stands_still_for_ever_is_replaced(here: Here) -> None:
     """The job's word comes by another session; the agent of the old one leaves once it can."""
@@ -153,6 +156,7 @@ def test_a_session_whose_sshd_stands_still_for_ever_is_replaced(here: Here) -> N
     sent.session.connection.close()
 
 
+@pytest.mark.fault("27")
 def test_connection_closed_before_the_answer_leaves_the_job_alone(world: World, behind: DelayProxy) -> None:
     """The host has started the job, and the client will never hear of it: the job's folder is the job's."""
     behind.one_way_s = 0.3

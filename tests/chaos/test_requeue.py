@@ -27,6 +27,7 @@ def number_of(sent: Sent) -> str:
     return next(iter(sent.in_slurm()))
 
 
+@pytest.mark.fault("17")
 def test_job_requeued_while_it_runs_ends_in_its_second_attempt(here: Here, world: World) -> None:
     sent = here.submit("restarted", "slurm", seconds=600)
     sent.await_at("function")
@@ -69,6 +70,7 @@ def start_again(sent: Sent) -> subprocess.Popen[bytes]:
     return subprocess.Popen(argv)
 
 
+@pytest.mark.fault("18")
 def test_second_attempt_fences_the_first_that_still_lives(here: Here, by_hand: list[subprocess.Popen[bytes]]) -> None:
     """As after a node was lost that had lost its cable only."""
     sent = here.submit("restarted", "slurm", seconds=600)

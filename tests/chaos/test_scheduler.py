@@ -29,6 +29,7 @@ def _looked(sent: Sent) -> None:
     sent.session.watch.look_now()
 
 
+@pytest.mark.fault("19")
 @pytest.mark.usefixtures("healed")
 def test_controller_that_dies_for_a_while_fails_no_job(here: Here, world: World) -> None:
     running = here.submit("speak", "slurm", lines=200, every=0.25)
@@ -50,6 +51,7 @@ def test_controller_that_dies_for_a_while_fails_no_job(here: Here, world: World)
     assert "unreachable" not in waiting.job.reason
 
 
+@pytest.mark.fault("20")
 @pytest.mark.parametrize("host", ["mad-squeue", "hung-squeue"])
 def test_squeue_out_of_its_mind_never_means_finished(here: Here, world: World, host: str) -> None:
     sent = here.submit("speak", host, lines=100, every=0.4)

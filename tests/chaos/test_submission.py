@@ -104,6 +104,7 @@ def test_elements_of_an_array_are_different_submissions(
     assert found == {task: f"{number}_{task}" for task in "123"}
 
 
+@pytest.mark.fault("21")
 def test_sbatch_that_timed_out_but_submitted_gives_one_job(here: Here) -> None:
     sent = here.submit("speak", "late-sbatch", lines=5, every=0.1)
     sent.ends_once(5)
@@ -146,6 +147,7 @@ def test_script_killed_before_the_claim_after_its_client_is_lost_to_a_second_cli
     assert (second.hear(job.id, "state") or {}).get("error", {}).get("type") == "WorkerLost"
 
 
+@pytest.mark.fault("26")
 def test_client_that_ends_at_once_leaves_a_job_that_runs(world: World, new_lane: Callable[[], Lane]) -> None:
     """submit() has given an id: the end of the program is a detach, as Ctrl-C is."""
     jobs = []

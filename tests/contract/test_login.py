@@ -109,6 +109,7 @@ def test_auto_goes_by_paramiko_where_a_code_is_wanted(totp: Any, person: Person,
     assert connect_to(totp()).via == "paramiko"
 
 
+@pytest.mark.fault("48")
 @pytest.mark.parametrize("way", WAYS)
 def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts: Counted, way: str) -> None:
     wrong = Person(lambda: "000000")
@@ -224,6 +225,7 @@ def argv(host: Host, text: str = CALL) -> list[str]:
     return [sys.executable, "-c", text, str(host.ssh_config), host.transport]
 
 
+@pytest.mark.fault("49")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("stdin", ["pipe", "null"])
 def test_without_a_terminal_nothing_is_asked(totp: Any, prompts: Counted, stdin: str, way: str) -> None:

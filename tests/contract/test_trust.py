@@ -100,6 +100,7 @@ def test_a_fingerprint_that_is_pasted_is_compared(hosts: Lines, terminal: Any, l
     assert bool(known.read_text()) is right
 
 
+@pytest.mark.fault("47")
 def test_without_a_terminal_it_refuses(hosts: Lines, no_terminal: None, lab: Any, capsys: Any) -> None:
     known = hosts()
 
@@ -115,6 +116,7 @@ def test_a_fingerprint_that_agrees_is_enough(hosts: Lines, no_terminal: None, la
     assert ssh_agrees(known, "py36-bash")
 
 
+@pytest.mark.fault("47")
 def test_another_fingerprint_is_refused(hosts: Lines, no_terminal: None, lab: Any, capsys: Any) -> None:
     known = hosts()
 
@@ -130,6 +132,7 @@ def test_what_is_known_is_not_asked_about(hosts: Lines, no_terminal: None, lab: 
     assert "127.0.0.1:22006 is known: ssh-ed25519" in capsys.readouterr().out
 
 
+@pytest.mark.fault("47")
 def test_a_changed_key_needs_replace(hosts: Lines, terminal: Any, lab: Any, capsys: Any) -> None:
     changed = (lab.client / "known_hosts.changed").read_text()
     known = hosts(before=changed)

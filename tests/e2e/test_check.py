@@ -126,6 +126,7 @@ def noexec(lab: Any) -> Iterator[Path]:
     folder.rmdir()
 
 
+@pytest.mark.fault("35")
 def test_a_root_from_which_nothing_can_be_started(check, noexec, lab):
     said, mends = ended(check("tensor01", f"root: {noexec}/root", without="root: ~"), "WARN", "noexec")
 

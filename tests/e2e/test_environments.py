@@ -281,6 +281,7 @@ print(json.dumps(ready()))
 """
 
 
+@pytest.mark.fault("42")
 @long  # tests/builder/test_together.py starts eight builders
 def test_two_clients_at_once_build_once(fresh):
     (fresh.folder / "once.py").write_text(ONCE)

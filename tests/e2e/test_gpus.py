@@ -108,6 +108,7 @@ def read_until(stream, words):
     return seen
 
 
+@pytest.mark.fault("50")
 def test_a_broken_driver_is_told_and_no_card_is_no_error(box, _box, capsys):
     _box.cards.set("nvml-mismatch")
     assert main(["gpus", box[0]]) == 1
@@ -120,6 +121,7 @@ def test_a_broken_driver_is_told_and_no_card_is_no_error(box, _box, capsys):
     assert capsys.readouterr().err == f"clusterfn: no GPUs on {box[0]}: nvidia-smi is missing, or lists none\n"
 
 
+@pytest.mark.fault("50")
 @pytest.mark.long
 def test_an_nvidia_smi_that_hangs_is_told(box, _box, capsys):
     _box.cards.set("hang")

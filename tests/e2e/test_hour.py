@@ -110,6 +110,7 @@ print(json.dumps([job.result(150), agent()]))
 """
 
 
+@pytest.mark.fault("26")
 def test_a_laptop_that_sleeps_for_longer_than_an_agent_waits_finds_its_job_when_it_wakes(hour, tmp_path):
     script = tmp_path / "asleep.py"
     script.write_text(FASTER + ASLEEP)

@@ -142,6 +142,7 @@ def test_once_ends_the_job_where_that_was_chosen(call, lab):
     until(lambda: lab.processes(f"{caller.job_id}/1") == [])
 
 
+@pytest.mark.fault("26")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
 def test_a_killed_caller_leaves_the_job_running(call, gate, name):
     caller, number = call(), getattr(signal, name)

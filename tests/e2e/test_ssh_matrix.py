@@ -163,6 +163,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.fault("29")
 @pytest.mark.usefixtures("left_alone")
 @pytest.mark.parametrize("transport", ["paramiko", "openssh"])
 def test_with_one_session_for_each_connection_calls_of_two_processes_run_at_once(
@@ -259,6 +260,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, lab: Any, tmp_path: Path) -> Path
     return path
 
 
+@pytest.mark.fault("29 47 48")
 @pytest.mark.parametrize("transport", ["paramiko", "openssh"])
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 def test_what_cannot_work_says_what_and_what_to_do(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import clusterfn
 from clusterfn import ClusterFunction
-from clusterfn.bridge.layout import TAG
+from clusterfn.bridge.layout import RETURNED, TAG
 from clusterfn.config.options import parse_options
 
 if TYPE_CHECKING:
@@ -200,6 +200,24 @@ class Case:
             shown += [f"attempt {path.name}: {json.dumps(outcome)}"]
             shown += [json.dumps(event) for event in self.events(int(path.name))]
         return "\n".join(shown)
+
+    def tally(self) -> dict[str, Any]:
+        """What it adds to the table of faults.
+
+        Lost: a job that was accepted and has no final outcome. Invented: a second final outcome, one that changed, and
+        a value that the host does not have. Left: processes.
+        """
+        sent = self.job is not None and self.folder.exists()
+        finals = self.final() if sent else []
+        given = self.value is not NOTHING and self.error is None
+        false_value = sent and given and not any(final["kind"] == RETURNED for final in finals)
+        invented = max(0, len(finals) - 1) + (sent and self.outcomes() != self.published) + false_value
+        return {
+            "fault": self.row.fault, "what": self.row.name, "host": self.host,
+            "saw": type(self.error).__name__ if self.error is not None else "its value",
+            "stage": getattr(self.error, "stage", None), "seconds": self.seconds,
+            "lost": int(sent and not finals), "invented": int(invented), "left": len(self.processes()) if sent else 0,
+        }  # fmt: skip
 
     # its processes
 

@@ -10,9 +10,10 @@ import pytest
 from tests.faults.bench import Bench
 from tests.faults.case import Case, Row
 from tests.faults.rows import local_rows
-from tests.faults.test_truth import check_the_end, check_what_is_left
+from tests.faults.test_truth import check
 
 pytestmark = [
+    pytest.mark.fault,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks into /proc"),
     pytest.mark.filterwarnings("ignore:.*was not fetched"),
 ]
@@ -23,7 +24,6 @@ def bench(
     clean_environment: None,
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    in_matrix: Callable[[list[Case]], None],
 ) -> Iterator[Bench]:
     """All cases of this run, started."""
     root = tmp_path_factory.mktemp("local")
@@ -31,7 +31,6 @@ def bench(
     config.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {root}/root\n")
     wanted = [item.callspec.params["row"] for item in request.session.items if item.path == request.path]
     cases = [Case(row, "local", None) for row in wanted]
-    in_matrix(cases)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(config))
         bench = Bench(cases)
@@ -40,10 +39,5 @@ def bench(
 
 
 @pytest.mark.parametrize("row", local_rows(), ids=lambda row: row.name)
-def test_it_ends_truthfully_on_this_machine_too(bench: Bench, row: Row):
-    case = bench.ended(f"{row.name}-local")
-
-    check_the_end(case)
-    check_what_is_left(case)
-    if row.check is not None:
-        row.check(case)
+def test_it_ends_truthfully_on_this_machine_too(bench: Bench, row: Row, record_property: Callable[..., None]):
+    check(bench.ended(f"{row.name}-local"), record_property)

@@ -13,11 +13,12 @@ import pytest
 from clusterfn.errors import ClusterfnError
 from tests.faults.bench import Bench
 from tests.faults.case import NOTHING, Case, Row
+from tests.faults.fault_table import PROPERTY
 from tests.faults.rows import ROWS
 from tests.lab import Lab
 
 _LATE = pytest.mark.filterwarnings("ignore:.*was not fetched")  # a warning, and no error, to whoever has filters
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1000), _LATE]
+pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(1000), _LATE]
 
 CASES = [
     pytest.param(
@@ -34,7 +35,6 @@ def bench(
     clean_environment: None,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
-    in_matrix: Callable[[list[Case]], None],
 ) -> Iterator[Bench]:
     """All cases of this run, started."""
     from tests.faults.hosts import World
@@ -43,7 +43,6 @@ def bench(
     world.build()
     wanted = [item.callspec.params for item in request.session.items if item.path == request.path]
     cases = [Case(each["row"], each["host"], world) for each in wanted]
-    in_matrix(cases)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(world.config))
         for name in [each for each in sys.modules if each.partition(".")[0] == "numpy"]:
@@ -59,13 +58,19 @@ def bench(
 
 
 @pytest.mark.parametrize(("row", "host"), CASES)
-def test_it_ends_with_one_truthful_outcome(bench: Bench, row: Row, host: str):
-    case = bench.ended(f"{row.name}-{host}")
+def test_it_ends_with_one_truthful_outcome(bench: Bench, row: Row, host: str, record_property: Callable[..., None]):
+    check(bench.ended(f"{row.name}-{host}"), record_property)
 
-    check_the_end(case)
-    check_what_is_left(case)
-    if row.check is not None:
-        row.check(case)
+
+def check(case: Case, record_property: Callable[..., None]) -> None:
+    """All that must hold of a case that has ended; what it adds to the table of faults is recorded in any case."""
+    try:
+        check_the_end(case)
+        check_what_is_left(case)
+        if case.row.check is not None:
+            case.row.check(case)
+    finally:
+        record_property(PROPERTY, case.tally())
 
 
 def check_the_end(case: Case) -> None:
