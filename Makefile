@@ -77,7 +77,7 @@ tests-side-by-side: venv
 test-long: whole-lab  ## the tests that take minutes; the report goes to benchmarks/results
 	@mkdir -p benchmarks/results
 	@{ echo "test-long of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j1 long-together long-alone 2>&1 | sed "s|$(CURDIR)|.|g"; } \
+	CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j1 long-together long-alone 2>&1 | sed -u "s|$(CURDIR)|.|g"; } \
 	| tee benchmarks/results/test-long-$(COMMIT).txt
 
 LONG = $(BIN)/python -m pytest -q --long -m long --durations=0 --durations-min=1
@@ -94,7 +94,7 @@ long-alone: venv
 faults: whole-lab  ## each fault of tests/faults/fault_table.py on the lab, as a table; it goes to benchmarks/results
 	@mkdir -p benchmarks/results
 	@{ echo "faults of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long -m fault 2>&1 | sed "s|$(CURDIR)|.|g"; } \
+	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long -m fault 2>&1 | sed -u "s|$(CURDIR)|.|g"; } \
 	| tee benchmarks/results/faults-$(COMMIT).txt
 
 dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that sdist
