@@ -169,7 +169,7 @@ def test_who_gives_its_cards_back_for_a_stranger_is_in_line_before_anybody_looks
         time.sleep(0.5)
         assert not box.tickets()
 
-    assert until(box.tickets) == {job.id}
+    until(lambda: box.tickets() == {job.id})
 
 
 def test_twelve_jobs_on_eight_cards_never_share_one_and_none_leaks(box: Box):

@@ -275,6 +275,7 @@ def up(data, folder):
 
 folder, how = sys.argv[1:]
 clusterfn.cluster(abs)(-1)  # what every call needs is there
+print("ready", flush=True)
 ProcessStream.write = slowly
 data = os.urandom(24 << 20)
 if how == "file":
@@ -308,6 +309,7 @@ def sender(tmp_path, monkeypatch):
             text=True, start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         ))  # fmt: skip
+        assert started[-1].stdout.readline() == "ready\n"
         if how == "map":  # whose call returns before anything is sent
             assert started[-1].stdout.readline() == "waiting\n"
         else:

@@ -212,7 +212,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "time limit", "3c 15", calls.sleeps_with_children, expect=errors.TimeLimit, stage="function",
-        text=("longer than the 10 s", "time="), seen=("up",), options={"time": "10s"}, takes_s=13,
+        text=("longer than the 20 s", "time="), seen=("up",), options={"time": "20s"}, takes_s=23,
     ),
     Row(
         "SLURM's time limit", "3c 15", calls.sleeps, (300,), errors.TimeLimit, stage="scheduler", hosts=("slurm",),
