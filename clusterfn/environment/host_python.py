@@ -32,12 +32,11 @@ for p in "$@"; do
   else echo "$p cannot be executed"; fi
 done 2>&1
 """
-# Any Python runs it, however old. A venv's bin/python is a link to the interpreter that it is made from.
+# Any Python runs it, however old. A venv's bin/python is a link to the interpreter that it is made from, and only where
+# an interpreter really is does it find its library as the base of another venv.
 _DESCRIBE = r"""
 import json, os, platform, sys, sysconfig
-path, glibc = sys.executable, ""
-if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
-    path = os.path.realpath(path)
+path, glibc = os.path.realpath(sys.executable), ""
 try:
     glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")[2]
 except (AttributeError, ValueError, OSError):
