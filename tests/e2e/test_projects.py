@@ -247,7 +247,8 @@ def mirror(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 def _standalone(python: Path, folder: Path) -> Path:
     """A folder as an install_only archive has it: relocatable, with /install where the prefix belongs."""
-    library, skipped = f"python{MINOR}", shutil.ignore_patterns("__pycache__", "ensurepip", "lib2to3", "test", "idlelib")
+    library = f"python{MINOR}"
+    skipped = shutil.ignore_patterns("__pycache__", "ensurepip", "lib2to3", "test", "idlelib")
     shutil.copytree(python.parents[1] / "lib" / library, folder / "lib" / library, ignore=skipped)
     for path in (python.parents[1] / "lib").glob("libpython*"):
         shutil.copy(path, folder / "lib", follow_symlinks=False)
@@ -271,7 +272,7 @@ def test_python_build_standalone_from_a_mirror(lab, project, mirror, capsys):
     version, base, prefix, foreign = function()
 
     assert version == version_of(lab.python(MINOR))
-    assert base.endswith(Path(base).name) and "/envs/" in base  # its own Python, and no other's
+    assert "/envs/" in base  # its own Python, and no other's
     assert prefix == base  # not /install
     assert foreign == []
     assert f"comes from python-build-standalone: {mirror}" in capsys.readouterr().err

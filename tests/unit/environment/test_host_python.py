@@ -1,4 +1,4 @@
-"""Which interpreter of a host an environment is built on, by what real interpreters and invented ones say of themselves."""
+"""Which interpreter of a host an environment is built on, by what real ones and invented ones say of themselves."""
 
 from __future__ import annotations
 
@@ -145,11 +145,15 @@ def test_the_brackets_name_the_source(shelf: Shelf, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(shelf.project)
 
     named = resolve.read_specification("pyproject.toml[gpu, python:/usr/bin/python3.11]", ())
-    assert (named.title, named.python.program) == ("pyproject.toml[gpu,python:/usr/bin/python3.11]", "/usr/bin/python3.11")
+    assert named.title == "pyproject.toml[gpu,python:/usr/bin/python3.11]"
+    assert named.python == PythonSource(HOST, "/usr/bin/python3.11")
     assert named.project is not None and named.project.extras == ("gpu",)
     assert resolve.read_specification("requirements.txt[python:standalone]", ()).python.kind == "standalone"
-    for text, why in [("environment.yml[python:host]", "says itself which Python"), ("pyproject.toml[python:3.11]", "does"),
-                      ("pyproject.toml[python:host,python:conda]", "two sources")]:  # fmt: skip
+    for text, why in [
+        ("environment.yml[python:host]", "says itself which Python"),
+        ("pyproject.toml[python:3.11]", "does not say where Python"),
+        ("pyproject.toml[python:host,python:conda]", "two sources"),
+    ]:
         with pytest.raises(ConfigError, match=why):
             resolve.read_specification(text, ())
 
