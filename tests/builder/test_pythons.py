@@ -20,9 +20,8 @@ from tests.builder.host import Host, entry
 from tests.builder.toys import MINOR, SITE
 
 BASE = Path(sys.base_prefix).resolve() / "bin" / f"python{MINOR}"
-SAYS = (
-    "import json, sys, sysconfig as s; print(json.dumps([sys.prefix, sys.base_prefix, sys.path, s.get_path('purelib')]))"
-)
+SAYS = "import json, sys, sysconfig as s; "
+SAYS += "print(json.dumps([sys.prefix, sys.base_prefix, sys.path, s.get_path('purelib')]))"
 
 
 def base(path: Path = BASE, version: str = platform.python_version()) -> dict[str, str]:

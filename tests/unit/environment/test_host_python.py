@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from clusterfn.cli import main
 from clusterfn.config.spec import EnvironmentSettings, Host
 from clusterfn.environment import host_python, resolve, solver
 from clusterfn.environment.host_python import choose
@@ -156,6 +157,15 @@ def test_the_brackets_name_the_source(shelf: Shelf, monkeypatch: pytest.MonkeyPa
     ]:
         with pytest.raises(ConfigError, match=why):
             resolve.read_specification(text, ())
+
+
+def test_the_command_that_asks_no_host_refuses_the_python_of_one(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys):
+    shelf.pyproject("")
+    monkeypatch.chdir(shelf.project)
+
+    assert main(["env", "lock", "pyproject.toml[python:host]", "--platform", "linux-64"]) != 0
+
+    assert "--platform asks no host, but pyproject.toml[python:host] takes Python from one" in capsys.readouterr().err
 
 
 def on_host(shelf: Shelf, found: HostPython = FOUND) -> resolve.LockedEnvironment:
