@@ -99,9 +99,10 @@ class LockedEnvironment:
         prefix = layout.environment_dir(self.node_root, self.id) if self.node_root else self.prefix
         path = posixpath.join(prefix, "bin", "python")
         title = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
-        named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": f"{title}-{self.id[:8]}"}
-        if self.lock.python_package(self.platform).manager != locks.CONDA:
-            named = {"VIRTUAL_ENV": prefix}
+        of_conda = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": f"{title}-{self.id[:8]}"}
+        named = {locks.CONDA: of_conda, locks.HOST: {"VIRTUAL_ENV": prefix}}.get(
+            self.lock.python_package(self.platform).manager, {}
+        )
         activation = {"prepend": {"PATH": [posixpath.dirname(path)]}, "set": named, "unset": []}
         return Interpreter(path, self.lock.python(self.platform), activation)
 

@@ -198,6 +198,9 @@ def test_an_interpreter_that_changed_or_vanished_since_is_named(project, own_pyt
     function = cluster(host="tensor01", environment=environment)(only_six)
     assert function() == "1.17.0"
     version = version_of(own_python)
+    capsys.readouterr()
+    assert main(["env", "show", environment, "tensor01"]) == 0
+    assert f"{version}, the host's own: {own_python}" in capsys.readouterr().out
 
     own_python.unlink()
     own_python.write_text("#!/bin/sh\necho 3.11.99\n")

@@ -31,7 +31,8 @@ def refuse_changed(base: "BasePython") -> None:
             stderr=subprocess.STDOUT, timeout=_TIMEOUT_S,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it does not answer"
+        # Not its own text, which repeats the path in Python 3.6.
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it does not answer"
         raise _changed(base, "cannot be started: %s" % why, []) from error
     said = ran.stdout.decode("utf-8", "replace").strip()
     if ran.returncode:
