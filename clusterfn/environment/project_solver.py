@@ -6,7 +6,8 @@ The Python is the caller's minor version, or the nearest that the project admits
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from clusterfn.environment.conda_solver import SolveTarget, numbers, virtual_pac
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.project import ProjectFile
 from clusterfn.environment.python_source import CONDA, STANDALONE, HostPython
+from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import Specification, admits, conda_requirement
+from clusterfn.environment.wheel_files import without_password
 from clusterfn.environment.wheels import WheelFinder
 from clusterfn.errors import LockError
 
@@ -120,12 +123,26 @@ def _python_alone(spec: Specification, target: SolveTarget, minor: str, finder: 
 
 
 def _may_stay(before: EnvironmentLock, spec: Specification, target: SolveTarget, minor: str) -> bool:
-    """Whether the Python of an existing lock is of the wanted source and minor version, and runs on the host."""
+    """Whether the Python of an existing lock is of the wanted source, channels and minor version, and fits the host."""
     if not before.on(target.platform):
         return False
     python = before.python_package(target.platform)
     if python.manager not in ([spec.python.kind] if spec.python.kind else [CONDA, STANDALONE]):
         return False
+    if python.manager == CONDA and not any(map(_bare(python.url).startswith, _channels(spec))):
+        return False
     glibc = before.virtual_packages(target.platform).get("__glibc", "")
     fits = not target.glibc or bool(glibc and numbers(glibc) <= numbers(target.glibc))
     return fits and python.version.startswith(f"{minor}.")
+
+
+def _channels(spec: Specification) -> Iterator[str]:
+    """Yield the addresses of a specification's channels, as they begin those of their packages."""
+    settings = condarc.settings()
+    for name in spec.channels:
+        yield from (f"{_bare(url).rstrip('/')}/" for url in condarc.urls(name, settings))
+
+
+def _bare(url: str) -> str:
+    """Return an address without its password, and without the token of a channel."""
+    return re.sub(r"/t/[^/]+/", "/", without_password(url))
