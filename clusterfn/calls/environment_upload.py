@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.builder.plan import CLUSTERFN
 from clusterfn.calls import submit
 from clusterfn.environment import download
+from clusterfn.environment.lock import CONDA
 from clusterfn.errors import ConfigError, SubmitError, Unsatisfiable
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
@@ -186,18 +188,19 @@ def _divide(
 ) -> tuple[list[LockedPackage], list[LockedPackage]]:
     """Divide the missing packages into those that the host fetches and those that are sent."""
     wheel = _zstd(session)
-    wanted = {each.sha256: each for each in [*made.lock.on(made.platform), *([wheel] if wheel else [])]}
+    wanted = {each.sha256: each for each in [*made.lock.archives(made.platform), *([wheel] if wheel else [])]}
     missing = [wanted[sha256] for sha256 in lacking["missing"]]
     ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
 
 
 def _in_words(session: HostState, made: LockedEnvironment, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
-    count = len(made.lock.on(made.platform))
+    count = len(made.lock.archives(made.platform))
     parts = [f"{session.host.name} fetches {len(theirs)}"] if theirs else []
     parts += [f"{len(ours)} are sent"] if ours else []
     parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
-    return f"{made.title}: environment {made.id[:8]} of {count} packages: {', '.join(parts)}"
+    base = f" on {session.host.name}'s own Python {made.base.version} ({made.base.path})" if made.base else ""
+    return f"{made.title}: environment {made.id[:8]} of {count} packages{base}: {', '.join(parts) or 'none to send'}"
 
 
 def _send(
@@ -277,20 +280,22 @@ def _seldom(say: Say) -> Progress:
 
 def _document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Return plan.json, as decision 14 describes it, with facts that only people read."""
-    wheel = _zstd(session)
+    wheel, archives = _zstd(session), made.lock.archives(made.platform)
+    of_conda = any(each.manager == CONDA for each in archives)
     return {
         "format": layout.FORMAT,
         "id": made.id,
         "root": made.root,
         "platform": made.platform,
         "python": list(made.interpreter.version),
-        "packages": [{**_entry(each), "size": sizes.get(each.sha256, 0)} for each in made.lock.on(made.platform)],
+        "packages": [{**_entry(each), "size": sizes.get(each.sha256, 0)} for each in archives],
+        "base": {"path": made.base.path, "version": made.base.version} if made.base else None,
         "fetch": fetch,
         "zstd": _entry(wheel) if wheel else None,
         "verify": ["torch"] if made.has_torch else [],
         "timeout_s": session.host.making.timeout_s,
         "purged": session.host.making.purge_days is not None,
-        "installer": session.host.making.installer,
+        "installer": session.host.making.installer if of_conda else CLUSTERFN,
         "owners": list(session.host.owners),
         "about": made.title,
         "wanted": list(made.wanted),

@@ -18,8 +18,10 @@ from clusterfn.config.options import (
     ENVIRONMENT_KINDS,
     HOST_NAME,
     MODULE,
+    PYTHON_SOURCES,
     VARIABLE,
     Options,
+    is_python_source,
     is_set_by_clusterfn,
     names_a_file,
     nearly_an_environment,
@@ -297,6 +299,15 @@ def _installer(value: Value) -> str:
     return text if text.startswith(("/", "~/")) else value.as_choice(("clusterfn", "conda"))
 
 
+def _env_python(value: Value) -> str:
+    """Where the Python of environments from project files comes from."""
+    text = value.as_text()
+    if not is_python_source(text):
+        hint = f"write {', '.join(PYTHON_SOURCES)}, or the path of an interpreter such as /usr/bin/python3.11"
+        raise value.error(f'"{text}" does not say where Python comes from', hint)
+    return text
+
+
 @dataclass(frozen=True)
 class Count:
     """Read a whole number of at least `least`."""
@@ -350,6 +361,7 @@ KEY_READERS: dict[str, Key] = {
     "keep": ("keep_days", _days),
     "login_ttl": ("login_ttl_s", Value.as_time),
     "env_root": ("making.root", _root),
+    "env_python": ("making.python", _env_python),
     "fetch_on": ("making.fetch_on", Choice(("auto", "host", "client"))),
     "build_on": ("making.build_on", Choice(("host", "node"))),
     "environment_at": ("making.at", _where),

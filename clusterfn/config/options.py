@@ -194,9 +194,11 @@ _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
 _PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg|lock))", re.IGNORECASE)
 ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")
+PYTHON_SOURCES = ("conda", "standalone", "host")
 _ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock")
 _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
+_PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
 
@@ -297,6 +299,16 @@ def split_file(text: str) -> tuple[str, tuple[str, ...]]:
     if found is None:
         return text, ()
     return found["file"], tuple(part.strip() for part in found["parts"].split(",") if part.strip())
+
+
+def is_python_source(text: str) -> bool:
+    """Whether a text says where the Python of a project's environment comes from.
+
+    Example:
+        >>> [is_python_source(each) for each in ("host", "/usr/bin/python3.11", "python3.11", "3.11")]
+        [True, True, True, False]
+    """
+    return text in PYTHON_SOURCES or bool(_PROGRAM.fullmatch(text))
 
 
 def nearly_an_environment(text: str) -> str:

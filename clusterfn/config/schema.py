@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterfn.config import config_file
 from clusterfn.config.hosts import DEFAULT_READERS, KEY_READERS, LIMIT_READERS, Count
-from clusterfn.config.options import HOST_NAME, VARIABLE
+from clusterfn.config.options import HOST_NAME, PYTHON_SOURCES, VARIABLE
 from clusterfn.config.schedulers import LINES, SCHEDULER_KEYS, WRITTEN, Choice, Key
 from clusterfn.config.yamlfile import Value
 
@@ -42,6 +42,10 @@ _OF_KEY: Mapping[str, Schema] = {
     "purge_days": _TIME,
     "gpu_type": WRITTEN,
     "installer": {"anyOf": [{"enum": ["clusterfn", "conda"]}, {"type": "string", "pattern": "^(/|~/)"}]},
+    "env_python": {
+        "anyOf": [{"enum": list(PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}],
+        "examples": ["host", "/usr/bin/python3.11"],
+    },
     "environment_at": {"anyOf": [{"enum": ["root", "node"]}, {"type": "string", "pattern": "^/"}]},
     "gpu_sizes": {"type": "object", "additionalProperties": _MEMORY},
 }

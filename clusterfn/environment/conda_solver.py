@@ -83,6 +83,11 @@ def solve(
         return made.read_bytes(), solved
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, to compare it with others."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
 def virtual_packages(platform: str, target: SolveTarget) -> dict[str, str]:
     """Return what is assumed to be on a host of that platform."""
     system, _, arch = platform.partition("-")

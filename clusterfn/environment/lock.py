@@ -24,6 +24,7 @@ from clusterfn.errors import LockError
 FORMAT = 1
 INPUT = "clusterfn_input"
 VIRTUAL = "clusterfn_virtual_packages_"
+CONDA, WHEEL, STANDALONE, HOST = "conda", "pip", "standalone", "host"  # managers; the last two have python alone
 _CONDA = (".conda", ".tar.bz2")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")  # becomes the name of files on hosts
@@ -50,7 +51,8 @@ class LockedPackage:
 
     Attributes:
         build: conda's; "" for a wheel.
-        manager: "conda" or "pip".
+        manager: "conda" or "pip"; of python also "standalone", an archive of python-build-standalone, or "host": the
+            host's own interpreter, which has no archive.
         file: The archive's name.
     """
 
@@ -62,6 +64,11 @@ class LockedPackage:
     url: str
     sha256: str
     platform: str
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether there is something to fetch."""
+        return self.manager != HOST
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
@@ -109,10 +116,22 @@ class EnvironmentLock:
         Raises:
             LockError: It has none.
         """
+        return self.python_package(platform).version
+
+    def python_package(self, platform: str) -> LockedPackage:
+        """Return its Python.
+
+        Raises:
+            LockError: It has none.
+        """
         found = next((each for each in self.on(platform) if each.name == "python"), None)
         if found is None:
             raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
-        return found.version
+        return found
+
+    def archives(self, platform: str) -> tuple[LockedPackage, ...]:
+        """Return the packages of which a host needs an archive."""
+        return tuple(each for each in self.on(platform) if each.is_archive)
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
         """Return what was assumed of the host, {"__glibc": "2.28"}; empty for a lock made by other tools."""
@@ -200,6 +219,8 @@ def _tree(data: bytes, path: Path) -> dict[str, Any]:
 def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
     url, manager, platform = _text(row["url"]), _text(row["manager"]), _text(row["platform"])
     name, version = _text(row["name"]), _text(row["version"])
+    if manager == HOST and name == "python" and _PYTHON.fullmatch(version):
+        return LockedPackage(name, version, "", HOST, "", "", "", platform)
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     hashes = row.get("hash") or {}
     if not hashes.get("sha256"):
@@ -210,7 +231,8 @@ def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
     sha256 = _text(hashes["sha256"]).lower()
     if not _SHA256.fullmatch(sha256):
         raise LockError(f"{path}: {name} {version} has {sha256[:_SHOWN]!r} for a SHA-256", hint=_AGAIN)
-    if manager not in ("conda", "pip") or not all(map(_NAME.fullmatch, (name, version, file))):
+    of_python = manager == STANDALONE and name == "python" and file.endswith(".tar.gz")
+    if not (manager in (CONDA, WHEEL) or of_python) or not all(map(_NAME.fullmatch, (name, version, file))):
         raise LockError(f"{path}: {name} {version} is not a package of conda or pip: {manager}, {file}", hint=_AGAIN)
     build = ""
     if manager == "conda":

@@ -1,4 +1,4 @@
-"""Write the lock of a project: Python and what belongs to it from a channel, and the wheels that uv found.
+"""Write the lock of a project: its Python, with what belongs to it if a channel has it, and the wheels that uv found.
 
 It has the same format as every other lock, so that building it needs nothing new.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from clusterfn.environment import lock as locks
-from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.wheels import Wheel
 
 # conda's Python brings them as packages, and two packages must not have the same files.
@@ -25,6 +25,18 @@ def read_rows(path: Path, platform: str, manager: str = "") -> list[Row]:
     """Return the packages of a lock for a platform as the file has them; those of one manager, if it is named."""
     tree = _tree(path.read_bytes())
     return [row for row in tree["package"] if row["platform"] == platform and manager in ("", row["manager"])]
+
+
+def python_alone(package: LockedPackage, source: str) -> bytes:
+    """Return a lock that has only a Python, which comes from no channel.
+
+    Args:
+        source: The name of the project's file.
+    """
+    hashes = {"sha256": package.sha256} if package.sha256 else {}
+    metadata = {"content_hash": {}, "channels": [], "platforms": [package.platform], "sources": [source]}
+    row = _row(package.name, package.version, package.manager, package.platform, package.url, hashes)
+    return yaml.safe_dump({"version": locks.FORMAT, "metadata": metadata, "package": [row]}, width=10_000).encode()
 
 
 def compose(
@@ -44,9 +56,12 @@ def compose(
     """
     tree = _tree(python)
     ours = {wheel.name for wheel in wheels}
-    rows = [row for row in tree["package"] if row["platform"] == platform and row["manager"] == "conda"
+    rows = [row for row in tree["package"] if row["platform"] == platform and row["manager"] != locks.WHEEL
             and not (row["name"] in _OF_PYTHON and row["name"] in ours)]  # fmt: skip
-    rows += [_row(wheel, platform) for wheel in wheels]
+    rows += [
+        _row(each.name, each.version, locks.WHEEL, platform, each.url, {"sha256": each.sha256} if each.sha256 else {})
+        for each in wheels
+    ]
     kept = [each for each in before.platforms if each != platform] if before else []
     rows += [row for each in kept if before for row in read_rows(before.path, each)]
     supposed = {each: before.virtual_packages(each) for each in kept if before}
@@ -58,7 +73,7 @@ def compose(
     return _HEADER + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000).encode()
 
 
-_HEADER = b"# Written by clusterfn: Python from a conda channel, wheels chosen by uv. Commit this file.\n"
+_HEADER = b"# Written by clusterfn: a Python, and wheels chosen by uv. Commit this file.\n"
 
 
 def _tree(data: bytes) -> dict[str, Any]:
@@ -66,9 +81,8 @@ def _tree(data: bytes) -> dict[str, Any]:
     return dict(yaml.load(data, Loader=loader))
 
 
-def _row(wheel: Wheel, platform: str) -> Row:
+def _row(name: str, version: str, manager: str, platform: str, url: str, hashes: Mapping[str, str]) -> Row:
     return {
-        "name": wheel.name, "version": wheel.version, "manager": "pip", "platform": platform, "dependencies": {},
-        "url": wheel.url, "hash": {"sha256": wheel.sha256} if wheel.sha256 else {}, "category": "main",
-        "optional": False,
+        "name": name, "version": version, "manager": manager, "platform": platform, "dependencies": {}, "url": url,
+        "hash": hashes, "category": "main", "optional": False,
     }  # fmt: skip

@@ -6,6 +6,8 @@ Reads local files and starts the solver where a lock is missing; does not contac
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +22,7 @@ from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.python_source import HostPython, split_source, title_with
 from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import USUAL_CHANNEL, Specification, from_packages
 from clusterfn.errors import ConfigError
@@ -45,6 +48,7 @@ class LockedEnvironment:
         uid: The user id on the host.
         on_gpus: Whether its PyTorch must show that it runs on the job's GPUs.
         indexes: (name, address) of the package indexes that the user names; some want a password.
+        base: The host's interpreter that it is built on; None if its Python is among its packages.
     """
 
     title: str
@@ -58,11 +62,15 @@ class LockedEnvironment:
     uid: int = 0
     on_gpus: bool = False
     indexes: tuple[tuple[str, str], ...] = ()
+    base: HostPython | None = None
 
     @property
     def id(self) -> str:
         """Its name on every host; short, as the first line of a script may have at most 127 bytes."""
-        return self.lock.id(self.platform)[:ID_DIGITS]
+        identity = self.lock.id(self.platform)
+        if self.base:
+            identity = hashlib.sha256(json.dumps([identity, *self.base.identity]).encode()).hexdigest()
+        return identity[:ID_DIGITS]
 
     @property
     def prefix(self) -> str:
@@ -91,7 +99,10 @@ class LockedEnvironment:
         prefix = layout.environment_dir(self.node_root, self.id) if self.node_root else self.prefix
         path = posixpath.join(prefix, "bin", "python")
         title = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
-        named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": f"{title}-{self.id[:8]}"}
+        of_conda = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": f"{title}-{self.id[:8]}"}
+        named = {locks.CONDA: of_conda, locks.HOST: {"VIRTUAL_ENV": prefix}}.get(
+            self.lock.python_package(self.platform).manager, {}
+        )
         activation = {"prepend": {"PATH": [posixpath.dirname(path)]}, "set": named, "unset": []}
         return Interpreter(path, self.lock.python(self.platform), activation)
 
@@ -124,7 +135,17 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     script = places.running_script()
     folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin
     name, parts = split_file(text)
-    return environment_yml.read_file(environment_yml.locate_file(name, folders), parts)
+    source, parts = split_source(parts)
+    spec = environment_yml.read_file(environment_yml.locate_file(name, folders), parts)
+    if not source.kind:
+        return spec
+    if spec.project is None:
+        raise ConfigError(
+            f"{spec.title} says itself which Python it wants, but python:{source.program or source.kind} is named",
+            hint=f'write environment="{name}"; only pyproject.toml, uv.lock, pylock.toml and requirements.txt leave '
+            "Python open",
+        )
+    return replace(spec, python=source, title=title_with(spec.title, source))
 
 
 def with_own_channels(spec: Specification) -> Specification:
@@ -163,12 +184,12 @@ def resolve_environment(
         EnvironmentBuildError: No build of PyTorch runs on these GPUs.
         ConfigError: The host is of no kind for which packages are made.
     """
-    target = _target(host, facts, gpus, caller)
+    target = _target(spec, host, facts, gpus, caller)
     wanted = tuple(each.name for each in (*spec.conda, *spec.pip))
     indexes = (*(spec.project.indexes if spec.project else ()), *(("", url) for url in spec.indexes))
     made = functools.partial(
         LockedEnvironment, platform=target.platform, root=facts["root"], host=host, wanted=wanted,
-        uid=int(facts["uid"]), indexes=indexes,
+        uid=int(facts["uid"]), indexes=indexes, base=spec.python.found,
     )  # fmt: skip
     if gpus is None:
         return made(spec.title, solver.lock_for(spec, target, say))
@@ -196,7 +217,7 @@ def why_stale(
     Raises:
         LockError: What is there cannot be read.
     """
-    target = _target(host, facts, gpus, caller)
+    target = _target(spec, host, facts, gpus, caller)
     path = solver.lock_path(spec, target)
     if not path.exists():
         return f"{path.name} does not exist"
@@ -208,7 +229,9 @@ def why_stale(
     return f"its PyTorch {torch.version} for CUDA {torch.cuda or 'none'} does not run on the GPUs of {host.name}"
 
 
-def _target(host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, caller: tuple[int, int]) -> SolveTarget:
+def _target(
+    spec: Specification, host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, caller: tuple[int, int]
+) -> SolveTarget:
     platform = facts["platform"]
     if platform not in _PLATFORMS:
         raise ConfigError(
@@ -216,4 +239,5 @@ def _target(host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, 
             hint='name one on the host: environment="python:/path", "venv:…", "prefix:…" or "conda:…"',
         )  # fmt: skip
     newest = cuda.newest_cuda(gpus.driver) if gpus is not None else None
-    return SolveTarget(_PLATFORMS[platform], facts["glibc"], newest, f"{caller[0]}.{caller[1]}")
+    glibc = spec.python.found.glibc if spec.python.found else facts["glibc"]  # that of its own C library
+    return SolveTarget(_PLATFORMS[platform], glibc, newest, f"{caller[0]}.{caller[1]}")

@@ -2,13 +2,11 @@
 
 A lock is solved again only if the specification changed, or if it has nothing for the platform. Other reasons are that
 it was solved for more than the host has (a newer glibc or CUDA), or without a GPU. A message names the reason, and what
-changed. A lock made by other tools is used as it is. `conda_solver` solves; of a project's packages `wheels` finds the
-wheels, and only its Python is solved.
+changed. A lock made by other tools is used as it is. `conda_solver` solves; `project_solver` does for a project's file.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +14,12 @@ from pathlib import Path
 from clusterfn.config import places
 from clusterfn.environment import conda_solver
 from clusterfn.environment import lock as locks
-from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, virtual_packages
+from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, numbers
 from clusterfn.environment.lock import EnvironmentLock, Unsolved
-from clusterfn.environment.project import ProjectFile
-from clusterfn.environment.specification import Specification, admits, conda_requirement
+from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
-
-_MINORS = range(8, 20)  # of Python 3
-_TRIES = 4  # so many of them, as uv asks the indexes each time
-_NEWEST_PATCH = 30  # until the channel says which one it has
 
 
 def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | None:
@@ -89,7 +82,8 @@ def lock_beside(spec: Specification) -> Path | None:
     """Return the path of the lock next to the file of a specification; None if it has no file."""
     if spec.file is None:
         return None
-    return spec.file.with_name(f"{spec.project.lock_stem if spec.project else spec.file.stem}.conda-lock.yml")
+    stem = f"{spec.project.lock_stem}{spec.python.lock_suffix}" if spec.project else spec.file.stem
+    return spec.file.with_name(f"{stem}.conda-lock.yml")
 
 
 def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:
@@ -98,20 +92,19 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
         return f"{spec.title} has changed"
     if not lock.on(target.platform):
         return f"{lock.path.name} has nothing for {target.platform}"
+    if spec.python.kind and lock.python_package(target.platform).manager != spec.python.kind:
+        has = lock.python_package(target.platform).manager
+        return f"{lock.path.name} has a Python of another source ({has}), and {spec.python.kind} is asked for"
     supposed = lock.virtual_packages(target.platform)
     glibc = supposed.get("__glibc", "0")
-    if target.glibc and _numbers(glibc) > _numbers(target.glibc):
+    if target.glibc and numbers(glibc) > numbers(target.glibc):
         return f"{lock.path.name} was solved for glibc {glibc}, and the host has {target.glibc}"
     cuda = supposed.get("__cuda")
     # A build for an older CUDA runs on a newer driver, and any runs without a GPU.
-    if not supposed or target.cuda is None or (cuda and _numbers(cuda) <= _numbers(target.cuda)):
+    if not supposed or target.cuda is None or (cuda and numbers(cuda) <= numbers(target.cuda)):
         return ""
     solved = f"CUDA {cuda}" if cuda else "no GPU"
     return f"{lock.path.name} was solved for {solved}, and the host has CUDA {target.cuda}"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | None) -> SolveTarget:
@@ -120,8 +113,8 @@ def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | 
     supposed = before.virtual_packages(target.platform) if before and same else {}
     if not supposed:
         return target
-    glibc = min(filter(None, [target.glibc, supposed.get("__glibc", "")]), key=_numbers, default="")
-    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=_numbers, default=None)
+    glibc = min(filter(None, [target.glibc, supposed.get("__glibc", "")]), key=numbers, default="")
+    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=numbers, default=None)
     return replace(target, glibc=glibc, cuda=cuda)
 
 
@@ -134,70 +127,16 @@ def _solved(
     say(f"solving {spec.title} for {', '.join(platforms)} ({host}): {reason}")
     try:
         if spec.project:
-            data, python = _solve_project(spec, target, before, keeps, say)
+            from clusterfn.environment import project_solver  # most calls have no project
+
+            data, python = project_solver.solve_project(spec, target, before, keeps, say)
         else:
             data, pythons = conda_solver.solve(spec, target, platforms, keeps, say)
             python = pythons.get(target.platform, "")
     except Unsolved as unsolved:
         raise unsolved.error from unsolved
     lock = locks.parse_lock(data, path)
-    if not spec.wants_python and not f"{python}.".startswith(f"{target.python}."):
+    if not (spec.wants_python or spec.python.found) and not f"{python}.".startswith(f"{target.python}."):
         say(f"no solution for Python {target.python}: the environment has {python}, the nearest that works")
     locks.write_lock(path, data)
     return lock
-
-
-def _solve_project(
-    spec: Specification, target: SolveTarget, before: EnvironmentLock | None, keeps: EnvironmentLock | None, say: Say
-) -> tuple[bytes, str]:
-    """Return the content of a project's lock and its Python: that of the caller, or the nearest that works."""
-    from clusterfn.environment import project_lock, wheels  # most calls have no project
-
-    if spec.project is None:
-        raise AssertionError("only a project is solved so")
-    once = functools.lru_cache(maxsize=None)(say)  # uv may report the same twice
-    finder = wheels.WheelFinder(spec, spec.project, target, once)
-    first: Unsolved | None = None
-    for minor in _minors(spec.project, target):
-        try:
-            finder.find(f"{minor}.{_NEWEST_PATCH}")  # fails before a channel is asked
-            python = _python(spec, target, minor, before, say)
-        except Unsolved as unsolved:
-            first = first or unsolved
-            continue
-        full = locks.parse_lock(python, spec.file or Path()).python_version(target.platform)
-        virtual = virtual_packages(target.platform, target)
-        found = finder.find(full)  # markers may ask for its patch
-        return project_lock.compose(python, found, target.platform, keeps, spec.input_hash, virtual), full
-    if first is None:
-        raise AssertionError("there is at least one Python to try")
-    raise first
-
-
-def _minors(project: ProjectFile, target: SolveTarget) -> list[str]:
-    """List the Pythons that a project admits, the one nearest to the caller's first.
-
-    Raises:
-        LockError: It admits none.
-    """
-    near = int(target.python.split(".")[1])
-    nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
-    found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
-    if not found:
-        raise LockError(
-            f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}",
-            hint='write requires-python = ">=3.10"',
-        )
-    return found[:_TRIES]
-
-
-def _python(spec: Specification, target: SolveTarget, minor: str, before: EnvironmentLock | None, say: Say) -> bytes:
-    """Return a lock with a Python: the one of the existing lock if that fits, so that only a deletion changes it."""
-    if before and any(each.name == "python" and each.manager == "conda" for each in before.on(target.platform)):
-        glibc = before.virtual_packages(target.platform).get("__glibc", "")
-        fits = not target.glibc or (glibc and _numbers(glibc) <= _numbers(target.glibc))
-        if fits and before.python_version(target.platform).startswith(f"{minor}."):
-            return before.path.read_bytes()
-    python = conda_requirement(f"python={minor}")
-    alone = replace(spec, conda=(python,), pip=(), indexes=(), find_links=(), project=None)
-    return conda_solver.solve(alone, target, [target.platform], None, say)[0]

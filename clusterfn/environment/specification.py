@@ -21,6 +21,7 @@ from pathlib import Path
 
 from clusterfn.bridge.builder.fetch import masked
 from clusterfn.environment.project import ProjectFile
+from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import ConfigError
 
 USUAL_CHANNEL = "conda-forge"
@@ -100,8 +101,18 @@ def admits(versions: str, minor: tuple[int, ...]) -> bool:
         >>> [minor for minor in range(10) if admits(">=2.4,<2.8,!=2.5.*", (2, minor))]
         [4, 6, 7]
     """
+    return any(admits_release(versions, (*minor[:2], patch)) for patch in range(_PATCHES))
+
+
+def admits_release(versions: str, release: tuple[int, ...]) -> bool:
+    """Return whether pip would accept one release, (3, 11, 4).
+
+    Example:
+        >>> admits_release(">=3.11.5", (3, 11, 4)), admits_release("~=3.11.2", (3, 11, 4))
+        (False, True)
+    """
     clauses = [_CLAUSE.fullmatch(clause.strip()) for clause in versions.split(",") if clause.strip()]
-    return any(all(_holds(clause, (*minor[:2], patch)) for clause in clauses if clause) for patch in range(_PATCHES))
+    return all(_holds(clause, release) for clause in clauses if clause)
 
 
 def _holds(clause: re.Match[str], release: tuple[int, ...]) -> bool:
@@ -137,6 +148,7 @@ class Specification:
         project: The file that uv reads for its wheels; then `pip` only has what it names itself.
         pins: Versions that were chosen for one host, as pip writes them.
         chosen_indexes: Indexes that were chosen for one host; they are the first of `indexes`, too.
+        python: Where the Python of a project comes from; its own lock says so, `input_hash` does not.
     """
 
     title: str
@@ -155,6 +167,7 @@ class Specification:
     project: ProjectFile | None = None
     pins: tuple[str, ...] = ()
     chosen_indexes: tuple[str, ...] = ()
+    python: PythonSource = PythonSource()
 
     @property
     def wants_python(self) -> bool:

@@ -52,6 +52,24 @@ def write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -
     folder.mkdir(exist_ok=True)
 
 
+def entries_of_one_version(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the entries that share name and version with another: from two indexes, whose files may have one name."""
+    keys = [(normalize(str(each["name"])), str(each.get("version", ""))) for each in tree.get("packages", [])]
+    return [each for each, key in zip(tree.get("packages", []), keys) if key[1] and keys.count(key) > 1]
+
+
+def stand_ins(named: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a lock with a package for each entry, under another name: uv chooses those whose markers hold."""
+    return {
+        "packages": [
+            {"name": name, "version": "1", "marker": entry.get("marker", ""),
+             "wheels": [{"url": f"https://stand-in.invalid/{name.replace('-', '_')}-1-py3-none-any.whl",
+                         "hashes": {"sha256": "0" * 64}}]}
+            for name, entry in named.items()
+        ]
+    }  # fmt: skip
+
+
 def _is_build_of(other: str, version: str) -> bool:
     """Whether another version is a local version of one that has no local part: 1.0+cpu of 1.0."""
     public, plus, _ = other.partition("+")

@@ -24,9 +24,11 @@ from clusterfn.environment.specification import Specification
 from clusterfn.environment.uv_settings import has_index_variables, names_indexes
 from clusterfn.environment.wheel_files import (
     address_of,
+    entries_of_one_version,
     file_name,
     hash_of_local,
     repository_error,
+    stand_ins,
     version_of,
     wheel_rank,
     without_password,
@@ -178,6 +180,17 @@ class WheelFinder:
         """Let uv choose among the wheels of a lock, from an index in a folder that has these alone."""
         tree, base = self._locked
         self._say_local(tree)
+        beside = entries_of_one_version(tree)
+        if beside:
+            named = {f"entry-{number}": entry for number, entry in enumerate(beside)}
+            holding = self._choose_from(stand_ins(named), base, folder / "entries", python)
+            names = {str(each["name"]) for each in holding.get("packages", [])}
+            others = [entry for name, entry in named.items() if name not in names]
+            tree = {**tree, "packages": [each for each in tree["packages"] if each not in others]}
+        return self._choose_from(tree, base, folder / "chosen", python)
+
+    def _choose_from(self, tree: Mapping[str, Any], base: Path, folder: Path, python: str) -> dict[str, Any]:
+        folder.mkdir()
         lines = list(write_index(tree, base, folder / "simple", self.spec.title))
         wanted, made = folder / "wanted.txt", folder / "pylock.made.toml"
         wanted.write_text("\n".join(lines) + "\n", encoding="utf-8")

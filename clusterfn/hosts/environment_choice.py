@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterfn.config.spec import Interpreter
@@ -16,6 +16,7 @@ from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import EnvironmentBuildError, LockError
 
 if TYPE_CHECKING:
+    from clusterfn.environment.python_source import PythonSource
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
     from clusterfn.hosts.connection import ConnectedHost
@@ -66,6 +67,7 @@ class EnvironmentResolver:
         # by `environment=` and `packages=`
         self._named: dict[tuple[str | None, tuple[str, ...]], ResolvedEnvironment | None] = {}
         self._pythons: dict[tuple[str | None, tuple[str, ...]], tuple[int, int]] = {}
+        self._pythons_of_host: dict[str, PythonSource] = {}  # by what is wanted: each call names it again
         self._outdated = False
         self._finding = threading.Lock()  # held while the host is asked, so never by a thread that delivers answers
 
@@ -129,6 +131,10 @@ class EnvironmentResolver:
         from clusterfn.environment import resolve
         from clusterfn.hosts import environment_facts
 
+        asked = f"{spec.title} {spec.input_hash}"
+        if asked not in self._pythons_of_host:
+            self._pythons_of_host[asked] = environment_facts.with_python(self._session, spec, CALLER).python
+        spec = replace(spec, python=self._pythons_of_host[asked])
         key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"
         if key not in self._known:
             made = environment_facts.lock_environment(self._session, spec, gpus, CALLER, say)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import posixpath
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.environment import resolve, torch_build
+from clusterfn.environment import host_python, python_source, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import gpus as host_gpus
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import ConnectedHost
 
 _TIMEOUT_S = 60.0
+_MISLEADING = ("LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")  # variables of an interpreter; a build has none of them
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
 
 
@@ -31,7 +33,7 @@ def lock_environment(
     Raises:
         LockError, EnvironmentBuildError, ConfigError: As `resolve.resolve_environment`.
     """
-    told = platform_facts(session)
+    told, spec = platform_facts(session), with_python(session, spec, caller)
     try:
         return resolve.resolve_environment(
             spec, session.host, told, gpus_of_jobs(session, told["root"]) if gpus else None, caller, say
@@ -43,8 +45,27 @@ def lock_environment(
 
 def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int, caller: tuple[int, int]) -> str:
     """Say why the existing lock does not fit the host; "" if it does."""
-    told = platform_facts(session)
+    told, spec = platform_facts(session), with_python(session, spec, caller)
     return resolve.why_stale(spec, session.host, told, gpus_of_jobs(session, told["root"]) if gpus else None, caller)
+
+
+def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, int]) -> Specification:
+    """Return a specification with the source of its Python, which clusterfn.yml may name, and the host's interpreter.
+
+    Raises:
+        EnvironmentBuildError: The host has no interpreter that fits.
+        LockError: The project admits no Python.
+    """
+    if spec.project is None or spec.python.found:
+        return spec
+    source = spec.python if spec.python.kind else python_source.parse_source(session.host.making.python)
+    if source.kind != python_source.HOST:
+        return replace(spec, python=source)
+    argv = host_python.question(source, spec.project, caller)
+    answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+    printed, host = answer.out.decode("utf-8", "replace"), session.host.name
+    found = host_python.choose(source, spec.project, session.connection.facts.platform, printed, host)
+    return replace(spec, python=replace(source, found=found))
 
 
 def platform_facts(session: ConnectedHost) -> dict[str, str]:

@@ -1,12 +1,18 @@
-"""Environments from a project's own files, on the host with Python 3.6: wheels by uv, Python from the lab's channel."""
+"""Environments from a project's files, on the host with Python 3.6: wheels by uv, Python from each of its sources."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import pwd
 import secrets
 import shutil
 import subprocess
+import tarfile
+import threading
 from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +61,19 @@ def only_six() -> str:
     return str(six.__version__)
 
 
-for each in (report, only_six):
+def about_python() -> tuple[str, str, str, list[str]]:
+    import importlib.util
+    import sys
+    import sysconfig
+
+    import six  # noqa: F401
+
+    foreign = [name for name in ("pip", "setuptools") if importlib.util.find_spec(name)]
+    version = ".".join(map(str, sys.version_info[:3]))
+    return version, sys.base_prefix, sysconfig.get_config_var("prefix"), foreign
+
+
+for each in (report, only_six, about_python):
     each.__module__ = "__main__"
 REPORTED = ("SIX 1.17.0", "3.10", True, tuple(map(int, MINOR.split("."))))
 
@@ -133,3 +151,146 @@ def test_the_command_locks_builds_and_shows_a_project(project, capsys):
     assert main(["env", "show", "pyproject.toml[names]", "tensor01"]) == 0
 
     assert "idna" in capsys.readouterr().out
+
+
+def version_of(python: Path) -> str:
+    argv = [str(python), "-c", "import platform; print(platform.python_version())"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
+def test_the_hosts_own_python_is_the_base_of_an_isolated_environment(lab, project, host, capsys):
+    python = lab.python(MINOR)
+    (project / "requirements.txt").write_text(SIX)
+    function = cluster(host=host, environment=f"requirements.txt[python:{python}]")(about_python)
+
+    version, base, _, foreign = function()
+
+    assert version == version_of(python)
+    assert base == str(python.resolve().parents[1])
+    assert foreign == []  # that Python itself has both
+    told = capsys.readouterr().err
+    assert f"Python {version} is the host's own: {python.resolve()}" in told
+    assert f"on {host}'s own Python {version}" in told
+    assert (project / f"requirements-host-python-{version}.conda-lock.yml").exists()
+    assert function()[0] == version
+    assert "solving" not in capsys.readouterr().err
+
+
+@pytest.fixture
+def own_python(lab: Any) -> Iterator[Path]:
+    """An interpreter of the host that only this test has."""
+    real = lab.python(MINOR).resolve()
+    folder = Path(pwd.getpwnam("cfbash").pw_dir) / f"e2e-{secrets.token_hex(4)}-python"
+    (folder / "bin").mkdir(parents=True)
+    shutil.copy(real, folder / "bin" / real.name)
+    (folder / "lib").symlink_to(real.parents[1] / "lib")
+    give_to("cfbash", folder)
+    yield folder / "bin" / real.name
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_an_interpreter_that_changed_or_vanished_since_is_named(project, own_python, capsys):
+    from clusterfn.cli import main
+
+    (project / "requirements.txt").write_text(SIX)
+    environment = f"requirements.txt[python:{own_python}]"
+    function = cluster(host="tensor01", environment=environment)(only_six)
+    assert function() == "1.17.0"
+    version = version_of(own_python)
+    capsys.readouterr()
+    assert main(["env", "show", environment, "tensor01"]) == 0
+    assert f"{version}, the host's own: {own_python}" in capsys.readouterr().out
+
+    own_python.unlink()
+    own_python.write_text("#!/bin/sh\necho 3.11.99\n")
+    own_python.chmod(0o755)
+    with pytest.raises(EnvironmentBuildError) as changed:
+        function()
+    assert f"it is built on Python {version} of the host, and {own_python} is Python 3.11.99" in changed.value.message
+
+    own_python.unlink()
+    with pytest.raises(EnvironmentBuildError, match="cannot be started: No such file or directory"):
+        function()
+    capsys.readouterr()
+    assert main(["env", "lock", environment, "tensor01"]) != 0
+    assert f"{own_python} cannot be executed" in capsys.readouterr().err
+
+
+def test_a_python_that_the_project_does_not_admit_is_refused_before_anything_is_sent(lab, project):
+    (project / "pyproject.toml").write_text(PYPROJECT.replace('">=3.9"', '">=3.99"'))
+
+    with pytest.raises((LockError, EnvironmentBuildError)) as caught:
+        cluster(host="tensor01", environment=f"pyproject.toml[python:{lab.python(MINOR)}]")(only_six)()
+
+    assert any("pyproject.toml requires >=3.99" in line for line in caught.value.evidence)
+    assert list(project.glob("*.conda-lock.yml")) == []
+
+
+@pytest.fixture
+def mirror(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A mirror of python-build-standalone with an archive of the lab's Python, as uv expects it; its address."""
+    argv = [uv.find_uv(print), "python", "list", f"cpython-{MINOR}-linux-x86_64-gnu", "--only-downloads", "--offline"]
+    known = json.loads(subprocess.run([*argv, "--output-format", "json"], capture_output=True, check=True).stdout)
+    release, name = known[0]["url"].replace("%2B", "+").split("/")[-2:]
+    folder = tmp_path / "mirror" / release
+    folder.mkdir(parents=True)
+    with tarfile.open(folder / name, "w:gz", compresslevel=1) as tar:
+        tar.add(_standalone(lab.python(MINOR).resolve(), tmp_path / "install_only"), "python")
+    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest}  {name}\n")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("UV_PYTHON_INSTALL_MIRROR", address)
+        yield address
+        server.shutdown()
+
+
+def _standalone(python: Path, folder: Path) -> Path:
+    """A folder as an install_only archive has it: relocatable, with /install where the prefix belongs."""
+    library = f"python{MINOR}"
+    skipped = shutil.ignore_patterns("__pycache__", "ensurepip", "lib2to3", "test", "idlelib")
+    shutil.copytree(python.parents[1] / "lib" / library, folder / "lib" / library, ignore=skipped)
+    for path in (python.parents[1] / "lib").glob("libpython*"):
+        shutil.copy(path, folder / "lib", follow_symlinks=False)
+    for path in (folder / "lib" / library).glob("_sysconfigdata*.py"):
+        prefix = subprocess.run(
+            [str(python), "-c", "import sysconfig; print(sysconfig.get_config_var('prefix'))"],
+            capture_output=True, text=True, check=True,
+        ).stdout.strip()  # fmt: skip
+        path.write_text(path.read_text().replace(prefix, "/install"))
+    (folder / "bin").mkdir()
+    shutil.copy(python, folder / "bin" / f"python{MINOR}")
+    for name in ("python", "python3"):
+        (folder / "bin" / name).symlink_to(f"python{MINOR}")
+    return folder
+
+
+def test_python_build_standalone_from_a_mirror(lab, project, mirror, capsys):
+    (project / "requirements.txt").write_text(SIX)
+    function = cluster(host="tensor01", environment="requirements.txt[python:standalone]")(about_python)
+
+    version, base, prefix, foreign = function()
+
+    assert version == version_of(lab.python(MINOR))
+    assert "/envs/" in base  # its own Python, and no other's
+    assert prefix == base  # not /install
+    assert foreign == []
+    assert f"comes from python-build-standalone: {mirror}" in capsys.readouterr().err
+    locked = (project / "requirements-standalone.conda-lock.yml").read_text()
+    assert f"{mirror}/" in locked and "manager: standalone" in locked
+
+
+def test_without_a_conda_channel_python_build_standalone_is_used_and_a_line_says_so(
+    project, mirror, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "condarc").write_text("custom_multichannels:\n  conda-forge: ['http://127.0.0.1:9/conda']\n")
+    (project / "requirements.txt").write_text(SIX)
+
+    assert cluster(host="tensor01", environment="requirements.txt")(only_six)() == "1.17.0"
+
+    told = capsys.readouterr().err
+    assert "no conda channel gives Python" in told and "comes from python-build-standalone" in told
+    assert (project / "requirements.conda-lock.yml").exists()

@@ -1,4 +1,4 @@
-"""Read and extract an archive: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
+"""Read and extract an archive: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), `.tar.gz`, our own `.tar`.
 
 An archive may hold anything: names that lead outside and entries that are no files are rejected. zstd is read by
 Python's own module (3.14 and newer), by `zstandard`, or by the program `zstd`.
@@ -6,6 +6,7 @@ Python's own module (3.14 and newer), by `zstandard`, or by the program `zstd`.
 
 import bz2
 import functools
+import gzip
 import importlib
 import importlib.machinery
 import io
@@ -23,7 +24,7 @@ from typing import NamedTuple
 
 from ..supervisor.text import native, size
 from .errors import BuildFailed
-from .plan import CONDA, TAR_BZ2
+from .plan import CONDA, TAR_BZ2, TAR_GZ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ def read_members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[tu
     if kind == TAR_BZ2:
         with bz2.BZ2File(path) as stream:
             yield from _tar(stream, budget)
+    elif kind == TAR_GZ:
+        with gzip.open(path) as zipped:
+            content: "Any" = zipped
+            yield from _without_top(_tar(content, budget), "python/")
     elif kind == TAR:
         with open(path, "rb") as stream:
             yield from _tar(stream, budget)
@@ -136,6 +141,18 @@ def _tar(stream: "IO[bytes]", budget: _Budget) -> "Iterator[tuple[Member, Option
                 yield member._replace(same=same), None
             else:
                 raise BuildFailed("%s is neither file nor link" % path, stage="unpack")
+
+
+def _without_top(
+    members: "Iterator[tuple[Member, Optional[IO[bytes]]]]", top: str
+) -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
+    """Yield the members without the folder in which all of them must be."""
+    for member, stream in members:
+        same = member.same
+        if not member.path.startswith(top) or (same is not None and not same.startswith(top)):
+            raise BuildFailed("%s is not in the folder %s" % (member.path, top), stage="unpack")
+        bare = None if same is None else same[len(top) :]
+        yield member._replace(path=refuse_unsafe_path(member.path[len(top) :]), same=bare), stream
 
 
 def _zip(archive: zipfile.ZipFile, budget: _Budget) -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":

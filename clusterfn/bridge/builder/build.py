@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ..layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..supervisor import publish
 from ..supervisor.text import portable
-from . import bytecode, cleanup, conda_installer, package_formats, programs, progress, repair
+from . import base_python, bytecode, cleanup, conda_installer, package_formats, programs, progress, repair
 from .errors import BuildFailed, BuildStopped, from_os_error, stopper
 from .link import THERE, Linker
 from .locks import FolderLock
@@ -133,6 +133,8 @@ class _Build:
 
     def run(self) -> "dict[str, Any]":
         self._prepare()
+        if self.plan.base is not None:
+            base_python.refuse_changed(self.plan.base)
         if self.plan.installer != CLUSTERFN:
             self._conda = conda_installer.find_conda(self.plan, self._holder, self._stop)
         self._ours = self._conda.rest if self._conda else self.plan
@@ -246,6 +248,9 @@ class _Build:
             "told": {"set": portable(self._variables)},
             "packages": [[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
         }  # fmt: skip
+        if self.plan.base is not None:
+            ready["base"] = portable(dict(self.plan.base._asdict()))
+            ready["packages"].append(["python", self.plan.base.version, "", "host"])
         for name, document in ((SIZES, portable(sizes)), (PLAN, portable(self.plan.document)), (READY, ready)):
             publish.replace(os.path.join(about, name), json.dumps(document).encode(), mode=0o666)
         _sync_file_system(self._aside)

@@ -33,7 +33,8 @@ from .link import (
     read_manifest,
     shebang,
 )  # fmt: skip
-from .plan import WHEEL
+from .plan import TAR_GZ, WHEEL
+from .venv_layout import venv_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,13 @@ _OLD_PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"  # of has_prefix lines tha
 _WHEEL_INFO = re.compile(r"[^/]+\.dist-info/WHEEL\Z")
 _WHEEL_DATA = re.compile(r"[^/]+\.data/(purelib|platlib|scripts|headers|data)/(.+)\Z")
 _NOT_PLACED = ("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER")
+# The environment has the wheels of its lock alone, so neither the archive's pip and setuptools nor their programs.
+_NOT_OF_PYTHON = re.compile(r"lib/python3\.\d+t?/site-packages/|bin/(pip|easy_install|wheel)[\d.]*\Z|share/man/")
+_NAMES_PREFIX = re.compile(
+    r"lib/python3\.\d+/(_sysconfigdata_[^/]*\.py|config-[^/]*/(Makefile|python-config\.py))\Z"
+    r"|lib/pkgconfig/[^/]*\.pc\Z|bin/python3[\d.]*-config\Z"
+)
+_STANDALONE_PREFIX = "/install"
 _ENTRY_POINT = re.compile(r"\s*([^\s=/]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?\s*\Z")  # name = module:attribute
 _ENTRY_POINT_SCRIPT = """import sys
 
@@ -61,7 +69,8 @@ if __name__ == "__main__":
 
 def describe_package(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
     """Return the manifest of an unpacked package."""
-    return (_describe_wheel if package.kind == WHEEL else _describe_conda)(package, folder, members)
+    describe = {WHEEL: _describe_wheel, TAR_GZ: _describe_standalone}.get(package.kind, _describe_conda)
+    return describe(package, folder, members)
 
 
 def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
@@ -71,12 +80,19 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
         PackageDamaged: A package is missing, or has lost its manifest.
     """
     known = _read_manifests(plan)
-    python = next((each for _, _, each in known if each.kind == "conda" and each.name == "python"), None)
+    if plan.base is not None:
+        made = Layout(prefix, plan.python)
+        for target in venv_files(plan.base, plan.python):
+            made.add(target)
+        _place_packages(made, known)
+        return made
+    python = next((each for _, _, each in known if each.kind != "wheel" and each.name == "python"), None)
     if python is None:
         raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
     made = Layout(prefix, plan.python, python.facts.get("python_site_packages_path"))
     _place_packages(made, known)
-    made.add(TargetFile("conda-meta/history", WRITE, known[0][1], content=_HISTORY))
+    if python.kind == "conda":
+        made.add(TargetFile("conda-meta/history", WRITE, known[0][1], content=_HISTORY))
     return made
 
 
@@ -88,8 +104,9 @@ def layout_beside_conda(plan: "BuildPlan", prefix: str, site: "Optional[str]") -
 
 
 def _place_packages(layout: Layout, known: "list[Known]") -> None:
+    place = {"conda": _place_conda, "wheel": _place_wheel, "standalone": _place_standalone}
     for package, folder, manifest in known:
-        (_place_conda if manifest.kind == "conda" else _place_wheel)(layout, manifest, package, folder)
+        place[manifest.kind](layout, manifest, package, folder)
 
 
 def _read_manifests(plan: "BuildPlan") -> "list[Known]":
@@ -156,13 +173,7 @@ def _prefixes(folder: str) -> "dict[str, tuple[str, str]]":
 def _place_conda(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
     python, placed = manifest.noarch == "python", []
     for file in manifest.files:
-        path = _noarch_path(file.path, layout) if python else file.path
-        if file.link is not None:
-            placed.append(TargetFile(path, SYMLINK, folder, content=os.fsencode(file.link)))
-        else:
-            source = os.path.join(folder, "files", file.path)
-            how = file.mode if file.placeholder and file.mode else LINK
-            placed.append(TargetFile(path, how, folder, source, file.size, file.executable, file.placeholder or ""))
+        placed.append(_placed(file, _noarch_path(file.path, layout) if python else file.path, folder))
     if python:
         placed += _entry_point_scripts(manifest, layout, folder)
     for target in placed:
@@ -228,6 +239,34 @@ def _placed_wheel(layout: Layout, manifest: Manifest, file: PackageFile, folder:
         "data": "",
     }[kind]
     return TargetFile(place + rest, how, folder, source, file.size, file.executable)
+
+
+def _describe_standalone(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
+    """Describe a Python of python-build-standalone, which names /install where its prefix belongs."""
+    if "bin/python3" not in members:
+        raise BuildFailed("%s is no Python: it has no bin/python3" % package.file, stage="unpack")
+    files = []
+    for path, member in sorted(members.items()):
+        if _NOT_OF_PYTHON.match(path):
+            continue
+        named = _NAMES_PREFIX.match(path) and member.link is None
+        mark, mode = (_STANDALONE_PREFIX, TEXT) if named else (None, None)
+        files.append(PackageFile(path, member.size, member.executable, member.link, mark, mode))
+    return Manifest(package.name, package.version, "standalone", {}, None, [], files)
+
+
+def _place_standalone(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
+    for file in manifest.files:
+        layout.add(_placed(file, file.path, folder))
+
+
+def _placed(file: PackageFile, path: str, folder: str) -> TargetFile:
+    """Return where a file goes that may be a link, or hold the prefix."""
+    if file.link is not None:
+        return TargetFile(path, SYMLINK, folder, content=os.fsencode(file.link))
+    source = os.path.join(folder, "files", file.path)
+    how = file.mode if file.placeholder and file.mode else LINK
+    return TargetFile(path, how, folder, source, file.size, file.executable, file.placeholder or "")
 
 
 def _is_python(path: str) -> bool:

@@ -21,7 +21,8 @@ _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{3,63}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*\Z")
 _BUILD = re.compile(r"[^/\s\x00-\x1f]*\Z")
-CONDA, TAR_BZ2, WHEEL = ".conda", ".tar.bz2", ".whl"
+CONDA, TAR_BZ2, WHEEL, TAR_GZ = ".conda", ".tar.bz2", ".whl", ".tar.gz"
+_VERSION = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){2}\Z")
 
 
 class PlannedPackage(NamedTuple):
@@ -38,13 +39,24 @@ class PlannedPackage(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """`.conda`, `.tar.bz2` or `.whl`."""
-        return next((end for end in (CONDA, TAR_BZ2, WHEEL) if self.file.endswith(end)), "")
+        """`.conda`, `.tar.bz2` or `.whl`; `.tar.gz` is a Python of python-build-standalone."""
+        return next((end for end in (CONDA, TAR_BZ2, WHEEL, TAR_GZ) if self.file.endswith(end)), "")
 
     @property
     def label(self) -> str:
         """The name shown in messages."""
         return "%s %s" % (self.name, self.version)
+
+
+class BasePython(NamedTuple):
+    """The host's own interpreter, on which an environment is built as a venv is.
+
+    Attributes:
+        version: "3.11.4"; with another one the environment is not the one that was locked.
+    """
+
+    path: str
+    version: str
 
 
 class BuildPlan(NamedTuple):
@@ -60,6 +72,7 @@ class BuildPlan(NamedTuple):
         timeout_s: How many seconds a post-link script may take, and for how many any program may do nothing.
         installer: "clusterfn"; "conda", or the path of one: it installs what it can, and our linker the rest.
         owners: Users and groups whose folders are trusted.
+        base: The host's interpreter that it is built on; None if a package brings its Python.
         document: The plan as it was read.
     """
 
@@ -76,6 +89,7 @@ class BuildPlan(NamedTuple):
     timeout_s: float
     installer: str
     owners: "list[str]"
+    base: "Optional[BasePython]"
     document: "dict[str, Any]"
 
 
@@ -111,8 +125,15 @@ def parse_plan(given: "dict[str, Any]") -> BuildPlan:
         timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
         installer=str(given.get("installer") or CLUSTERFN),
         owners=[str(name) for name in given.get("owners") or ()],
+        base=_base(given["base"]) if given.get("base") else None,
         document=given,
     )
+
+
+def _base(given: "dict[str, Any]") -> BasePython:
+    if not given["path"].startswith("/") or "\n" in given["path"]:
+        raise ValueError("%r is no absolute path" % given["path"])
+    return BasePython(given["path"], _matching(_VERSION, given["version"]))
 
 
 def check_id(text: str) -> str:

@@ -241,9 +241,9 @@ def verify_environment(plan: "BuildPlan", prefix: str, stopping: "Callable[[], N
     if found is None:
         raise _verify_failed("did not say which Python it is", output.splitlines()[-20:])
     facts = dict(native(json.loads(found)))
-    wanted = "%d.%d." % plan.python
-    if not facts["python"].startswith(wanted):
-        raise _verify_failed("is Python %s, the lock wants %s" % (facts["python"], wanted + "*"), [])
+    wanted = plan.base.version if plan.base is not None else "%d.%d" % plan.python
+    if not (facts["python"] + ".").startswith(wanted + "."):
+        raise _verify_failed("is Python %s, the lock wants %s" % (facts["python"], wanted), [])
     if os.path.realpath(facts["prefix"]) != os.path.realpath(prefix):
         raise _verify_failed("has the prefix %s instead of %s" % (facts["prefix"], prefix), [])
     return facts

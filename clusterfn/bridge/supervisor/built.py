@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 
-from ..builder import leases, permissions, progress
+from ..builder import base_python, leases, permissions, progress
 from ..builder.errors import BuildFailed, from_os_error
+from ..builder.plan import BasePython
 from ..layout import BUILD, BUILDER_LOG, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
+from .text import native
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Optional
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
@@ -42,7 +44,11 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
             attempt.event("pending", reason="environment: " + now)
 
     marker = _have(job, _Builder(job, attempt.path(BUILDER_LOG), watch.look, tell))
-    job.spec["activation"]["set"] = dict(_told(marker), **job.spec["activation"].get("set", {}))
+    told = _read_ready(marker)
+    _refuse_other_python(told.get("base"))
+    variables = (told.get("told") or {}).get("set", {}).items()
+    of_scripts = {name: value for name, value in variables if name not in _CONDA}
+    job.spec["activation"]["set"] = dict(of_scripts, **job.spec["activation"].get("set", {}))
 
 
 def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
@@ -101,11 +107,23 @@ def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder", ho
     builder.run("its environment is being unpacked on the node", ["unpack"] + place)
 
 
-def _told(marker: str) -> "dict[str, str]":
-    """Variables that the environment's own scripts set, as the builder found when it made it."""
+def _read_ready(marker: str) -> "dict[str, Any]":
+    """What the builder wrote when it made it, such as the variables that the environment's own scripts set."""
     with open(marker, encoding="utf-8") as file:
-        told = json.load(file).get("told") or {}
-    return {name: value for name, value in told.get("set", {}).items() if name not in _CONDA}
+        return dict(json.load(file))
+
+
+def _refuse_other_python(base: "Optional[dict[str, str]]") -> None:
+    """Raise if it is built on an interpreter of the host that is gone here, or is another one."""
+    if base:
+        try:
+            base_python.refuse_changed(BasePython(native(base["path"]), base["version"]))
+        except BuildFailed as failed:
+            told = failed.document()
+            raise Verdict(
+                ENVIRONMENT, "the environment cannot be used: %s" % told["message"], stage="environment",
+                evidence=told.get("evidence") or [], hint=told["hint"],
+            ) from failed  # fmt: skip
 
 
 class _Builder:

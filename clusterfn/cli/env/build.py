@@ -19,6 +19,7 @@ from clusterfn.config.spec import Host, Resources
 from clusterfn.environment import cuda, resolve, solver, torch_build
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.python_source import HOST
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
@@ -155,6 +156,11 @@ def _for_platform(given: argparse.Namespace, words: FileAndHosts) -> int:
     if given.platform not in _PLATFORMS:
         raise ConfigError(f"no host has the platform {given.platform!r}", hint=f"one of {', '.join(_PLATFORMS)}")
     spec = specification(words.file, given.packages, None)
+    if spec.python.kind == HOST:
+        raise ConfigError(
+            f"--platform asks no host, but {spec.title} takes Python from one",
+            hint=f"clusterfn env lock {shlex.quote(spec.title)} HOST",
+        )
     target = SolveTarget(given.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
     if given.check:
         there = solver.current_lock(spec, target) is not None

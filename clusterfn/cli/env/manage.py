@@ -188,7 +188,8 @@ def _facts(built: Built, prefix: str, told: Mapping[str, Any], plan: Mapping[str
     yield "made from", built.about
     yield "asked for", " ".join(plan.get("wanted") or ())
     yield "folder", prefix
-    yield "python", built.python
+    base = told.get("base")
+    yield "python", f"{built.python}, the host's own: {base['path']}" if base else built.python
     yield "CUDA", built.cuda or ("none" if built.cuda == "" else "")
     yield "because", plan.get("why") or ""
     yield "locked for", _virtual(plan.get("virtual") or {})

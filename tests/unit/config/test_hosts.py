@@ -484,6 +484,17 @@ def test_how_environments_are_made_can_be_configured():
     assert making.table.endswith("/more.yml")
 
 
+@pytest.mark.parametrize("text", ["conda", "standalone", "host", "/usr/bin/python3.11", "~/py/python3", "python3.11"])
+def test_where_python_comes_from_can_be_configured(text):
+    assert host(f"scheduler: bare\nenv_python: {text}").making.python == text
+
+
+@pytest.mark.parametrize("text", ['"3.11"', "Host", "./python3", "/usr/bin/", "uv"])
+def test_what_is_no_source_of_python_is_refused(text):
+    with pytest.raises(ConfigError, match="does not say where Python comes from"):
+        host(f"scheduler: bare\nenv_python: {text}")
+
+
 @pytest.mark.timeout(120)  # each took minutes, as a pattern for passwords read every word once for each of its colons
 @pytest.mark.parametrize("text", [":" * 2**17, "a:" * 2**16, "hosts: {a: {scheduler: " + "b:c" * 40_000 + "}}"])
 def test_a_line_of_colons_takes_no_longer_than_others(text):

@@ -19,15 +19,16 @@ from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 from tests.lock.conftest import make_wheel
 
+CHANNEL = "https://conda.anaconda.org/conda-forge"
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")
 
 
 def python_lock(minor: str, platform: str = "linux-64") -> str:
     """What a channel gives for a Python: itself, and setuptools."""
-    row = "- {{name: {0}, version: {1}, manager: conda, platform: {2}, url: 'https://c/{2}/{0}-{1}-h0_0.conda', "
+    row = "- {{name: {0}, version: {1}, manager: conda, platform: {2}, url: '{4}/{2}/{0}-{1}-h0_0.conda', "
     row += "dependencies: {{}}, hash: {{sha256: {3}}}, category: main, optional: false}}\n"
     rows = [("python", f"{minor}.7", "a" * 64), ("setuptools", "80.0", "b" * 64)]
-    packages = "".join(row.format(name, version, platform, sha256) for name, version, sha256 in rows)
+    packages = "".join(row.format(name, version, platform, sha256, CHANNEL) for name, version, sha256 in rows)
     return f"version: 1\nmetadata: {{platforms: [{platform}], channels: [], sources: []}}\npackage:\n{packages}"
 
 

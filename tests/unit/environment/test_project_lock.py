@@ -77,6 +77,23 @@ def test_a_changed_project_keeps_its_python_and_says_what_changed(shelf: Shelf):
     assert shelf.said[-1].endswith(": new: more") and "pyproject.toml has changed" in shelf.said[-2]
 
 
+def test_a_python_of_another_channel_than_the_users_is_not_kept(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shelf.wheel("toy")
+    shelf.pyproject("")
+    shelf.lock()
+    (tmp_path / "condarc").write_text("channels: [conda-forge]\nchannel_alias: https://mirror.example/conda\n")
+    monkeypatch.setenv("CONDARC", str(tmp_path / "condarc"))
+    shelf.lock()
+    assert shelf.pythons == ["3.11"]  # another .condarc alone does not make it out of date
+
+    shelf.pyproject('"toy"')
+    shelf.lock()
+
+    assert shelf.pythons == ["3.11", "3.11"]
+
+
 def test_a_deleted_lock_asks_for_python_again(shelf: Shelf):
     shelf.wheel("toy")
     shelf.pyproject('"toy"')

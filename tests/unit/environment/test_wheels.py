@@ -304,6 +304,32 @@ def test_of_two_builds_of_one_version_a_lock_gives_the_one_whose_marker_holds(sh
     assert shelf.found("pylock.toml", target=ARM) == {"toy": "1.0+cpu"}
 
 
+ONE_VERSION = """\
+[[packages]]
+name = "toy"
+version = "1.0"
+marker = "python_full_version < '3.11'"
+wheels = [{{url = "https://a.invalid/toy-1.0-py3-none-any.whl", hashes = {{sha256 = "{0}"}}}}]
+
+[[packages]]
+name = "toy"
+version = "1.0"
+marker = "python_full_version >= '3.11'"
+wheels = [{{url = "https://b.invalid/toy-1.0-py3-none-any.whl", hashes = {{sha256 = "{1}"}}}}]
+"""
+
+
+@pytest.mark.parametrize(("python", "server"), [("3.10", "a"), ("3.11", "b")])
+def test_of_one_version_from_two_indexes_a_lock_gives_the_file_whose_marker_holds(
+    shelf: Shelf, python: str, server: str
+):
+    shelf.write(ONE_VERSION.format("a" * 64, "b" * 64), "pylock.toml")
+
+    (toy,) = shelf.wheels("pylock.toml", python=python)
+
+    assert (toy.url, toy.sha256) == (f"https://{server}.invalid/toy-1.0-py3-none-any.whl", server * 64)
+
+
 @pytest.mark.parametrize(
     ("file", "indexes", "variable", "expected"),
     [

@@ -1,0 +1,117 @@
+"""Choose the interpreter of a host on which a project's environment is built, by what each says about itself.
+
+Does not contact the host: `question` is the command to run there, and `choose` reads what it printed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clusterfn.environment.existing import OLDEST
+from clusterfn.environment.project import ProjectFile
+from clusterfn.environment.project_solver import nearest_minors
+from clusterfn.environment.python_source import HostPython, PythonSource
+from clusterfn.environment.specification import admits_release
+from clusterfn.errors import EnvironmentBuildError
+
+_MARK = "clusterfn python "
+_MOST_LINES = 10
+_OTHER_SOURCES = "or take Python from elsewhere: env_python: conda or standalone"
+# Starts each candidate that exists; a broken one prints its own error.
+_EACH = r"""
+code=$1; shift
+for p in "$@"; do
+  case $p in
+    "~/"*) p=$HOME/${p#??} ;;
+    /*) ;;
+    *) p=$(command -v "$p" 2>/dev/null) || continue ;;
+  esac
+  if [ -x "$p" ] && [ ! -d "$p" ]; then "$p" -I -c "$code" "$p" </dev/null || echo "$p ended with exit status $?"
+  else echo "$p cannot be executed"; fi
+done 2>&1
+"""
+# Any Python runs it, however old. A venv's bin/python is a link to the interpreter that it is made from, and only where
+# an interpreter really is does it find its library as the base of another venv.
+_DESCRIBE = r"""
+import json, os, platform, sys, sysconfig
+path, glibc = os.path.realpath(sys.executable), ""
+try:
+    glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")[2]
+except (AttributeError, ValueError, OSError):
+    pass
+print(MARK + json.dumps({
+    "given": sys.argv[1], "path": path, "version": list(sys.version_info[:3]),
+    "release": sys.version_info[3] == "final", "bits": 64 if sys.maxsize > 2**32 else 32,
+    "glibc": glibc, "machine": platform.machine(),
+    "implementation": platform.python_implementation(), "abi": sysconfig.get_config_var("SOABI") or "",
+    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    "copied": os.path.exists(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg"))}))
+""".replace("MARK", repr(_MARK))
+
+
+def question(source: PythonSource, project: ProjectFile, caller: tuple[int, int]) -> Sequence[str]:
+    """Return the command that lets the interpreters of a host describe themselves.
+
+    Raises:
+        LockError: The project admits no Python.
+    """
+    candidates = [source.program]
+    if not source.program:
+        names = [f"python{minor}" for minor in nearest_minors(project, caller[1])]
+        candidates = [*(name for name in names if tuple(map(int, name[6:].split("."))) >= OLDEST), "python3"]
+    return ["/bin/sh", "-c", _EACH, "sh", _DESCRIBE, *candidates]
+
+
+def choose(source: PythonSource, project: ProjectFile, platform: str, printed: str, host: str) -> HostPython:
+    """Return the first interpreter that fits the project and the host.
+
+    Args:
+        platform: The host's, "linux-x86_64".
+        printed: By the command of `question`.
+
+    Raises:
+        EnvironmentBuildError: None fits; with the reason for each.
+    """
+    lines = printed.splitlines()
+    told = [dict(json.loads(line[len(_MARK) :])) for line in lines if line.startswith(_MARK)]
+    reasons = [line for line in lines if line.strip() and not line.startswith(_MARK)]
+    for each in told:
+        why_not = _why_not(each, project, platform)
+        if not why_not:
+            return HostPython(each["path"], _version(each), each["glibc"], each["abi"])
+        reasons.append(f"{each['given']} {why_not}")
+    wanted = f"the Python {source.program}" if source.program else "a Python"
+    missing = f"{host} has no {wanted[2:]}" if not source.program else f"{host} cannot use {wanted}"
+    hint = "correct the path" if source.program else "name its path, env_python: /path/to/python3.11"
+    raise EnvironmentBuildError(
+        f"{missing} for {project.path.name}", host=host, stage="environment",
+        evidence=reasons[:_MOST_LINES] or ["there is none in PATH"], hint=f"{hint}; {_OTHER_SOURCES}",
+    )  # fmt: skip
+
+
+def _version(told: Mapping[str, Any]) -> str:
+    return ".".join(map(str, told["version"]))
+
+
+def _why_not(told: Mapping[str, Any], project: ProjectFile, platform: str) -> str:
+    """Say why no environment can be built on an interpreter; "" if one can."""
+    version, machine = tuple(told["version"]), platform.partition("-")[2]
+    if told["implementation"] != "CPython":
+        return f"is {told['implementation']}, and wheels are for CPython"
+    if version[:2] < OLDEST:
+        return f"is Python {_version(told)}, and a function needs {OLDEST[0]}.{OLDEST[1]} or newer"
+    if not admits_release(project.requires_python, version):
+        return f"is Python {_version(told)}, and {project.path.name} requires {project.requires_python}"
+    if not told["release"]:
+        return f"is a test version of Python {_version(told)}, which uv finds no wheels for"
+    if told["free_threaded"]:
+        return "is built without the GIL, for which there are few wheels"
+    if told["bits"] != 64 or told["machine"] != machine:
+        return f"is a {told['bits']}-bit program of {told['machine']}, and wheels are chosen for {machine}"
+    if not told["glibc"]:
+        return "does not use glibc, for which wheels are chosen"
+    if told["copied"]:
+        return "belongs to a venv with a copy of its interpreter: name the one that it was made from"
+    return ""
