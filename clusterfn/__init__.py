@@ -20,6 +20,7 @@ __version__ = "0.1.0"  # setup.cfg reads it here, without importing the package
 
 if TYPE_CHECKING:
     from clusterfn.api.configure import configure
+    from clusterfn.api.dask.client import dask_client
     from clusterfn.api.decorator import ClusterFunction, cluster
     from clusterfn.api.executor import Executor
     from clusterfn.api.launchers import register_joblib
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from clusterfn.calls.files import Directory, File
     from clusterfn.calls.group import JobGroup
     from clusterfn.calls.job import Job
-    from clusterfn.dask.client import dask_client
     from clusterfn.errors import (
         AuthenticationError,
         Cancelled,
@@ -118,7 +118,7 @@ _HOMES = {
     "cluster": "api.decorator",
     "attach": "calls.attach",
     "configure": "api.configure",
-    "dask_client": "dask.client",
+    "dask_client": "api.dask.client",
     "jobs": "calls.attach",
     "login": "api.login",
     "logout": "api.login",

@@ -26,10 +26,9 @@ ROOMS = [
     ["scheduler", "environment"],
     ["hosts"],
     ["calls"],
+    ["jupyter"],
     ["api"],
     ["__init__"],
-    ["jupyter"],
-    ["dask"],
     ["cli"],
     ["__main__"],
 ]

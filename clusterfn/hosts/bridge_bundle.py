@@ -23,7 +23,7 @@ _NOT_IN_JOBS = (
     "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",
     "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/survey/",
-    "dask/", "config/schema.py", "config/writing.py", "hosts/transports/ssh_keys.py", "jupyter/cell_magic.py",
+    "api/dask/", "config/schema.py", "config/writing.py", "hosts/transports/ssh_keys.py", "jupyter/cell_magic.py",
     "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py", "jupyter/kernel",
     "jupyter/lab.py",
 )  # fmt: skip

@@ -23,7 +23,7 @@ STRICT = ["-W", "error"] if sys.version_info < (3, 10) else ["-X", "warn_default
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys, clusterfn
 # hosts' own, a tool's process, and what imports joblib or dask, which cannot be imported on a platform that is played
-not_here = ("clusterfn.bridge.", "clusterfn.environment.solve.", "clusterfn.api.joblib_backend", "clusterfn.dask.")
+not_here = ("clusterfn.bridge.", "clusterfn.environment.solve.", "clusterfn.api.joblib_backend", "clusterfn.api.dask.")
 names = [each.name for each in pkgutil.walk_packages(clusterfn.__path__, "clusterfn.")]
 names = [name for name in names if not name.startswith(not_here) and not name.endswith("__main__")]
 for name in names:

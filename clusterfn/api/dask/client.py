@@ -18,8 +18,8 @@ from clusterfn.public_api import public_api, show_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from clusterfn.api.dask.block import DaskBlock
     from clusterfn.config.spec import Host
-    from clusterfn.dask.block import DaskBlock
 
 
 @public_api
@@ -84,7 +84,7 @@ def dask_client(
     idle_s, own, network = parse_time(idle, "idle"), _own_modules(imports), _checked_interface(interface)
     _refuse_host_without_way(config_file.load().resolve(host)[0])
     worker = dataclasses.replace(worker, name="dask-worker")
-    from clusterfn.dask.block import DaskBlock
+    from clusterfn.api.dask.block import DaskBlock
 
     return DaskBlock(worker, scheduler, own, network, (least, most, adapt is not None), idle_s, dashboard)
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.security import Security
 
+from clusterfn.api.dask.relay import IP, Relay
 from clusterfn.bridge.kernel.stream import DASK, WEB
 from clusterfn.calls import console, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, prepare_packed, send_call
 from clusterfn.config.spec import KernelSpec
-from clusterfn.dask.relay import IP, Relay
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.jupyter.connection_file import listen_on

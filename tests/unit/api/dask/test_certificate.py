@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("distributed", reason="dask is not installed")
 from cryptography import x509
 
-from clusterfn.dask.certificate import make_security
+from clusterfn.api.dask.certificate import make_security
 
 
 def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import dask
 from distributed import Client
 
+from clusterfn.api.dask.certificate import make_security
+from clusterfn.api.dask.cluster import JobsCluster
+from clusterfn.api.dask.scheduler_job import DaskSettings, SchedulerJob, end_job, listen_for_dask
+from clusterfn.api.dask.worker_job import WorkerJobs
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import console
-from clusterfn.dask.certificate import make_security
-from clusterfn.dask.cluster import JobsCluster
-from clusterfn.dask.scheduler_job import DaskSettings, SchedulerJob, end_job, listen_for_dask
-from clusterfn.dask.worker_job import WorkerJobs
 from clusterfn.errors import ClusterfnError
 from clusterfn.public_api import public_api
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
+from clusterfn.api.dask.scheduler_job import DaskSettings, end_job, program_of, refuse_other_python
 from clusterfn.calls import job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed, send_call
-from clusterfn.dask.scheduler_job import DaskSettings, end_job, program_of, refuse_other_python
 from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from distributed.core import Status, rpc
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 from distributed.security import Security
 
+from clusterfn.api.dask.worker_job import WorkerJob, WorkerJobs
 from clusterfn.calls import console
-from clusterfn.dask.worker_job import WorkerJob, WorkerJobs
 from clusterfn.errors import ClusterfnError
 from clusterfn.jupyter.kernel_job import reason_of_end
 
