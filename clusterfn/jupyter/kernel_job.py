@@ -27,6 +27,7 @@ from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.hosts.transports import held_connections
 
 if TYPE_CHECKING:
+    from clusterfn.calls.call import Prepared
     from clusterfn.config.options import Options
     from clusterfn.config.spec import Host
 
@@ -133,7 +134,16 @@ def launch_of(argv: Sequence[str]) -> str:
 
 
 def host_for_kernel(name: str | None) -> Host:
-    """Return the host of a kernel.
+    """Return the host of a kernel; raises as `host_with_way`."""
+    return host_with_way(name, "kernels", "@cluster or clusterfn.Session in the notebook")
+
+
+def host_with_way(name: str | None, what: str, instead: str) -> Host:
+    """Return the host of what a job holds.
+
+    Args:
+        what: In words.
+        instead: What to use on a host that cannot run it.
 
     Raises:
         ConfigError: No host has that name, or its scheduler has no way into a running job.
@@ -142,8 +152,8 @@ def host_for_kernel(name: str | None) -> Host:
     rules = open_session(host).scheduler_rules
     if rules.has_nodes and not rules.join_command("0"):
         raise ConfigError(
-            f"kernels cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
-            hint="choose another host; for this one use @cluster or clusterfn.Session in the notebook",
+            f"{what} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
+            hint=f"choose another host; for this one use {instead}",
         )
     return host
 
@@ -217,12 +227,10 @@ class JobSearch:
     def _start(self) -> tuple[Job[Any], HostState]:
         prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
         held = KernelSpec(self._program, self._idle_s, min(RECONNECT_S, self._idle_s), CALLER)
-        spec = replace(prepared.job, name=self._options.name or "kernel", kernel=held)
         if self._is_withdrawn:
             raise ClusterfnError("it was shut down before its job was sent")
-        job, _ = send_call(replace(prepared, job=spec))
-        job_display.forget_going(job)
-        console.tell(f"{job.id} {spec.name} on {job.host}")
+        named = replace(prepared.job, name=self._options.name or "kernel")
+        job = send_held(replace(prepared, job=named), held)
         self._keep(job)
         return job, prepared.session
 
@@ -231,6 +239,19 @@ class JobSearch:
         if self._is_withdrawn:
             self.withdraw()
         return await_holder(job, session, self._adopts)
+
+
+def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
+    """Send a job that holds this, instead of making its call, and show its id.
+
+    Raises:
+        ClusterfnError: It cannot be sent.
+    """
+    job: Job[Any]
+    job, _ = send_call(replace(prepared, job=replace(prepared.job, kernel=held)))
+    job_display.forget_going(job)
+    console.tell(f"{job.id} {prepared.job.name} on {job.host}")
+    return job
 
 
 def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJob:
@@ -245,14 +266,11 @@ def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJ
     job.listen(lambda *_: changed.set())
     job.add_done_callback(lambda _: changed.set())
     coming.add_done_callback(lambda _: changed.set())
-    said = ""
+    said: dict[str, str] = {}
     while not (coming.done() or job.done()):
         changed.wait(_LOOK_S)  # without a limit, Windows would hold Ctrl-C back
         changed.clear()
-        status = job.status
-        if not job.done() and job.reason and status != said:
-            said = status
-            console.tell(f"{job.id[:4]} {status}")
+        tell_why_it_waits(job, said)
     if not coming.done():
         coming.cancel()
         raise reason_of_end(job)
@@ -260,6 +278,18 @@ def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJ
     way = session.scheduler.join_command(str(facts["submission"])) if session.scheduler.has_nodes else ()
     join = (*way, *facts["attach"]) if way else ()
     return KernelJob(job, session, str(facts["socket"]), join, adopts)
+
+
+def tell_why_it_waits(job: Job[Any], said: dict[str, str]) -> None:
+    """Say why a job waits, if it does, unless that has been said.
+
+    Args:
+        said: What was said last, by the id of the job.
+    """
+    status = job.status
+    if not job.done() and job.reason and said.get(job.id) != status:
+        said[job.id] = status
+        console.tell(f"{job.id[:4]} {status}")
 
 
 def reason_of_end(job: Job[Any]) -> ClusterfnError:

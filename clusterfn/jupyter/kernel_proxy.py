@@ -334,6 +334,12 @@ class KernelProxy:
             self._link.write(self.stream.next_unsent())
 
 
+def link_to(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
+    """Return the link to the holder of a job."""
+    session = job.session
+    return HolderLink(lambda: session.connection, job.address, post, job.join, session.scheduler.unset)
+
+
 def run_proxy(
     wanted: ConnectionFile,
     listeners: Mapping[int, socket.socket],
@@ -341,12 +347,7 @@ def run_proxy(
     make: Callable[..., KernelProxy] = KernelProxy,
 ) -> int:
     """Serve a Jupyter client, or a browser; return the exit code."""
-
-    def open_link(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
-        session = job.session
-        return HolderLink(lambda: session.connection, job.address, post, job.join, session.scheduler.unset)
-
-    served = make(wanted, listeners, search, open_link, console.warn)
+    served = make(wanted, listeners, search, link_to, console.warn)
     code = served.run()
     served.flush()
     return code

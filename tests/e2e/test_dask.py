@@ -40,6 +40,14 @@ def where(number):
     return number, os.environ["CLUSTERFN_JOB"], os.getpid()
 
 
+def surroundings():
+    """The node of a worker, its GPUs, and its threads."""
+    import os
+
+    names = ("SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    return tuple(os.environ.get(name) for name in names)
+
+
 def slow(number, seconds, notes=""):
     """`number`; each start of it leaves a line in the folder `notes`."""
     import os
@@ -60,7 +68,7 @@ def remainder(number):
     return number % 7
 
 
-for each in (where, slow, many_bytes, remainder):
+for each in (where, surroundings, slow, many_bytes, remainder):
     each.__module__ = "__main__"
 
 
@@ -244,18 +252,18 @@ def test_everything_ends_with_the_block_after_an_exception_too(here):
     until(lambda: not pids_of(here))
 
 
-def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path):
+@pytest.mark.parametrize(("more", "jobs"), [("", 2), ("nodes=1, ", 1)])
+def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path, more, jobs):
     script = tmp_path / "script.py"
     script.write_text(
         "import os, clusterfn\n"
         "if __name__ == '__main__':\n"
-        "    with clusterfn.dask_client('here', workers=1, idle='3s', memory='1GB', scheduler_memory='1GB'):\n"
+        f"    with clusterfn.dask_client('here', workers=1, {more}idle='3s', memory='1GB', scheduler_memory='1GB'):\n"
         "        os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, str(script)], timeout=WAIT_S, check=False)
 
-    kinds = [each["kind"] for each in outcomes(here)]
-    assert kinds.count("returned") == 2, kinds
+    assert [each["kind"] for each in outcomes(here)] == ["returned"] * jobs
     until(lambda: not pids_of(here))
 
 
@@ -304,6 +312,93 @@ def test_own_modules_go_to_scheduler_and_workers(here, run_script, tmp_path):
     )
 
     assert run_script(text) == 42
+
+
+# scheduler and workers in one job
+
+
+@pytest.fixture(scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """As `_block`, but one job holds scheduler and workers."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "clusterfn.yml").write_text(
+        f"hosts:\n  here:\n    scheduler: local\n    root: {folder}/root\n    limits: {{cores: 64}}\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
+        with clusterfn.dask_client("here", workers=2, nodes=1, **SMALL) as client:
+            yield client, folder / "root", workers_of(client)
+
+
+def test_one_job_holds_scheduler_and_workers_and_the_block_begins_with_all_of_them(_whole):
+    client, root, at_first = _whole
+    found = client.gather(client.map(where, range(20), pure=False))
+    (job,) = (root / "jobs").iterdir()
+
+    assert len(at_first) == 2
+    assert {told.partition("/")[0] for _, told, _ in found} == {job.name}
+    assert json.loads((job / "spec.json").read_text())["name"] == "dask"
+    assert {threads for _, _, threads in client.run(surroundings).values()} == {"1"}, "a worker's, not the job's"
+
+
+def test_of_one_job_strangers_reach_nothing(_whole):
+    client, root, _ = _whole
+    theirs = listening(pids_of(root))
+
+    assert len(theirs) >= 5, "the scheduler, two nannies and two workers"
+    assert {ip for ip, _ in theirs} == {"127.0.0.1"}
+    assert not [each for each in theirs if admits_a_stranger(each)]
+
+
+def test_a_worker_of_one_job_that_is_killed_is_replaced_and_its_tasks_run_again(_whole, tmp_path):
+    client, _, _ = _whole
+    futures = [client.submit(slow, number, 2.0, str(tmp_path), pure=False) for number in range(4)]
+    (started,) = until(lambda: [*tmp_path.iterdir()][:1])
+    os.kill(int(until(started.read_text)), signal.SIGKILL)
+
+    assert client.gather(futures) == list(range(4))
+    assert len(started.read_text().split()) == 2
+    client.wait_for_workers(2, WAIT_S)
+
+
+@pytest.mark.parametrize("change", [lambda cluster: cluster.scale(3), lambda cluster: cluster.adapt(minimum=0)])
+def test_the_number_of_workers_of_one_job_is_fixed(_whole, change):
+    with pytest.raises(ConfigError, match=r"client.cluster.\w+\(\): nodes= has fixed the number of workers"):
+        change(_whole[0].cluster)
+
+
+def test_one_job_ends_with_the_block_after_an_exception_too(here):
+    with (
+        pytest.raises(ZeroDivisionError),
+        clusterfn.dask_client("here", workers=2, nodes=1, **SMALL) as client,
+    ):
+        client.submit(where, 1).result(WAIT_S)
+        raise ZeroDivisionError
+
+    assert [each["kind"] for each in outcomes(here)] == ["returned"]
+    until(lambda: not pids_of(here))
+
+
+def test_the_scheduler_of_one_job_that_is_killed_ends_the_block_with_the_reason(here):
+    with (
+        pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
+        clusterfn.dask_client("here", workers=1, nodes=1, **SMALL) as client,
+    ):
+        os.kill(client.run_on_scheduler(os.getpid), signal.SIGKILL)
+        client.submit(where, 1, pure=False).result(WAIT_S)
+    until(lambda: not pids_of(here))
+
+
+def test_workers_of_one_job_that_cannot_start_end_the_block_with_the_reason(here):
+    broken = {"DASK_DISTRIBUTED__NANNY__PRELOAD": "no_such_module"}
+
+    with (
+        pytest.raises(ClusterfnError, match=r"(?s)dask's scheduler died: exit status 1.*no_such_module"),
+        clusterfn.dask_client("here", workers=2, nodes=1, env=broken, **SMALL),
+    ):
+        pytest.fail("it began")
+    assert len([*(here / "jobs").iterdir()]) == 1
+    until(lambda: not pids_of(here))
 
 
 # what is wrong is said, and nothing stays behind
@@ -385,7 +480,12 @@ def test_a_scheduler_that_is_killed_ends_the_block_with_the_reason(here):
         ({"adapt": (3, 1)}, r"adapt=\(3, 1\) is not a smallest and a largest number"),
         ({"adapt": 5}, "adapt=5 is not"),
         ({"worker": 2}, "dask_client.. has no argument 'worker'; did you mean workers?"),
-        ({"workers": 2, "nodes": 2}, "dask_client.. has no argument 'nodes'"),
+        ({"workers": 2, "tasks_per_node": 2}, "dask_client.. has no argument 'tasks_per_node'"),
+        ({"workers": 2, "nodes": "2"}, "nodes='2' is not a whole number of at least 1"),
+        ({"workers": 2, "nodes": 0}, "nodes=0 is not a whole number of at least 1"),
+        ({"adapt": (0, 2), "nodes": 1}, "nodes=1 puts a fixed number of workers into one job, and adapt= changes"),
+        ({"workers": 5, "nodes": 2}, "workers=5 cannot be spread evenly over nodes=2"),
+        ({"workers": 2, "nodes": 2}, "nodes=2: here is one machine"),
         ({"workers": 2, "memory": "2"}, "memory='2' is not an amount of memory"),
         ({"workers": 2, "scheduler_memory": 2}, "scheduler_memory=2 is not an amount of memory"),
         ({"workers": 2, "idle": "5"}, "idle='5' is not a duration"),
@@ -476,17 +576,86 @@ def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path,
     shutil.rmtree(root, ignore_errors=True)
 
 
+NODES = {"tensor01": 1, "slurm": 2}  # the most that a host of the lab has
+
+
 @pytest.mark.lab
 @BOTH
-def test_on_a_host_strangers_reach_nothing(hosts, environment, host):
+def test_in_one_job_four_workers_have_gpus_of_their_own_and_shuffle_and_one_dies(hosts, environment, host):
+    from dask import bag
+
+    earlier = hosts.jobs()
+    with clusterfn.dask_client(host, workers=4, nodes=NODES[host], gpus=1, environment=environment, **LITTLE) as client:
+        found = list(client.run(surroundings).values())
+        numbers = bag.range(20_000, npartitions=16).groupby(remainder, shuffle="tasks", npartitions=8)
+        computing = client.compute(numbers)
+        os.kill(client.run(os.getpid)[workers_of(client)[0]], signal.SIGKILL)
+        groups = dict(computing.result(WAIT_S))
+        jobs = hosts.jobs() - earlier
+
+    assert {key: sorted(found) for key, found in groups.items()} == {key: [*range(key, 20_000, 7)] for key in range(7)}
+    assert len(jobs) == 1
+    assert len({node for node, _, _ in found}) == NODES[host]
+    assert len({(node, gpus) for node, gpus, _ in found}) == 4
+    assert all(gpus and "," not in gpus for _, gpus, _ in found)
+    until(lambda: not pids_of(hosts.root, earlier))
+    assert json.loads((hosts.root / "jobs" / jobs.pop() / "attempts/1/outcome.json").read_text())["kind"] == "returned"
+
+
+@pytest.mark.lab
+def test_what_starts_the_workers_of_another_node_dies_and_the_block_ends_with_the_name_of_the_node(hosts, environment):
+    earlier = hosts.jobs()
+    with (
+        pytest.raises(ClusterfnError, match=r"(?s)node n2, one of 2.*SIGKILL"),
+        clusterfn.dask_client("slurm", workers=2, nodes=2, environment=environment, **LITTLE) as client,
+    ):
+        (victim,) = [pid for pid in pids_of(hosts.root, earlier) if arguments_of(pid)[-2:] == ["node", ""]]
+        os.kill(victim, signal.SIGKILL)
+        client.submit(slow, 1, 2 * WAIT_S).result(WAIT_S)
+    until(lambda: not pids_of(hosts.root, earlier))
+
+
+def arguments_of(pid: int) -> list[str]:
+    """The words of its command, each with a zero behind it."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
+@pytest.mark.lab
+def test_two_nodes_are_left_when_their_client_is_killed_while_tasks_run(hosts, environment, tmp_path):
+    earlier = hosts.jobs()
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, time, clusterfn\n"
+        "if __name__ == '__main__':\n"
+        f"    asked = dict(environment={environment!r}, idle='3s', memory='512MB', scheduler_memory='512MB')\n"
+        "    with clusterfn.dask_client('slurm', workers=2, nodes=2, **asked) as client:\n"
+        "        busy = client.map(time.sleep, [600, 601])\n"
+        "        while len(client.processing()) < 2 or not all(client.processing().values()):\n"
+        "            time.sleep(0.1)\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, str(script)], timeout=WAIT_S, check=False)
+    (job,) = hosts.jobs() - earlier
+    end = hosts.root / "jobs" / job / "attempts" / "1" / "outcome.json"
+
+    until(end.exists)
+    assert json.loads(end.read_text())["kind"] == "returned"
+    until(lambda: not pids_of(hosts.root, earlier))
+
+
+@pytest.mark.lab
+@BOTH
+@pytest.mark.parametrize("together", [False, True])
+def test_on_a_host_strangers_reach_nothing(hosts, environment, host, together):
     """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""
     earlier = hosts.jobs()
-    with clusterfn.dask_client(host, workers=1, environment=environment, **LITTLE):
+    asked = {"nodes": NODES[host], "workers": 2} if together else {"workers": 1}
+    with clusterfn.dask_client(host, environment=environment, **asked, **LITTLE):
         jobs = hosts.jobs() - earlier
         theirs = listening(pids_of(hosts.root, earlier))
         admitted = [each for each in theirs if admits_a_stranger(each)]
 
-    assert len(jobs) == 2
-    assert len(theirs) >= 3, "the scheduler, a nanny and a worker"
+    assert len(jobs) == (1 if together else 2)
+    assert len(theirs) >= (5 if together else 3), "the scheduler, and a nanny and a worker, or two of each"
     assert not admitted
     assert host == "slurm" or {ip for ip, _ in theirs} == {"127.0.0.1"}

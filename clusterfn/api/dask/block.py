@@ -13,17 +13,19 @@ import dask
 from distributed import Client
 
 from clusterfn.api.dask.certificate import make_security
-from clusterfn.api.dask.cluster import JobsCluster
-from clusterfn.api.dask.scheduler_job import DaskSettings, SchedulerJob, end_job, listen_for_dask
+from clusterfn.api.dask.cluster import AllocationCluster, ConnectedCluster, JobsCluster
+from clusterfn.api.dask.scheduler_job import SchedulerJob, end_job, listen_for_dask
+from clusterfn.api.dask.settings import DaskSettings
 from clusterfn.api.dask.worker_job import WorkerJobs
-from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import console
 from clusterfn.errors import ClusterfnError
+from clusterfn.jupyter.kernel_job import tell_why_it_waits
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
+    from distributed.security import Security
+
+    from clusterfn.api.dask.plan import DaskPlan
     from clusterfn.calls.job import Job
-    from clusterfn.config.options import Options
 
 _CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
 _PATIENCE_S = 60.0
@@ -35,17 +37,11 @@ _WORKERS_END_S = 15.0
 class DaskBlock:
     """A `with` block of `dask_client`; entering it gives the client."""
 
-    def __init__(
-        self, worker: Options, scheduler: Options, imports: Sequence[str], interface: str,
-        counts: tuple[int, int, bool], idle_s: float, dashboard: bool,
-    ) -> None:  # fmt: skip
-        self._worker_options, self._scheduler_options = worker, scheduler
-        self._imports, self._interface = imports, interface
-        self._least, self._most, self._adapts = counts
-        self._idle_s, self._dashboard = idle_s, dashboard
+    def __init__(self, plan: DaskPlan) -> None:
+        self._plan = plan
         self._scheduler: SchedulerJob | None = None
         self._jobs: WorkerJobs | None = None
-        self._cluster: JobsCluster | None = None
+        self._cluster: ConnectedCluster | None = None
         self._client: Any = None
         self._error: ClusterfnError | None = None
         self._failed = threading.Event()
@@ -55,6 +51,8 @@ class DaskBlock:
     @public_api
     def __enter__(self) -> Any:
         """Start dask, and return the client once a worker has connected; without waiting if there may be none.
+
+        If one job holds everything, wait for all workers.
 
         Raises:
             ClusterfnError: The scheduler or the workers cannot be started.
@@ -70,41 +68,45 @@ class DaskBlock:
             raise
 
     def _start(self) -> Any:
-        pages = listen_for_dask() if self._dashboard else None
+        plan = self._plan
+        pages = listen_for_dask() if plan.dashboard else None
         port = pages.getsockname()[1] if pages is not None else 0
-        settings = DaskSettings(self._imports, self._interface, port, make_security())
+        settings = DaskSettings(plan.imports, plan.interface, port, make_security(), plan.node_workers)
         try:
-            self._jobs = WorkerJobs(self._worker_options, settings)
-            self._scheduler = SchedulerJob(self._scheduler_options, settings, self._idle_s, pages)
+            self._jobs = None if plan.node_workers else WorkerJobs(plan.worker, settings)
+            self._scheduler = SchedulerJob(plan.scheduler, settings, plan.idle_s, pages)
         except BaseException:  # as above
             if pages is not None:
                 pages.close()
             raise
         # This process's end of dask's connections is a socket of this machine, behind which the network may be lost.
-        patience = f"{max(self._idle_s, _PATIENCE_S):g}s"
+        patience = f"{max(plan.idle_s, _PATIENCE_S):g}s"
         self._settings.enter_context(dask.config.set({_SILENCE: patience}))
         self._scheduler.on_end(self._fail)
         self._scheduler.await_scheduler()
-        self._cluster = JobsCluster(self._scheduler.address, settings.security, self._jobs, self._least, self._fail)
+        self._cluster = self._connect(self._scheduler.address, settings.security)
         self._client = Client(self._cluster)
         # Only now: a first connection to a scheduler that has just ended would be tried for as long.
         self._settings.enter_context(dask.config.set({_CONNECTING: patience}))
-        if self._adapts:
-            self._cluster.adapt(minimum=self._least, maximum=self._most)
-        self._await_worker(self._cluster, self._jobs)
+        if plan.adapts:
+            self._cluster.adapt(minimum=plan.least, maximum=plan.most)
+        self._await_workers(self._cluster)
         return self._client
 
-    def _await_worker(self, cluster: JobsCluster, jobs: WorkerJobs) -> None:
-        """Wait for the first worker, and say why there is none yet."""
+    def _connect(self, address: str, security: Security) -> ConnectedCluster:
+        if self._jobs is None:
+            return AllocationCluster(address, security)
+        return JobsCluster(address, security, self._jobs, self._plan.least, self._fail)
+
+    def _await_workers(self, cluster: ConnectedCluster) -> None:
+        """Wait for the first worker, or for all that are parts of one job, and say why there are none yet."""
+        wanted = self._plan.least if self._jobs is None else min(1, self._plan.least)
         said: dict[str, str] = {}
-        while self._least and not cluster.scheduler_info["workers"]:
+        while len(cluster.scheduler_info["workers"]) < wanted:
             if self._failed.wait(_LOOK_S):
                 break
-            for job in list(jobs.sent):
-                status = job.status
-                if job.state == PENDING and job.reason and said.get(job.id) != status:
-                    said[job.id] = status
-                    console.tell(f"{job.id[:4]} {status}")
+            for job in list(self._jobs.sent) if self._jobs is not None else ():
+                tell_why_it_waits(job, said)
         if self._error is not None:
             raise self._error
 

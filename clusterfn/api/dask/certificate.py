@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from distributed.security import Security
 
+from clusterfn.bridge.kernel.dask_program import security_of
+
 _NAME = "clusterfn-dask"
 _BEFORE = datetime.timedelta(days=1)
 _AFTER = datetime.timedelta(days=365)
@@ -49,7 +51,5 @@ def make_security() -> Security:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
-    return Security(
-        require_encryption=True, tls_ca_file=cert, tls_client_cert=cert, tls_client_key=private,
-        tls_scheduler_cert=cert, tls_scheduler_key=private, tls_worker_cert=cert, tls_worker_key=private,
-    )  # fmt: skip
+    security: Security = security_of(cert, private)
+    return security

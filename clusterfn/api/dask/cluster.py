@@ -1,12 +1,12 @@
 """dask's view of the jobs of a block: how many workers there are, which have ended, and when to start more.
 
-It is a `SpecCluster` of dask, so `scale` and `adapt` are dask's own.
+It is a `SpecCluster` of dask, so `scale` and `adapt` are dask's own where each worker is a job.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dask
@@ -17,7 +17,7 @@ from distributed.security import Security
 
 from clusterfn.api.dask.worker_job import WorkerJob, WorkerJobs
 from clusterfn.calls import console
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.jupyter.kernel_job import reason_of_end
 
 FAILURES = 3  # jobs of workers that end in a row before any worker has connected
@@ -45,28 +45,22 @@ class ConnectedScheduler(ProcessInterface):  # type: ignore[misc]  # dask has no
         await super().start()
 
 
-class JobsCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
-    """A scheduler, and workers that are jobs.
+class ConnectedCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
+    """A scheduler that runs already, and its workers.
 
     Args:
         address: The scheduler's, for this process.
         security: The certificate of the block.
-        jobs: What sends the jobs of workers.
-        count: How many workers there are at first.
-        on_failure: Called in another thread with why there will be no workers.
+        workers: The first workers that this process starts, by name, as dask describes them.
+        worker: The next ones.
     """
 
     def __init__(
-        self, address: str, security: Security, jobs: WorkerJobs, count: int,
-        on_failure: Callable[[ClusterfnError], None],
-    ) -> None:  # fmt: skip
+        self, address: str, security: Security, workers: Mapping[str, Any], worker: Mapping[str, Any] | None
+    ) -> None:
         self.is_ending = False
-        self._failures = 0
-        self._on_failure = on_failure
-        options = {"jobs": jobs, "report": self._on_worker_end, "retire": self._retire}
-        worker = {"cls": WorkerJob, "options": options}
         super().__init__(
-            workers={self._new_worker_name(number): worker for number in range(count)},
+            workers=workers,
             worker=worker,
             scheduler={"cls": ConnectedScheduler, "options": {"address": address, "security": security}},
             security=security,
@@ -87,6 +81,50 @@ class JobsCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
         if self.scheduler is not None:
             self.scheduler.status = Status.closed
         return {each["name"] for each in self.scheduler_info["workers"].values()}
+
+
+class AllocationCluster(ConnectedCluster):
+    """A scheduler, and workers that are parts of its job: their number does not change."""
+
+    def __init__(self, address: str, security: Security) -> None:
+        super().__init__(address, security, {}, None)
+
+    def scale(self, n: int = 0, memory: Any = None, cores: Any = None) -> None:
+        """Reject another number; dask itself calls this while the block ends."""
+        if self.status == Status.running:
+            raise _fixed("scale")
+
+    def adapt(self, *args: Any, **options: Any) -> None:
+        """Reject another number."""
+        raise _fixed("adapt")
+
+
+def _fixed(word: str) -> ConfigError:
+    message = f"client.cluster.{word}(): nodes= has fixed the number of workers of this block"
+    return ConfigError(message, hint="leave nodes= out of dask_client(): each worker is then a job of its own")
+
+
+class JobsCluster(ConnectedCluster):
+    """A scheduler, and workers that are jobs.
+
+    Args:
+        address: The scheduler's, for this process.
+        security: The certificate of the block.
+        jobs: What sends the jobs of workers.
+        count: How many workers there are at first.
+        on_failure: Called in another thread with why there will be no workers.
+    """
+
+    def __init__(
+        self, address: str, security: Security, jobs: WorkerJobs, count: int,
+        on_failure: Callable[[ClusterfnError], None],
+    ) -> None:  # fmt: skip
+        self._failures = 0
+        self._on_failure = on_failure
+        options = {"jobs": jobs, "report": self._on_worker_end, "retire": self._retire}
+        worker = {"cls": WorkerJob, "options": options}
+        workers = {self._new_worker_name(number): worker for number in range(count)}
+        super().__init__(address, security, workers, worker)
 
     def _new_worker_name(self, worker_number: int) -> str:
         return f"dask-worker-{worker_number}"

@@ -16,8 +16,7 @@ from typing import Any
 from clusterfn.calls import console
 from clusterfn.jupyter.connection_file import ConnectionFile
 from clusterfn.jupyter.kernel_job import KernelJob
-from clusterfn.jupyter.kernel_link import HolderLink
-from clusterfn.jupyter.kernel_proxy import KernelProxy
+from clusterfn.jupyter.kernel_proxy import KernelProxy, link_to
 
 IP = "127.0.0.1"
 _END_S = 10.0
@@ -74,7 +73,7 @@ class Relay:
         self._is_ending = False
         wanted = ConnectionFile(Path(), IP, (), secrets.token_urlsafe(32), "")
         search: Any = FoundJob(job)
-        self._proxy = DaskProxy(wanted, listeners, search, self._open_link, self._say)
+        self._proxy = DaskProxy(wanted, listeners, search, link_to, self._say)
         self._thread = threading.Thread(target=self._run, name="clusterfn-dask", daemon=True)
         self._thread.start()
 
@@ -97,8 +96,3 @@ class Relay:
         self._said = sentence
         if "is lost, and its job keeps running" in sentence or sentence.endswith("is back"):
             console.tell(sentence)
-
-    @staticmethod
-    def _open_link(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
-        session = job.session
-        return HolderLink(lambda: session.connection, job.address, post, job.join, session.scheduler.unset)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
-from clusterfn.api.dask.scheduler_job import DaskSettings, end_job, program_of, refuse_other_python
+from clusterfn.api.dask.plan import memory_limit
+from clusterfn.api.dask.scheduler_job import end_job
+from clusterfn.api.dask.settings import DaskSettings, run_program
 from clusterfn.calls import job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed, send_call
@@ -24,18 +26,6 @@ if TYPE_CHECKING:
     from clusterfn.config.options import Options
 
 _LEAVE_S = 15.0  # for a worker that was told to close
-_NANNY_BYTES = 200 * 2**20  # of the job's memory, for the process that watches the worker
-
-
-def _run_worker(program: str, *words: str) -> None:
-    """Run a worker in the job until it is asked to close."""
-    import subprocess
-    import sys
-
-    subprocess.run([sys.executable, program, "worker", *words], check=True)
-
-
-_run_worker.__module__ = "__main__"  # travels as itself: the job need not import what only the client uses
 
 
 class WorkerJobs:
@@ -51,8 +41,7 @@ class WorkerJobs:
     def __init__(self, options: Options, settings: DaskSettings) -> None:
         self.sent: list[Job[Any]] = []
         self._imports = settings.imports
-        prepared = prepare_packed(_run_worker, lambda target, _: self._packed(target, "", "", "", ""), options)
-        refuse_other_python(prepared)
+        prepared = prepare_packed(run_program, lambda target, _: self._packed(target), options)
         self._prepared = settings.of_job(prepared)
 
     def send(self, address: str, name: str) -> Job[Any]:
@@ -63,9 +52,8 @@ class WorkerJobs:
         """
         prepared = self._prepared
         asked = prepared.job.resources
-        given = asked.memory_bytes or 0
-        memory_bytes = max(given - _NANNY_BYTES, given * 3 // 4)
-        payload = self._packed(None, program_of(prepared.session), address, name, str(asked.cores), str(memory_bytes))
+        limit = str(memory_limit(asked.memory_bytes))
+        payload = self._packed(None, "worker", address, name, str(asked.cores), limit)
         payload = replace(payload, sources=prepared.payload.sources)  # the same for all, although files may change
         job = replace(prepared.job, id=secrets.token_hex(8), name=name)
         sent, _ = send_call(replace(prepared, payload=payload, job=job))
@@ -74,7 +62,7 @@ class WorkerJobs:
         return sent
 
     def _packed(self, target: tuple[int, int] | None, *words: str) -> payloads.Payload:
-        return payloads.pack(_run_worker, words, {}, target, self._imports)
+        return payloads.pack(run_program, words, {}, target, self._imports)
 
 
 class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types

@@ -1,10 +1,14 @@
-"""Run dask's scheduler, or a worker with its nanny, by the environment's Python.
+"""Run dask's scheduler, or workers with their nannies, by the environment's Python.
 
 Every port of dask that they open demands the certificate of this one block. The pages that dask would serve without a
 password go to a unix socket of this user, or are not served.
 
     dask_program.py scheduler FOLDER
     dask_program.py worker ADDRESS NAME CORES BYTES
+    dask_program.py node
+
+Where one job holds all of dask, the settings name the workers of each node: the scheduler runs those of the first node
+beside itself, and `node` runs those of a further one.
 """
 
 import asyncio
@@ -12,6 +16,7 @@ import json
 import os
 import socket
 import sys
+import time
 from importlib import metadata, util
 
 import dask
@@ -20,17 +25,19 @@ from distributed.http.routing import RoutingApplication
 from distributed.security import Security
 from distributed.utils import get_ip, get_ip_interface
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_unix_socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List
+    from typing import Any, Dict, List
 
 SETTINGS, TLS = "CLUSTERFN_DASK", "CLUSTERFN_DASK_TLS"  # variables
+ATTEMPT, NODE, VISIBLE = "CLUSTERFN_JOB", "NODE_RANK", "CUDA_VISIBLE_DEVICES"
 FACTS, DASHBOARD = "dask.json", "dashboard"  # in the folder
 UNFIT = 78  # the exit status, as EX_CONFIG of sysexits.h
 FIRST_S = 30.0  # for the first connection of a worker to its scheduler, which is there before any worker
 LOST_S = 180  # to start and to find the scheduler, on a slow file system too; then a worker gives up
+_LOOK_S = 0.2
+_CLOSE_S = 5.0  # for the workers of a node to close in order
 _ORIGINS = "distributed.scheduler.dashboard.bokeh-application.allow-websocket-origin"
 _ROUTES = "distributed.scheduler.http.routes"
 
@@ -47,6 +54,8 @@ class HeldScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
 
     def start_http_server(self, routes: "Any", *_: "Any", **__: "Any") -> None:
         if self.page_path:
+            from tornado.netutil import bind_unix_socket  # Windows has none: a client there needs the names alone
+
             self.http_application = RoutingApplication(routes)
             self.http_server = self.services["dashboard"] = HTTPServer(self.http_application)
             self.http_server.address, self.http_server.port = "127.0.0.1", self.page_port
@@ -73,8 +82,11 @@ def unfitness(settings: "Any") -> str:
 
 def security() -> "Any":
     """Return what admits this process, and what it demands of others; child processes do not get the variable."""
-    given = json.loads(os.environ.pop(TLS))
-    cert, key = given["cert"], given["key"]
+    return security_of(**json.loads(os.environ.pop(TLS)))
+
+
+def security_of(cert: str, key: str) -> "Any":
+    """Return dask's settings of TLS with a certificate that signs itself and serves every role, and its key."""
     return Security(
         require_encryption=True, tls_ca_file=cert, tls_client_cert=cert, tls_client_key=key,
         tls_scheduler_cert=cert, tls_scheduler_key=key, tls_worker_cert=cert, tls_worker_key=key,
@@ -121,20 +133,93 @@ async def run_scheduler(folder: str, settings: "Any") -> None:
         dask.config.set({_ORIGINS: ["127.0.0.1:%d" % port, "localhost:%d" % port]})
     else:
         dask.config.set({_ROUTES: []})
+    guard = security()
     scheduler = HeldScheduler(
-        host=own_ip(settings), port=0, protocol="tls", security=security(), dashboard=bool(port),
+        host=own_ip(settings), port=0, protocol="tls", security=guard, dashboard=bool(port),
     )  # fmt: skip
     async with scheduler:
         ip, its_port = ip_and_port(scheduler.address)
-        part = os.path.join(folder, FACTS + ".part")
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump({"ip": ip, "port": its_port}, file)
-        os.replace(part, os.path.join(folder, FACTS))
-        await scheduler.finished()
+        write_facts(folder, {"ip": ip, "port": its_port})
+        if not settings["workers"]:
+            await scheduler.finished()
+            return
+        write_facts(shared_folder(settings), {"address": scheduler.address})
+        ended = asyncio.ensure_future(scheduler.finished())
+        workers = asyncio.ensure_future(run_workers(scheduler.address, 0, settings, guard))
+        await asyncio.wait([ended, workers], return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            await workers  # raises what kept one from starting
+        await ended
+        workers.cancel()
+        await asyncio.wait([workers])
+
+
+def write_facts(folder: str, facts: "Dict[str, Any]") -> None:
+    """Write the file FACTS, so that it appears whole."""
+    part = os.path.join(folder, FACTS + ".part")
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+    os.replace(part, os.path.join(folder, FACTS))
+
+
+def shared_folder(settings: "Any") -> str:
+    """Return the folder of this attempt, which all nodes of the job see."""
+    attempt = os.environ[ATTEMPT].rpartition("/")[2]
+    return os.path.join(settings["workers"]["job"], "attempts", attempt)
+
+
+def await_address(folder: str) -> str:
+    """Wait until the scheduler has written its address; the job ends this process if that never happens."""
+    while FACTS not in os.listdir(folder):  # NFS remembers for half a minute that a file was missing, unless asked so
+        time.sleep(_LOOK_S)
+    with open(os.path.join(folder, FACTS), encoding="utf-8") as file:
+        return str(json.load(file)["address"])
+
+
+def gpus_of(number: int, settings: "Any") -> "Dict[str, str]":
+    """Return the variable by which a worker of a node sees its own GPUs alone; {} if it asked for none."""
+    count, each = settings["workers"]["count"], settings["workers"]["gpus"]
+    if not each:
+        return {}
+    given = os.environ.get(VISIBLE)
+    # A scheduler that shows a job nothing but its own GPUs need not name them.
+    names = [str(index) for index in range(count * each)] if given is None else list(filter(None, given.split(",")))
+    if len(names) < count * each:
+        facts = (count, count * each, VISIBLE, given)
+        raise RuntimeError("%d workers need %d GPUs, and the job has fewer: %s=%s" % facts)
+    return {VISIBLE: ",".join(names[number * each : (number + 1) * each])}
+
+
+async def run_workers(address: str, node: int, settings: "Any", guard: "Any") -> None:
+    """Run the workers of a node until all of them have been asked to close; one that is killed starts again."""
+    share = settings["workers"]
+    nannies = [
+        make_nanny(
+            address, "dask-worker-%d" % (node * share["count"] + number), share["cores"], share["bytes"], settings,
+            guard, gpus_of(number, settings),
+        )
+        for number in range(share["count"])
+    ]  # fmt: skip
+    try:
+        await asyncio.gather(*nannies)
+        await asyncio.gather(*[each.finished() for each in nannies])
+    finally:
+        await asyncio.gather(*[each.close(timeout=_CLOSE_S) for each in nannies], return_exceptions=True)
+
+
+def make_nanny(
+    address: str, name: str, cores: int, memory_bytes: int, settings: "Any", guard: "Any", env: "Dict[str, str]"
+) -> "Any":
+    """Return what starts a worker, and replaces it if it is killed, once it is awaited."""
+    return Nanny(
+        address, name=name, nthreads=cores, memory_limit=memory_bytes or "auto", protocol="tls",
+        host=own_ip(settings, ip_and_port(address)[0]), security=guard, death_timeout=LOST_S, dashboard=False,
+        worker_class=HeldWorker, env=env,
+    )  # fmt: skip
 
 
 async def run_worker(address: str, name: str, cores: int, memory_bytes: int, settings: "Any") -> None:
-    """Run a nanny, which replaces its worker if that is killed, until it is asked to close.
+    """Run one worker until it is asked to close.
 
     A job may have waited in the queue for longer than its scheduler lived: then it ends at once.
     """
@@ -143,12 +228,7 @@ async def run_worker(address: str, name: str, cores: int, memory_bytes: int, set
     except OSError as error:
         sys.stderr.write("the scheduler at %s does not answer (%s): its block has ended\n" % (address, error))
         return
-    nanny = Nanny(
-        address, name=name, nthreads=cores, memory_limit=memory_bytes or "auto", protocol="tls",
-        host=own_ip(settings, ip_and_port(address)[0]), security=security(), death_timeout=LOST_S, dashboard=False,
-        worker_class=HeldWorker,
-    )  # fmt: skip
-    async with nanny:
+    async with make_nanny(address, name, cores, memory_bytes, settings, security(), {}) as nanny:
         await nanny.finished()
 
 
@@ -156,12 +236,16 @@ def main(argv: "List[str]") -> int:
     """Run what the arguments say; return the exit status."""
     settings = json.loads(os.environ.pop(SETTINGS))
     sys.path[:0] = settings["path"]
+    # The first node says what is unfit: its scheduler starts before the workers of the others.
+    address = await_address(shared_folder(settings)) if argv[1] == "node" else ""
     unfit = unfitness(settings)
     if unfit:
         sys.stderr.write("%s\n" % unfit)
         return UNFIT
     if argv[1] == "scheduler":
         asyncio.run(run_scheduler(argv[2], settings))
+    elif argv[1] == "node":
+        asyncio.run(run_workers(address, int(os.environ[NODE]), settings, security()))
     else:
         asyncio.run(run_worker(argv[2], argv[3], int(argv[4]), int(argv[5]), settings))
     return 0

@@ -29,7 +29,7 @@ _CACHES = {  # variable -> its folder below root, where it is without the variab
 }
 _TOKEN = ".cache/huggingface/token"
 ROOM_BYTES = 10 << 30  # bytes free in a home directory that can hold one more model
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREADS = ("OMP_NUMTHREADS", "MKL_NUMTHREADS", "OPENBLAS_NUMTHREADS", "NUMEXPR_NUMTHREADS")
 
 
 def worker_environment(
@@ -51,7 +51,7 @@ def worker_environment(
         for name, value in host.items()
         if name in keep or not (name in leaks or name.startswith(_LEAKING_PREFIXES))
     }
-    values.update(dict.fromkeys(_THREADS, str(spec["resources"]["cores"])))
+    values.update(dict.fromkeys(THREADS, str(spec["resources"]["cores"])))
     _activate(values, spec["activation"], spec["python"])
     values.update(_gpus(host, cards, spec["resources"]["gpus"]))
     values.update(spec["env"])

@@ -59,6 +59,7 @@ def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd
         return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report)
     if spec.get("kernel"):
         _require_module(spec["kernel"]["program"])
+    if spec.get("kernel") and not discards:  # the further tasks of such a job call the function
         from ..kernel import hold  # as above
 
         report.say(stage="function")

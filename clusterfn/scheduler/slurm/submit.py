@@ -260,8 +260,8 @@ class Slurm(Scheduler):
         return f"scancel --name {name}"
 
     def join_command(self, scheduler_id: str) -> tuple[str, ...]:
-        """Run a step that shares what the job has (--overlap since SLURM 20.11); its output is not kept for a line."""
-        step = ("--overlap", "--nodes=1", "--ntasks=1", "--mpi=none", "--unbuffered", "--quiet")
+        """Run a step on the first node that shares what the job has (--overlap: SLURM 20.11); keep no output back."""
+        step = ("--overlap", "--nodes=1", "--relative=0", "--ntasks=1", "--mpi=none", "--unbuffered", "--quiet")
         return ("srun", *self._clusters, f"--jobid={scheduler_id}", *step)
 
     def element_log(self, number: int, scheduler_id: str) -> str:

@@ -258,7 +258,7 @@ def test_the_commands():
     )  # fmt: skip
     assert slurm.cancel_command("train.7f3a") == ("scancel", "--user=ada", "--name=train.7f3a")
     assert slurm.evidence_command("12_3") == ("scontrol", "--oneliner", "show", "job", "12_3")
-    assert slurm.join_command("12")[:3] == ("srun", "--jobid=12", "--overlap")
+    assert slurm.join_command("12")[:5] == ("srun", "--jobid=12", "--overlap", "--nodes=1", "--relative=0")
 
 
 def test_another_cluster_is_asked_where_jobs_are_sent_to_one():
