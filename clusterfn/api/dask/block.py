@@ -155,8 +155,9 @@ class DaskBlock:
                 with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # what is left is ended below
                     self._cluster.close(within_s)
         finally:
-            if self._scheduler is not None:
-                self._scheduler.end()
+            if self._scheduler is not None:  # where it has workers beside it, these close in order
+                has_workers = self._jobs is None and is_reachable and not is_interrupted
+                self._scheduler.end(_WORKERS_END_S if has_workers else 0.0)
             if self._jobs is not None:
                 _end_workers([job for job in self._jobs.sent if not job.done()], set() if is_interrupted else connected)
             self._settings.close()

@@ -77,6 +77,10 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name="clusterfn-dask", daemon=True)
         self._thread.start()
 
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of the scheduler, but not for longer."""
+        self._thread.join(seconds)
+
     def end(self) -> None:
         """End the scheduler and all connections; wait a moment until the host knows it."""
         self._is_ending = True

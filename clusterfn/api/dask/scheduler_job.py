@@ -104,11 +104,12 @@ class SchedulerJob:
         self._has_ended.set()
         self._on_end(self.error())
 
-    def end(self) -> None:
-        """End the scheduler and its job."""
+    def end(self, patience_s: float = 0.0) -> None:
+        """End the scheduler and its job; give it so long to end by itself, if it has been told to."""
         if self._relay is not None:
+            self._relay.wait(patience_s)
             self._relay.end()
-        end_job(self.job, _END_S if self._relay is not None and not self._why else 0.0)
+        end_job(self.job, _END_S + patience_s if self._relay is not None and not self._why else 0.0)
 
 
 def end_job(job: Job[Any], patience_s: float) -> None:

@@ -30,10 +30,15 @@ def run_program(*words: str) -> None:
     """Run a worker, or those of a node, in the job until they are asked to close."""
     import json
     import os
+    import signal
     import subprocess
     import sys
 
-    subprocess.run([sys.executable, json.loads(os.environ["CLUSTERFN_DASK"])["program"], *words], check=True)
+    status = subprocess.call([sys.executable, json.loads(os.environ["CLUSTERFN_DASK"])["program"], *words])
+    if status:
+        how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
+        node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        raise RuntimeError(f"what starts dask's workers on {node} ended with {how}")
 
 
 run_program.__module__ = "__main__"  # travels as itself: the job need not import what only the client uses

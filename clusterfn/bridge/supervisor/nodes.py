@@ -67,6 +67,7 @@ class Head(AttemptRun):
         self._whole = attempt
         self._others = Others(job, attempt, self._secrets)
         self._looks = False
+        self._holds = bool(job.spec.get("kernel"))
 
     def start(self) -> None:
         """Publish the address of the first node, start the worker here, then the other nodes."""
@@ -89,7 +90,7 @@ class Head(AttemptRun):
             raise failed
 
     def result(self) -> Verdict:
-        """The first node's, once all others have returned.
+        """The first node's, once all others have returned; of what it holds, soon after its end.
 
         Raises:
             Verdict: Another node failed first, or something else ended the job.
@@ -99,22 +100,25 @@ class Head(AttemptRun):
             verdict = super().result()
         finally:
             self._looks = False
-        ended, until = time.time(), time.monotonic() + _CAUSE_S
-        while self._waits(verdict, until):
+        ended, since = time.time(), time.monotonic()
+        while self._waits(verdict, since):
             self._turn()
             self.watch.look()
-            if verdict.kind == RETURNED:
+            if verdict.kind == RETURNED and not self._holds:
                 self._raise_failure()
         cause = self._others.failure(ended)
         if cause is not None:
             raise cause
         return verdict
 
-    def _waits(self, verdict: Verdict, until: float) -> bool:
+    def _waits(self, verdict: Verdict, since: float) -> bool:
+        passed_s = time.monotonic() - since
         if verdict.kind == RETURNED:
-            return not self._others.have_returned()
+            # Without what the first node held, the others have nothing to do; they may not even have begun.
+            is_late = self._holds and passed_s >= self.job.spec["grace_s"]
+            return not (is_late or self._others.have_returned())
         self._others.look_now()
-        return time.monotonic() < until and self._others.failure() is None
+        return passed_s < _CAUSE_S and self._others.failure() is None
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish; put what another node raised where the first one's would be."""
