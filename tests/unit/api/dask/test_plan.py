@@ -7,22 +7,18 @@ from dataclasses import replace
 import pytest
 
 from clusterfn.api.dask.plan import NodeWorkers, memory_limit
-from clusterfn.config import config_file
 from clusterfn.config.options import Options, parse_options
+from clusterfn.config.spec import Host
 
 GB = 2**30
 
 
-@pytest.fixture
-def host(tmp_path):
-    path = tmp_path / "clusterfn.yml"
-    path.write_text("hosts:\n  cluster:\n    address: c\n    scheduler: slurm\n    root: /scratch/x\n")
-    return config_file.load(tmp_path).resolve("cluster")[0]
+HOST = Host("cluster", "cluster", "slurm", "clusterfn.yml:2")
 
 
-def test_a_node_has_what_its_workers_ask_for_and_the_memory_of_a_scheduler(host):
+def test_a_node_has_what_its_workers_ask_for_and_the_memory_of_a_scheduler():
     worker = parse_options({"cores": 4, "memory": "16GB", "gpus": 2, "gpu_type": "a100", "time": "1h"})
-    workers = NodeWorkers.of(3, worker, host)
+    workers = NodeWorkers.of(3, worker, HOST)
     job = workers.job_options(worker, 2, 2 * GB)
 
     assert workers == NodeWorkers(3, 4, 16 * GB, 2)
@@ -30,15 +26,15 @@ def test_a_node_has_what_its_workers_ask_for_and_the_memory_of_a_scheduler(host)
     assert (job.gpu_type, job.time_s, job.name) == ("a100", 3600.0, "dask")
 
 
-def test_what_is_not_asked_for_comes_from_the_host(host):
-    host = replace(host, defaults=replace(host.defaults, cores=8, memory_bytes=GB, gpus=1))
+def test_what_is_not_asked_for_comes_from_the_host():
+    host = replace(HOST, defaults=replace(HOST.defaults, cores=8, memory_bytes=GB, gpus=1))
 
     assert NodeWorkers.of(2, Options(), host) == NodeWorkers(2, 8, GB, 1)
     assert NodeWorkers.of(2, Options(gpus=0), host).gpus == 0
 
 
-def test_without_an_amount_of_memory_the_job_asks_for_none(host):
-    host = replace(host, defaults=replace(host.defaults, memory_bytes=None))
+def test_without_an_amount_of_memory_the_job_asks_for_none():
+    host = replace(HOST, defaults=replace(HOST.defaults, memory_bytes=None))
 
     assert NodeWorkers.of(2, Options(), host).job_options(Options(), 1, 2 * GB).memory_bytes is None
 
