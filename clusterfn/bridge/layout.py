@@ -121,6 +121,9 @@ EXIT_AGAIN = 12  # of `after`: nothing was published, `run` may try again
 # The environment variable by which every process of an attempt is found: CLUSTERFN_JOB=<id>/<attempt>.
 TAG = "CLUSTERFN_JOB"
 
+# Variables by which numerical libraries choose how many threads they start.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
 # Kinds of outcomes (mechanisms: which error a fault gives). The library maps each to one class of its error tree.
 RETURNED = "returned"
 RAISED = "raised"

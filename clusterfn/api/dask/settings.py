@@ -14,7 +14,6 @@ from distributed.security import Security
 from clusterfn.api.dask.plan import NodeWorkers, memory_limit
 from clusterfn.bridge import layout
 from clusterfn.bridge.kernel import dask_program
-from clusterfn.bridge.supervisor.environ import THREADS
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
 
@@ -30,6 +29,7 @@ def run_program(*words: str) -> None:
     """Run a worker, or those of a node, in the job until they are asked to close."""
     import json
     import os
+    import platform
     import signal
     import subprocess
     import sys
@@ -37,7 +37,7 @@ def run_program(*words: str) -> None:
     status = subprocess.call([sys.executable, json.loads(os.environ["CLUSTERFN_DASK"])["program"], *words])
     if status:
         how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
-        node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        node = os.environ.get("SLURMD_NODENAME") or platform.node()
         raise RuntimeError(f"what starts dask's workers on {node} ended with {how}")
 
 
@@ -87,7 +87,7 @@ class DaskSettings:
             "path": list(job.sys_path),
             "workers": self._workers_in(job),
         }
-        threads = dict.fromkeys(THREADS, str(self.node_workers.cores)) if self.node_workers else {}
+        threads = dict.fromkeys(layout.THREADS, str(self.node_workers.cores)) if self.node_workers else {}
         tls = json.dumps({"cert": given["cert"], "key": given["key"]})
         env = {**threads, **job.env, dask_program.SETTINGS: json.dumps(settings)}
         return replace(prepared, job=replace(job, env=env, secrets={**job.secrets, dask_program.TLS: tls}))

@@ -6,7 +6,7 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 
 import os
 
-from ..layout import CHECKPOINT, INPUTS, TAG, attempt_dir
+from ..layout import CHECKPOINT, INPUTS, TAG, THREADS, attempt_dir
 from .text import size
 
 TYPE_CHECKING = False
@@ -29,7 +29,6 @@ _CACHES = {  # variable -> its folder below root, where it is without the variab
 }
 _TOKEN = ".cache/huggingface/token"
 ROOM_BYTES = 10 << 30  # bytes free in a home directory that can hold one more model
-THREADS = ("OMP_NUMTHREADS", "MKL_NUMTHREADS", "OPENBLAS_NUMTHREADS", "NUMEXPR_NUMTHREADS")
 
 
 def worker_environment(
