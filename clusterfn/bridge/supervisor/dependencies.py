@@ -35,7 +35,7 @@ from ..layout import (
 )
 from ..schedulers import scheduler_named
 from . import publish
-from .chunks import journal_lines
+from .item_ends import ItemEnds, numbers_in
 from .job import DAMAGED, Dependency, dependencies_of, describe_waiting
 from .text import native, portable
 from .verdict import Verdict
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Optional
 
     from .attempt import RunnableAttempt
+    from .item_inputs import ItemInputs
     from .job import JobFolder
     from .watch import EndWatch
 
@@ -69,11 +70,13 @@ class Dependencies:
         self._ended: "dict[str, _Ended]" = {}
         self._open: "dict[str, bool]" = {}
         self._specs: "dict[str, dict[str, Any]]" = {}
-        self._items_of: "dict[str, dict[int, _Place]]" = {}  # of groups that have ended
+        self._item_ends: "dict[str, ItemEnds]" = {}
+        self._looked_at: "set[str]" = set()  # groups whose items were looked at since `look_again`
 
     def look_again(self) -> None:
         """Look again at those that had not ended."""
         self._open.clear()
+        self._looked_at.clear()
 
     def still_open(self, wanted: "Iterable[Dependency]") -> "list[Dependency]":
         """Return those that may still end in a value."""
@@ -81,6 +84,41 @@ class Dependencies:
             if each.job not in self._open:
                 self._open[each.job] = self._end_of(each.job) is None and self._lost(each) is None
         return [each for each in wanted if self._open[each.job]]
+
+    def has_ended(self, wanted: Dependency) -> bool:
+        """Whether nothing of it can change any more: its job has ended, or the items of the group that are taken."""
+        return not self.still_open([wanted]) or self._open_items(wanted) == []
+
+    def describe_open(self, wanted: "Iterable[Dependency]") -> str:
+        """Say what a job waits for that takes these values; "" if it waits for nothing.
+
+        Of a group it says how many items have not ended: "waiting for 3 of 10 items of train (7f3a)".
+        """
+        open_ones, of_items = self.still_open(wanted), {}
+        for each in open_ones:
+            left, count = self._open_items(each), self._count_of(each.job)
+            if left is not None and count is not None:
+                of_items[each.job] = (len(left), count if each.items is None else len(each.items))
+        return describe_waiting(open_ones, of_items) if open_ones else ""
+
+    def _open_items(self, wanted: Dependency) -> "Optional[list[int]]":
+        """Return the items of a group that have not ended; None if it is no group."""
+        count = self._count_of(wanted.job)
+        if count is None:
+            return None
+        ends = self._ends_of(wanted.job)
+        return [index for index in (range(count) if wanted.items is None else wanted.items) if index not in ends.lines]
+
+    def _count_of(self, job: str) -> "Optional[int]":
+        told = (self._spec_of(job) or {}).get("group")
+        return int(told["count"]) if told else None
+
+    def _ends_of(self, job: str) -> ItemEnds:
+        ends = self._item_ends.setdefault(job, ItemEnds(job_dir(self.root, job)))
+        if job not in self._looked_at:
+            self._looked_at.add(job)
+            ends.look()
+        return ends
 
     def ended_at(self, wanted: "Iterable[Dependency]") -> float:
         """Return when the last of them ended, as seconds since 1970; 0.0 if none has."""
@@ -117,9 +155,7 @@ class Dependencies:
             try:
                 folders = [str(folder) for folder in spec.get("sys_path") or ()]
                 if none is None and is_group:
-                    items = self._items(each, spec["group"]["count"])
-                    asked = sorted(items) if each.items is None else each.items
-                    told = {index: items[index] for index in asked}
+                    told = self._items(each, spec["group"]["count"])
                 else:
                     told = {0: none or _place_of_job(each, self._ended[each.job])}
             except DAMAGED as error:
@@ -140,8 +176,7 @@ class Dependencies:
                 place = _place_of_job(wanted, end)
                 return place if place.failed else None
             items = self._items(wanted, spec["group"]["count"])
-            asked = sorted(items) if wanted.items is None else wanted.items
-            return next((items[index] for index in asked if items[index].failed), None)
+            return next((items[index] for index in sorted(items) if items[index].failed), None)
         except DAMAGED as error:
             return _damaged(wanted, error)
 
@@ -155,26 +190,21 @@ class Dependencies:
         return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _SILENT})) if silent else None
 
     def _items(self, wanted: Dependency, count: int) -> "dict[int, _Place]":
-        """Return where the value of each item of a group lies."""
-        if wanted.job in self._items_of:
-            return self._items_of[wanted.job]
+        """Return where the value of each item of a group lies that is asked for; "no line" of one that has none."""
+        ends = self._ends_of(wanted.job)
+        if ends.damage:
+            raise ValueError(ends.damage)
         nothing = _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": "the item has no line in any journal"}))
-        found = dict.fromkeys(range(count), nothing)
-        home, seen = job_dir(self.root, wanted.job), set()  # type: str, set[int]
-        for element in _numbers(os.path.join(home, ELEMENTS)):
-            for line in journal_lines(home, element):
-                index = line.get("index")
-                if index in found and index not in seen:
-                    seen.add(index)
-                    found[index] = _place_of_item(wanted, home, element, line)
-        if wanted.job in self._ended:
-            self._items_of[wanted.job] = found
+        home, found = job_dir(self.root, wanted.job), {}
+        for index in range(count) if wanted.items is None else wanted.items:
+            told = ends.lines.get(index)
+            found[index] = nothing if told is None else _place_of_item(wanted, home, *told)
         return found
 
     def _end_of(self, job: str) -> "Optional[_Ended]":
         if job not in self._ended:
             folder = job_dir(self.root, job)
-            for number in _numbers(os.path.join(folder, ATTEMPTS)):
+            for number in numbers_in(os.path.join(folder, ATTEMPTS)):
                 attempt = attempt_dir(folder, number)
                 outcome = _read(attempt, OUTCOME)
                 if outcome is not None and outcome.get("final"):
@@ -226,17 +256,23 @@ class Dependencies:
         )
 
 
-def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
+def await_values(
+    job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch", inputs: "Optional[ItemInputs]" = None
+) -> None:
     """Wait until no dependency is open, and write where their values lie into inputs.json of the attempt.
 
     A scheduler starts the job once they are over for it. Then an outcome comes late only from a slow file system.
 
+    Args:
+        inputs: Of an element whose items start one by one: it waits only until enough of them can run.
+
     Raises:
         Verdict: One of them has no value, or the job was ended while it waited.
     """
-    found, wanted, told, began = Dependencies(job.root), dependencies_of(job.spec), "", time.monotonic()
+    found = Dependencies(job.root) if inputs is None else inputs.values
+    wanted, told, began = dependencies_of(job.spec), "", time.monotonic()
     open_ones = found.still_open(wanted)
-    while open_ones:
+    while open_ones and (inputs is None or not inputs.may_start(job.element or 0)):
         watch.look()
         silent_s = time.time() - max(map(_last_beat, (job_dir(job.root, each.job) for each in open_ones)))
         if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
@@ -244,12 +280,16 @@ def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch"
             if listed is not None and not any(each.job in listed for each in open_ones):
                 break
             began = time.monotonic()  # the scheduler has it, or does not answer: its client may have started more of it
-        if describe_waiting(open_ones) != told:
-            told = describe_waiting(open_ones)
+        if found.describe_open(wanted) != told:
+            told = found.describe_open(wanted)
             attempt.wait(told)
         time.sleep(_LOOK_S)
         found.look_again()
         open_ones = found.still_open(wanted)
+    if inputs is not None:  # each item gets the places of its own inputs
+        if open_ones and not inputs.may_start(job.element or 0):
+            inputs.give_up()
+        return
     if job.element is None:  # each item of a group fails for itself
         # What it was admitted for without any resources is final.
         refusal = job.held.refusal if job.held is not None else None
@@ -338,10 +378,6 @@ def _read(folder: str, name: str) -> "Optional[dict[str, Any]]":
         return None if data is None else dict(native(json.loads(data.decode())))
     except (OSError, ValueError, TypeError):  # damaged by its function: without a value
         return None
-
-
-def _numbers(folder: str) -> "list[int]":
-    return sorted(int(name) for name in _names(folder) if name.isdecimal())
 
 
 def _names(folder: str) -> "list[str]":

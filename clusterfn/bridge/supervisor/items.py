@@ -28,12 +28,15 @@ from ..layout import (
     WORK,
     item_usage,
 )
-from . import dependencies, group, publish, retries
+from . import group, publish, retries
 from .attempt import remove_usage
 from .chunks import NO_ELEMENT
+from .dependencies import Dependencies, await_values
 from .group import SETTLE_S, ItemRecorder
+from .item_inputs import item_inputs_of
 from .job import describe_place
 from .run import AttemptRun, ensure_environment, look_at_bridge, run_through
+from .takers import Takers
 from .verdict import Fenced, Verdict, print_state, say
 
 TYPE_CHECKING = False
@@ -51,11 +54,11 @@ _SPARE_S = 30.0  # of the minute that SLURM is asked for in addition
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class GaveWay(Verdict):
-    """It waits in the queue again."""
+class WaitsAgain(Verdict):
+    """It has given back what it had, and waits in the queue again."""
 
-    def __init__(self, told: int) -> None:
-        message = "it gave way to another user who waits for GPUs, after %d items, and waits in the queue again" % told
+    def __init__(self, why: str, told: int) -> None:
+        message = "it %s, after %d items, and waits in the queue again" % (why, told)
         super().__init__(PREEMPTED, message, stage="queue")
 
 
@@ -78,7 +81,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     won = attempt.publish(verdict.kind, dict(verdict.facts, by="supervisor", node=job.node))
     group.conclude_if_complete(job)
     print_state(attempt.number, verdict.kind, won)
-    if isinstance(verdict, GaveWay):
+    if isinstance(verdict, WaitsAgain):
         return EXIT_QUEUED
     return EXIT_RETURNED if verdict.kind == RETURNED or not won else EXIT_PUBLISHED
 
@@ -90,6 +93,8 @@ class ElementRun(ItemRecorder):
         super().__init__(job, attempt, sync=job.scheduler.has_nodes)
         self.watch = watch
         self._ends = self.chunks.ends()
+        self._inputs = item_inputs_of(job.home, job.spec, Dependencies(job.root))
+        self._takers = Takers(job)
         # The last moment at which an item can begin and still have its time before the scheduler ends the element.
         element_s, item_s = job.spec["group"]["element_s"], job.spec["resources"]["time_s"]
         self._until: "Optional[float]" = None
@@ -103,13 +108,35 @@ class ElementRun(ItemRecorder):
         Raises:
             Verdict: The element must end, and why.
         """
-        if self.job.spec.get("after"):
-            dependencies.await_values(self.job, self.attempt, self.watch)
+        # Where no scheduler gives out anything, the queue lets an element come once one of its items can run.
+        if self.job.spec.get("after") and (self._inputs is None or self.job.scheduler.has_nodes):
+            await_values(self.job, self.attempt, self.watch, self._inputs)
         ensure_environment(self.job, self.attempt, self.watch)
-        for chunk in self.pulled(self.job.spec["group"]["per_element"]):
-            if not self._run(chunk):
-                return Verdict(RETURNED, "its time is over, after %d items" % self.told)
-        return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
+        most = self.job.spec["group"]["per_element"]
+        while True:
+            for chunk in self.pulled(most):
+                if not self._run(chunk):
+                    return Verdict(RETURNED, "its time is over, after %d items" % self.told)
+            if self._inputs is None or most is not None or self._inputs.all_taken():
+                return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
+            waits = self._inputs.in_words() or "waiting for the other elements"
+            if self.job.scheduler.has_nodes:  # the elements after it take what is left
+                return Verdict(RETURNED, "no item of its own can run yet (%s), after %d items" % (waits, self.told))
+            if self.job.held is not None and self.job.held.wait_again(waits):
+                raise WaitsAgain("found no item that can run (%s)" % waits, self.told)
+            self.settle()  # where there is no queue, it holds nothing
+            self._inputs.look_again()
+
+    def take(self) -> "Optional[int]":
+        """Claim the next chunk, or the next items whose inputs have ended."""
+        if self._inputs is None:
+            return super().take()
+        number = self.job.element or 0
+        block = self.chunks.take_block(number, self._inputs.ready())
+        if block is None:
+            self._inputs.look_again()
+            block = self.chunks.take_block(number, self._inputs.ready())
+        return block
 
     def share(self) -> int:
         """As many as fill the time that one is to have by what those before took; one to see how long it takes."""
@@ -131,6 +158,8 @@ class ElementRun(ItemRecorder):
     def _run(self, chunk: int) -> bool:
         """Run its items; False if no other may begin as its time is over."""
         left = self.left(chunk)
+        if self._inputs is not None:
+            self._inputs.write_places(self.attempt, chunk)
         for index in left:
             if self.told and self._is_late():
                 return False
@@ -150,7 +179,7 @@ class ElementRun(ItemRecorder):
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
         held, number = self.job.held, self.job.element or NO_ELEMENT
         if self.told and held is not None and held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
-            raise GaveWay(self.told)
+            raise WaitsAgain("gave way to another user who waits for GPUs", self.told)
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
         ended, _ = self.chunks.past(chunk)
@@ -169,6 +198,7 @@ class ElementRun(ItemRecorder):
             verdict = run_item(self.job, attempt, self.watch)
         self.told += 1
         self._took.append(time.monotonic() - began)
+        self._takers.tell()
         self.job.spec["building"] = None  # it has been looked at
         if verdict.kind == CANCELLED:
             raise verdict
