@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from .item_inputs import ItemInputs
 
+_REFUSALS = 2
+
 
 def register(root: str, group: str, producers: "list[str]", array: "Optional[dict[str, Any]]" = None) -> None:
     """Leave a file with these jobs: a group takes their values, and its items start one by one.
@@ -110,6 +112,7 @@ class _Array:
         # All inputs have ended before the last element may start, and then the scheduler starts it itself.
         last = min(array["first"] + array["count"], spec["group"]["elements"] - 1)
         self._left = list(range(array["first"] + 1, last + 1))
+        self._refusals = 0
 
     def release(self) -> None:
         """Let the scheduler start those elements that find work by now."""
@@ -128,8 +131,10 @@ class _Array:
         refusal = self.job.scheduler.release_elements(
             self._number, tasks, self._besides, self.job.spec.get("clusters") or ""
         )
+        self._refusals = self._refusals + 1 if refusal else 0
         if refusal:
-            self._left = []
+            # One that has started, as all inputs ended meanwhile, is refused too; a second time it is the scheduler.
+            self._left = self._left if self._refusals < _REFUSALS else []
             told = "%s: the items of %s start when all inputs have ended" % (refusal, self.job.id)
             say(told)
             publish.replace(os.path.join(folder, str(own[0])), told.encode())
