@@ -86,7 +86,9 @@ def run(
             group = chunking.in_arrays(len(calls), how, one.job.resources.time_s, limits)
         else:
             group = chunking.on_machine(len(calls), how, machine_capacity(session, one.job.resources))
-    one_by_one = session.scheduler.starts_one_by_one and packed.starts_one_by_one()
+    # The other nodes of an item may see the places of its inputs late, on a shared file system.
+    alone = one.job.resources.nodes * one.job.resources.tasks_per_node == 1
+    one_by_one = alone and session.scheduler.starts_one_by_one and packed.starts_one_by_one()
     group = chunking.in_blocks(group, how) if one_by_one else group
     job = replace(one.job, group=group)
     say_how(one, group, how, limits)

@@ -25,6 +25,7 @@ class Taking(Cards):
         spec = json.loads((self.folder / "spec.json").read_text())
         spec["after"] = {job: {"name": "train", "items": list(range(count))}}
         spec["group"].update(block=1, elements=elements)
+        spec["queue_timeout_s"] = None
         (self.folder / "spec.json").write_text(json.dumps(spec))
         told = {"all": [], "items": [[[job, index]] for index in range(count)]}
         (self.folder / "item_inputs.json").write_text(json.dumps(told))

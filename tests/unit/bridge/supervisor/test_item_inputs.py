@@ -32,7 +32,7 @@ def told(home: Path, *indices: int, kind: str = "returned", element: int = 1) ->
     """Append the ends of items to the journal of an element."""
     attempt = home / "elements" / str(element) / "attempts" / "1"
     attempt.mkdir(parents=True, exist_ok=True)
-    with open(attempt / "journal.jsonl", "a") as file:
+    with (attempt / "journal.jsonl").open("a") as file:
         for index in indices:
             file.write(json.dumps({"index": index, "kind": kind, "message": f"item {index}"}) + "\n")
 
@@ -75,10 +75,10 @@ def test_a_line_that_is_half_written_is_read_when_it_is_whole(tmp_path, train):
     inputs = inputs_of(taking(tmp_path, 10, 5))
     told(train, 0)
     journal = train / "elements" / "1" / "attempts" / "1" / "journal.jsonl"
-    with open(journal, "a") as file:
+    with journal.open("a") as file:
         file.write('{"index": 1, "ki')
     assert inputs.ready() == [0]
-    with open(journal, "a") as file:
+    with journal.open("a") as file:
         file.write('nd": "returned"}\n')
     inputs.look_again()
     assert inputs.ready() == [0, 1]
@@ -113,7 +113,8 @@ def test_an_element_starts_with_its_share_and_the_last_with_all(tmp_path, train,
 
     shares = [inputs.threshold(element) for element in range(1, elements + 4)]
     assert shares[elements - 1 :] == [count] * 4, "the last, and all that are started later"
-    assert all(element * count <= share * elements < element * count + elements for element, share in enumerate(shares[:elements], 1))  # fmt: skip  # noqa: E501
+    for element, share in enumerate(shares[:elements], 1):
+        assert element * count <= share * elements < element * count + elements
 
 
 def test_blocks_are_claimed_out_of_order_and_the_group_is_complete_with_the_last(tmp_path, train):
@@ -165,7 +166,7 @@ def test_slurm_starts_an_element_once_its_share_can_run(tmp_path, train, scontro
     assert scontrol.read_text().splitlines()[1:] == ["update JobId=631_[3,4] Dependency="], "the last waits for all"
 
 
-def test_what_can_run_when_the_group_is_sent_starts_at_once_and_obeys_the_users_own_condition(tmp_path, train, scontrol):
+def test_what_can_run_when_the_group_is_sent_starts_at_once_and_keeps_the_users_condition(tmp_path, train, scontrol):
     home = taking(tmp_path, 10, 10)
     told(train, 4, 5, 6)
     register_array(str(home), "632", "1", "9", "afterok:7")
