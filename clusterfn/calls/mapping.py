@@ -103,7 +103,7 @@ def run(
     caller.before_send(made)
     described = {layout.LABELS: labels, layout.ARGUMENTS: made.arguments}
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
-    if one_by_one:
+    if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
     _send(replace(one, job=job), files, made, track(session, job, made, limits))
     return JobGroup(made)

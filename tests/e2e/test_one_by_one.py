@@ -73,7 +73,7 @@ def message(group: clusterfn.JobGroup, host: str) -> str:
 
 @BOTH
 def test_an_item_runs_while_the_input_of_another_still_runs(hosts, host, folder):
-    there = cluster(host=host)
+    there = cluster(host=host, memory="200M")
     go, did = paths(folder, "go", 3), paths(folder, "did", 3)
     models = there(hold).map(go, [False, True, False])
     scores = there(note).map(did, models, extra=there(total).submit(1, 2))
@@ -86,7 +86,8 @@ def test_an_item_runs_while_the_input_of_another_still_runs(hosts, host, folder)
     until(lambda: message(scores, host) == f"1 of 3 ended: 1 returned; {left}")
     Path(go[1]).touch()
     until(lambda: isinstance(failure(scores, 1), DependencyFailed))
-    assert isinstance(failure(scores, 1).__cause__, KeyError) and not models.done()
+    cause = failure(scores, 1).__cause__
+    assert isinstance(cause, KeyError) and cause.args == ("1",) and not models.done()
 
     Path(go[0]).touch()
     assert [scores.result(index, 150) for index in (0, 2)] == [("0", 3), ("2", 3)]
@@ -122,7 +123,7 @@ def test_maps_that_share_one_gpu_all_end(hosts, folder):
 
 @BOTH
 def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, folder):
-    there = cluster(host=host)
+    there = cluster(host=host, memory="200M")
     go = paths(folder, "go", 2)
     models = there(hold).map(go)
     stopped, others = (there(note).map(paths(folder, name, 2), models) for name in ("stopped", "did"))
@@ -141,7 +142,7 @@ def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, folder)
 
 @ON_BARE
 def test_separate_jobs_and_two_groups_start_items_too_and_failed_ones_are_retried(hosts, host, folder):
-    there = cluster(host=host)
+    there = cluster(host=host, memory="200M")
     jobs = [there(hold).submit(path) for path in paths(folder, "job", 2)]
     models = there(hold).map(paths(folder, "go", 2))
     scores = there(note).map(paths(folder, "did", 2), models, jobs)

@@ -8,7 +8,7 @@ from clusterfn import cluster
 host, folder = sys.argv[1:]
 
 
-@cluster(host=host)
+@cluster(host=host, memory="200M")
 def hold(path: str) -> str:
     import os
     import pathlib
@@ -20,7 +20,7 @@ def hold(path: str) -> str:
     return path[-1]
 
 
-@cluster(host=host)
+@cluster(host=host, memory="200M")
 def note(path: str, value: str) -> str:
     import pathlib
 

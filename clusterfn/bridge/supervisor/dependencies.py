@@ -133,6 +133,7 @@ class Dependencies:
         (first, place), others = failed[0], len(failed) - 1
         cause = place.failed
         which = "%s (%s)" % (cause["name"], cause["job"][:4])
+        which += "[%d]" % cause["item"] if "item" in cause else ""
         message = "%s has no value: %s" % (which, cause["message"])
         if cause["job"] != first.job:  # what that one itself waited for
             message = "%s (%s) never ran, because %s" % (first.name, first.job[:4], message)
@@ -169,10 +170,10 @@ class Dependencies:
 
     def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":
         none, end, spec = self._lost(wanted), self._end_of(wanted.job), self._spec_of(wanted.job)
-        if none is not None or end is None or spec is None:
+        if none is not None or spec is None or end is None and not (spec.get("group") and self.has_ended(wanted)):
             return none
         try:
-            if not spec.get("group"):
+            if end is not None and not spec.get("group"):
                 place = _place_of_job(wanted, end)
                 return place if place.failed else None
             items = self._items(wanted, spec["group"]["count"])

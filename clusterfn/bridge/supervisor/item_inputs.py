@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
+    from .verdict import Verdict
 
 
 class ItemInputs:
@@ -39,7 +40,7 @@ class ItemInputs:
         self.home = home
         self.values = values
         self._wanted = {each.job: each for each in dependencies_of(spec)}
-        self._block: "int" = spec["group"]["block"]
+        self._block: "int" = spec["group"].get("block") or 1
         self._elements: "int" = spec["group"]["elements"]
         with open(os.path.join(home, ITEM_INPUTS), encoding="utf-8") as file:
             told = json.load(file)
@@ -90,6 +91,10 @@ class ItemInputs:
         """Say what the items wait for."""
         return self.values.describe_open(self._wanted.values())
 
+    def failure(self, index: int) -> "Optional[Verdict]":
+        """Return the verdict on an item, if a value that it takes will never exist."""
+        return self.values.failure(self._merged(self._of_all + self._of_items[index]))
+
     def write_places(self, attempt: "Attempt", block: int) -> None:
         """Write where the values lie that the items of a block take into inputs.json of the attempt."""
         wanted = self._merged(self._of_all + self._of_block(block))
@@ -118,7 +123,12 @@ class ItemInputs:
 
 def item_inputs_of(home: str, spec: "dict[str, Any]", values: Dependencies) -> "Optional[ItemInputs]":
     """Return the inputs of a group's items; None if all items wait for all inputs, or the group is damaged."""
-    if not (spec.get("group") or {}).get("block"):
+    return known_inputs(home, spec, values) if (spec.get("group") or {}).get("block") else None
+
+
+def known_inputs(home: str, spec: "dict[str, Any]", values: Dependencies) -> "Optional[ItemInputs]":
+    """Return the inputs of a group's items, whether these start one by one or not; None if they are not known."""
+    if not spec.get("after"):
         return None
     try:
         return ItemInputs(home, spec, values)

@@ -17,6 +17,7 @@ from ..layout import (
     EXIT_RETURNED,
     HOST_DISK,
     LAUNCH_LOG,
+    LOST,
     NODES,
     OUTCOME,
     PREEMPTED,
@@ -31,9 +32,9 @@ from ..layout import (
 from . import group, publish, retries
 from .attempt import remove_usage
 from .chunks import NO_ELEMENT
-from .dependencies import Dependencies, await_values
+from .dependencies import Dependencies, await_values, keep_exception
 from .group import SETTLE_S, ItemRecorder
-from .item_inputs import item_inputs_of
+from .item_inputs import known_inputs
 from .job import describe_place
 from .run import AttemptRun, ensure_environment, look_at_bridge, run_through
 from .takers import Takers
@@ -93,7 +94,8 @@ class ElementRun(ItemRecorder):
         super().__init__(job, attempt, sync=job.scheduler.has_nodes)
         self.watch = watch
         self._ends = self.chunks.ends()
-        self._inputs = item_inputs_of(job.home, job.spec, Dependencies(job.root))
+        self._known_inputs = known_inputs(job.home, job.spec, Dependencies(job.root))
+        self._inputs = self._known_inputs if job.spec["group"].get("block") else None  # if items start one by one
         self._takers = Takers(job)
         # The last moment at which an item can begin and still have its time before the scheduler ends the element.
         element_s, item_s = job.spec["group"]["element_s"], job.spec["resources"]["time_s"]
@@ -166,6 +168,10 @@ class ElementRun(ItemRecorder):
             try:
                 self.watch.look()
                 self.give_way(chunk)
+                failed = self._known_inputs.failure(index) if self._known_inputs is not None else None
+                if failed is not None:
+                    self._fail(index, failed)
+                    continue
                 look_at_bridge(self.job)
                 self._run_item(index)
             except Verdict as verdict:
@@ -187,6 +193,16 @@ class ElementRun(ItemRecorder):
             if index not in ended:
                 self.tell(index, verdict)
         self.chunks.finish(chunk)
+
+    def _fail(self, index: int, verdict: Verdict) -> None:
+        """Write the end of an item whose input has no value, with the exception of that."""
+        path = self.attempt.path(VALUE)
+        keep_exception(verdict, path)
+        self.journal.end(index, verdict.kind or LOST, verdict.facts, path)
+        self.told += 1
+        if os.path.exists(path):
+            os.truncate(path, 0)
+        self._takers.tell()
 
     def _run_item(self, index: int) -> None:
         begin, began = self._ends[index - 1] if index else 0, time.monotonic()
