@@ -73,7 +73,7 @@ def message(group: clusterfn.JobGroup, host: str) -> str:
 
 @BOTH
 def test_an_item_runs_while_the_input_of_another_still_runs(hosts, host, folder):
-    there = cluster(host=host, memory="200M")
+    there = cluster(host=host, memory="200MB")
     go, did = paths(folder, "go", 3), paths(folder, "did", 3)
     models = there(hold).map(go, [False, True, False])
     scores = there(note).map(did, models, extra=there(total).submit(1, 2))
@@ -123,7 +123,7 @@ def test_maps_that_share_one_gpu_all_end(hosts, folder):
 
 @BOTH
 def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, folder):
-    there = cluster(host=host, memory="200M")
+    there = cluster(host=host, memory="200MB")
     go = paths(folder, "go", 2)
     models = there(hold).map(go)
     stopped, others = (there(note).map(paths(folder, name, 2), models) for name in ("stopped", "did"))
@@ -142,7 +142,7 @@ def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, folder)
 
 @ON_BARE
 def test_separate_jobs_and_two_groups_start_items_too_and_failed_ones_are_retried(hosts, host, folder):
-    there = cluster(host=host, memory="200M")
+    there = cluster(host=host, memory="200MB")
     jobs = [there(hold).submit(path) for path in paths(folder, "job", 2)]
     models = there(hold).map(paths(folder, "go", 2))
     scores = there(note).map(paths(folder, "did", 2), models, jobs)

@@ -8,7 +8,7 @@ from clusterfn import cluster
 host, folder = sys.argv[1:]
 
 
-@cluster(host=host, memory="200M")
+@cluster(host=host, memory="200MB")
 def hold(path: str) -> str:
     import os
     import pathlib
@@ -20,7 +20,7 @@ def hold(path: str) -> str:
     return path[-1]
 
 
-@cluster(host=host, memory="200M")
+@cluster(host=host, memory="200MB")
 def note(path: str, value: str) -> str:
     import pathlib
 

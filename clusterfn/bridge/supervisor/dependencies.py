@@ -16,7 +16,6 @@ from ..layout import (
     DEPENDENCY,
     ELEMENTS,
     HEARTBEAT,
-    INPUTS,
     JOBS,
     LOST,
     MACHINES,
@@ -36,25 +35,21 @@ from ..layout import (
 from ..schedulers import scheduler_named
 from . import publish
 from .item_ends import ItemEnds, numbers_in
-from .job import DAMAGED, Dependency, dependencies_of, describe_waiting
-from .text import native, portable
+from .job import DAMAGED, Dependency, describe_waiting
+from .text import native
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional
+    from typing import Any, Iterable, Optional, Sequence
 
-    from .attempt import RunnableAttempt
-    from .item_inputs import ItemInputs
     from .job import JobFolder
-    from .watch import EndWatch
 
 # A job that has ended for good; attempt: the folder of the attempt that did; at: when, by the clock of the file system.
 _Ended = namedtuple("_Ended", ("outcome", "attempt", "at"))
 # A value, or an exception, in a file; what failed has the facts of its end.
 _Place = namedtuple("_Place", ("path", "offset", "size", "failed"))
 
-_LOOK_S = 0.5
 _NEVER_STARTED_S = 600.0  # its client starts what it has sent, unless it was ended in between
 _LARGEST_EXCEPTION = 16 << 20
 _TOLD = ("kind", "message", "stage", "evidence", "hint", "exception", "signal", "code", "node", "earlier", "attempt")
@@ -257,54 +252,6 @@ class Dependencies:
         )
 
 
-def await_values(
-    job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch", inputs: "Optional[ItemInputs]" = None
-) -> None:
-    """Wait until no dependency is open, and write where their values lie into inputs.json of the attempt.
-
-    A scheduler starts the job once they are over for it. Then an outcome comes late only from a slow file system.
-
-    Args:
-        inputs: Of an element whose items start one by one: it waits only until enough of them can run.
-
-    Raises:
-        Verdict: One of them has no value, or the job was ended while it waited.
-    """
-    found = Dependencies(job.root) if inputs is None else inputs.values
-    wanted, told, began = dependencies_of(job.spec), "", time.monotonic()
-    open_ones = found.still_open(wanted)
-    while open_ones and (inputs is None or not inputs.may_start(job.element or 0)):
-        watch.look()
-        silent_s = time.time() - max(map(_last_beat, (job_dir(job.root, each.job) for each in open_ones)))
-        if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
-            listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
-            if listed is not None and not any(each.job in listed for each in open_ones):
-                break
-            began = time.monotonic()  # the scheduler has it, or does not answer: its client may have started more of it
-        if found.describe_open(wanted) != told:
-            told = found.describe_open(wanted)
-            attempt.wait(told)
-        time.sleep(_LOOK_S)
-        found.look_again()
-        open_ones = found.still_open(wanted)
-    if inputs is not None:  # each item gets the places of its own inputs
-        if open_ones and not inputs.may_start(job.element or 0):
-            inputs.give_up()
-        return
-    if job.element is None:  # each item of a group fails for itself
-        # What it was admitted for without any resources is final.
-        refusal = job.held.refusal if job.held is not None else None
-        failed = refusal if refusal is not None and refusal.kind == DEPENDENCY else found.failure(wanted)
-        if failed is None and open_ones:
-            cause = _cause(open_ones[0], {"kind": LOST, "message": "its scheduler ended it, and it left no outcome"})
-            message = "%s: %s" % (describe_waiting(open_ones), cause["message"])
-            failed = Verdict(DEPENDENCY, message, stage="queue", cause=cause)
-        if failed is not None:
-            keep_exception(failed, attempt.path(VALUE))
-            raise failed
-    publish.replace(attempt.path(INPUTS), json.dumps(portable(found.places(wanted))).encode())
-
-
 def keep_exception(failed: Verdict, path: str) -> None:
     """Copy the exception of the job that failed to this path: the caller of the job that needed it gets it too."""
     at = failed.facts.pop("exception_at", None)
@@ -322,6 +269,12 @@ def keep_exception(failed: Verdict, path: str) -> None:
         return
     if len(data) == size:
         failed.facts["value"] = {"size": size}
+
+
+def ended_by_scheduler(wanted: Dependency, waits: str) -> Verdict:
+    """Return the verdict on a job whose input has left the scheduler without an outcome."""
+    cause = _cause(wanted, {"kind": LOST, "message": "its scheduler ended it, and it left no outcome"})
+    return Verdict(DEPENDENCY, "%s: %s" % (waits, cause["message"]), stage="queue", cause=cause)
 
 
 def _place_of_job(wanted: Dependency, end: _Ended) -> _Place:
@@ -353,8 +306,10 @@ def _damaged(wanted: Dependency, error: Exception) -> _Place:
     return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": told}))
 
 
-def _last_beat(folder: str) -> float:
-    return max(map(_date, _heartbeats(folder)), default=0.0)
+def last_beat(job: "JobFolder", wanted: "Sequence[Dependency]") -> float:
+    """Return when one of these jobs last showed that it lives, as seconds since 1970."""
+    folders = (job_dir(job.root, each.job) for each in wanted)
+    return max((_date(path) for folder in folders for path in _heartbeats(folder)), default=0.0)
 
 
 def _heartbeats(folder: str) -> "list[str]":

@@ -31,8 +31,9 @@ from ..layout import (
 )
 from . import group, publish, retries
 from .attempt import remove_usage
+from .awaiting import await_values
 from .chunks import NO_ELEMENT
-from .dependencies import Dependencies, await_values, keep_exception
+from .dependencies import Dependencies, keep_exception
 from .group import SETTLE_S, ItemRecorder
 from .item_inputs import known_inputs
 from .job import describe_place
