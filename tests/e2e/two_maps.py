@@ -1,4 +1,4 @@
-"""Send a map, and another over its values; say both ids, and wait to be killed."""
+"""Send a map, and another over its values; once that waits on the host, say both ids, and wait to be killed."""
 
 import sys
 import time
@@ -30,5 +30,7 @@ def note(path: str, value: str) -> str:
 
 models = hold.map([f"{folder}/go-{number}" for number in range(2)])
 scores = note.map([f"{folder}/did-{number}" for number in range(2)], models)
+while "waiting for" not in scores.status:
+    time.sleep(0.1)
 print(models.id, scores.id, flush=True)
 time.sleep(600)

@@ -74,7 +74,7 @@ class SlurmOnHost(HostScheduler):
 
     def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:
         which = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
-        argv = ["scontrol"] + (["--cluster=%s" % clusters] if clusters else [])
+        argv = ["scontrol"] + (["--clusters=%s" % clusters] if clusters else [])
         return _refusal(argv + ["update", which, "Dependency=%s" % besides], _SCONTROL_S)
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
