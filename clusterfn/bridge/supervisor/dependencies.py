@@ -147,7 +147,7 @@ class Dependencies:
         for each in wanted:
             spec = self._spec_of(each.job) or {}
             is_group = bool(spec.get("group"))
-            none = self._lost(each)
+            none = self._lost_value(each)
             try:
                 folders = [str(folder) for folder in spec.get("sys_path") or ()]
                 if none is None and is_group:
@@ -164,7 +164,7 @@ class Dependencies:
         return found
 
     def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":
-        none, end, spec = self._lost(wanted), self._end_of(wanted.job), self._spec_of(wanted.job)
+        none, end, spec = self._lost_value(wanted), self._end_of(wanted.job), self._spec_of(wanted.job)
         if none is not None or spec is None or end is None and not (spec.get("group") and self.has_ended(wanted)):
             return none
         try:
@@ -175,6 +175,12 @@ class Dependencies:
             return next((items[index] for index in sorted(items) if items[index].failed), None)
         except DAMAGED as error:
             return _damaged(wanted, error)
+
+    def _lost_value(self, wanted: Dependency) -> "Optional[_Place]":
+        """Return why a value will never exist; None if it does, or may. What items have returned outlives a group."""
+        if self._open_items(wanted) == [] and not self._is_missing(wanted.job):
+            return None
+        return self._lost(wanted)
 
     def _lost(self, wanted: Dependency) -> "Optional[_Place]":
         """Return why a job will never end that has not; None if it has, or may."""

@@ -132,6 +132,21 @@ def test_blocks_are_claimed_out_of_order_and_the_group_is_complete_with_the_last
     assert chunks.complete()
 
 
+def test_what_items_have_returned_outlives_the_processes_of_their_group(tmp_path, train):
+    (train / "spec.json").write_text(json.dumps({"scheduler": "bare", "group": {"count": 10, "elements": 10}}))
+    inputs = inputs_of(taking(tmp_path, 10, 5))
+    told(train, 1)
+    told(train, 4, kind="raised")
+    for path in train.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+
+    assert inputs.ready() == list(range(10)), "no process of it is left"
+    assert inputs.failure(1) is None
+    raised, lost = inputs.failure(4), inputs.failure(5)
+    assert raised is not None and raised.facts["message"] == "train (7f3a)[4] has no value: item 4"
+    assert lost is not None and "no process of it is left" in lost.facts["message"]
+
+
 # what SLURM is told
 
 
