@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
 
 
-_FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "await_end", "open_requests"}
+_FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "await_end", "open_requests", "items_left"}
 
 
 @dataclass(frozen=True)
