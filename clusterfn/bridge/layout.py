@@ -57,6 +57,7 @@ REMOVED = ".expired-"  # before its id: a job's folder that is being removed
 BUILDER_LOG = "builder.jsonl"  # what the builder of its environment has said, also below attempts/<n>
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
+TAKERS = "takers"  # <id>, or <id>.<number of its array>: a group whose items start as values appear here
 ATTEMPTS = "attempts"
 
 # below jobs/<id> of a group
@@ -64,6 +65,8 @@ ITEMS = "items.pkl"  # the arguments of each item, one after another
 ITEMS_INDEX = "items.json"  # where each of them ends
 LABELS = "labels.json"  # what a person calls each of them
 ARGUMENTS = "arguments.json"  # the plain arguments of each of them, by parameter
+ITEM_INPUTS = "item_inputs.json"  # the jobs whose values each item takes
+RELEASED = "released"  # <k>: the scheduler was told that this element need not wait any longer, or why it was not
 RETRIED = "retried.json"  # of a retry: the group that it continues, and the indices of the items there
 CLAIMS = "claims"  # <chunk>, <chunk>.2, ...: the element that has it, or took it over; its first item, and how many
 DONE = "done"  # <chunk>: each of its items has a line

@@ -23,6 +23,7 @@ _CHUNKS_EACH = 4
 _MOST_JOBS = 10_000  # of a scheduler that does not say
 _MARGIN_S = 60.0  # SLURM is asked for a minute more
 _MANY = 500
+_MOST_BLOCKS = 1000
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
 
     Example:
         >>> on_machine(100, MapOptions(), MachineCapacity(by_cores=8))
-        Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0)
+        Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0, block=None)
     """
     if how.sequential_up_to is not None:
         in_turns = how.asks_for_turns(count)
@@ -89,8 +90,8 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
     not needed leave the queue. A chunk size that was asked for is one element's share.
 
     Example:
-        >>> in_arrays(10_000, MapOptions(), None, SchedulerLimits(array=1000))
-        Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0)
+        >>> in_arrays(1000, MapOptions(), None, SchedulerLimits(array=1000))
+        Group(count=1000, chunk=5, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0, block=None)
     """
     at_once = 1 if how.asks_for_turns(count) else min(count, how.max_parallel)
     asked = how.chunk
@@ -104,6 +105,18 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
     per_element = 1 if asked is not None and elements == chunks else None
     aim_s = AIM_S if asked is None else None
     return Group(count, chunk, elements, min(at_once, elements), per_element, element_s, aim_s)
+
+
+def in_blocks(group: Group, how: MapOptions) -> Group:
+    """Let items start as their inputs end: one by one, or in chunks of the size that was asked for.
+
+    There are at most 1000 blocks, as each is a claim and a question of every element. An element claims one at a time.
+
+    Example:
+        >>> in_blocks(Group(count=10_000, chunk=50, elements=50, at_once=50), MapOptions()).block
+        10
+    """
+    return replace(group, block=how.chunk or math.ceil(group.count / _MOST_BLOCKS))
 
 
 def _longest_s(item_s: float, limits: SchedulerLimits) -> float:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
 
 
-_FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "await_end", "open_requests"}
+_FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "await_end", "open_requests", "items_left"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,10 @@ class ArgumentSource(JobArgument):
         """Whether its value, or all of its values, are here."""
         raise NotImplementedError
 
+    def items_left(self) -> tuple[int, int] | None:
+        """Return how many items of a group have not ended, and how many there are; None of a job."""
+        return None
+
     def value_here(self, item: int | None, timeout: float | None = None) -> Any:
         """Return the value, or that of one item, waiting for it; raise its exception if it failed."""
         raise NotImplementedError
@@ -97,6 +101,17 @@ class ArgumentSource(JobArgument):
     def open_requests(self) -> Sequence[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
         raise NotImplementedError
+
+
+def describe_open(inputs: Sequence[Reference]) -> str:
+    """Say what a call waits for that takes these values; "" for nothing, as far as this process knows."""
+    named = []
+    for each in inputs:
+        if not each.source.has_ended():
+            left = each.source.items_left()
+            which = each.label if left is None else f"{each.name} ({each.id[:SHORT]})"
+            named.append(f"{left[0]} of {left[1]} items of {which}" if left is not None else which)
+    return f"waiting for {', '.join(named)}" if named else ""
 
 
 class NotEnded(Exception):

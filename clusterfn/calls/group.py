@@ -333,6 +333,10 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
     def has_ended(self) -> bool:
         return self.done()
 
+    def items_left(self) -> tuple[int, int] | None:
+        ended = sum(self._known.ended(index) is not None for index in range(len(self)))
+        return len(self) - ended, len(self)
+
     def value_here(self, item: int | None, timeout: float | None = None) -> Any:
         if item is not None:
             return self.result(item, timeout)

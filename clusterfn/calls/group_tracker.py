@@ -19,6 +19,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import console, job_display, liveness, remote_state, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
+from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job_tracker import BaseTracker
 from clusterfn.config.spec import Group, JobSpec
@@ -29,6 +30,7 @@ from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerLimits, SchedulerVerdict
 
 if TYPE_CHECKING:
+    from clusterfn.calls.dependencies import Reference
     from clusterfn.calls.group_state import GroupBackend, GroupState
     from clusterfn.calls.remote_state import RemoteGroupState
     from clusterfn.hosts.connection import Completed, Reply
@@ -61,6 +63,9 @@ class GroupTracker(BaseTracker):
         group: What it reports to.
         limits: What the scheduler allows.
         retried: Which items of `group` it follows, if not all.
+
+    Attributes:
+        inputs: The jobs whose values its items take, as far as this process knows them.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class GroupTracker(BaseTracker):
         self._earlier = retried.group.backend if retried else None
         self.item_results = ItemResults(group, self.numbers, self.folder, self._fetch_outputs, self._all_items_ended)
         self.limits = limits
+        self.inputs: Sequence[Reference] = ()
         self.element_tasks: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
         self._scheduler_ids: set[str] = set()
@@ -237,6 +243,8 @@ class GroupTracker(BaseTracker):
             return
         waits = seen is not None and seen.phase == base.PENDING
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
+        if seen is not None and self.session.scheduler.waits_for_jobs(seen):
+            self._turn = describe_open(self.inputs) or self._turn
         self.group.on_state(PENDING, self.waiting_reason)
         if not all(submission.done() for submission in self._submissions):
             return  # the scheduler cannot know yet what is still being sent
@@ -413,7 +421,7 @@ class GroupTracker(BaseTracker):
         self._fail_unfinished(liveness.WITHDRAWN).result(_TIMEOUT_S)
 
     def _end(self) -> None:
-        self._over = True
+        self._over, self.inputs = True, ()
         self.item_results.close()
         self.session.unwatch(self.scheduler_name)
         if self._complete is not None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING
 from clusterfn.calls import job_display, outcome, remote_state
+from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.job import Job
 from clusterfn.calls.liveness import LivenessMonitor
 from clusterfn.errors import (
@@ -423,8 +424,7 @@ class Tracker(BaseTracker):
                 self._turn = self.session.scheduler.in_words(seen)
                 if self.session.scheduler.waits_for_jobs(seen):
                     self._held_until = time.monotonic()  # its time in the queue begins when its inputs are complete
-                    open_ones = [each.label for each in self.inputs if not each.source.has_ended()]
-                    self._turn = f"waiting for {', '.join(open_ones)}" if open_ones else self._turn
+                    self._turn = describe_open(self.inputs) or self._turn
                 self._waits(job)
                 limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
                 if limit_s is not None and time.monotonic() - max(job.submitted_at, self._held_until) > limit_s:

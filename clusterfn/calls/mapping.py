@@ -86,6 +86,10 @@ def run(
             group = chunking.in_arrays(len(calls), how, one.job.resources.time_s, limits)
         else:
             group = chunking.on_machine(len(calls), how, machine_capacity(session, one.job.resources))
+    # The other nodes of an item may see the places of its inputs late, on a shared file system.
+    alone = one.job.resources.nodes * one.job.resources.tasks_per_node == 1
+    one_by_one = alone and session.scheduler.starts_one_by_one and packed.starts_one_by_one()
+    group = chunking.in_blocks(group, how) if one_by_one else group
     job = replace(one.job, group=group)
     say_how(one, group, how, limits)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
@@ -99,6 +103,8 @@ def run(
     caller.before_send(made)
     described = {layout.LABELS: labels, layout.ARGUMENTS: made.arguments}
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
+    if packed.payload.inputs:
+        files[layout.ITEM_INPUTS] = packed.described_inputs()
     _send(replace(one, job=job), files, made, track(session, job, made, limits))
     return JobGroup(made)
 
@@ -200,6 +206,7 @@ def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: 
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
     folder = submit.send_folder(session, tracker, made, sent, before, inputs)
     job_display.remember_going(made)
+    tracker.inputs = one.payload.inputs
     tracker.start(range(1, tracker.spec.elements + 1), [*before, folder])
     if environment and session.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)

@@ -233,6 +233,7 @@ class Needs:
         self.place = place
         self.inputs: dict[str, Reference] = {}
         self.items: dict[str, set[int] | None] = {}  # of each of them; None for all
+        self.taken: list[tuple[str, int | None]] = []  # the id and the item of each reference, in order
         self.sent_along: list[str] = []
         self.modules: set[str] = set()
         self.shipments: dict[tuple[str, str], FileUpload] = {}
@@ -303,6 +304,7 @@ class Needs:
         if wanted.place == place:
             items = self.items.setdefault(wanted.id, set())
             self.inputs[wanted.id] = wanted
+            self.taken.append((wanted.id, wanted.item))
             if wanted.item is None or items is None:
                 self.items[wanted.id] = None
             else:

@@ -33,15 +33,29 @@ class Items:
         payload: The function, and all that it and the items need.
         data: The content of items.pkl.
         ends: Where each item ends in it.
+        inputs: The jobs whose values each item takes, each with the item of a group or None for all of its value.
+        inputs_of_all: The same of the function and the constants, for all items.
     """
 
     payload: Payload
     data: bytes
     ends: Sequence[int]
+    inputs: Sequence[Sequence[tuple[str, int | None]]] = ()
+    inputs_of_all: Sequence[tuple[str, int | None]] = ()
 
     def files(self) -> dict[str, bytes]:
         """Return the files of the group's folder that other jobs do not have."""
         return {layout.ITEMS: self.data, layout.ITEMS_INDEX: json.dumps(list(self.ends)).encode()}
+
+    def starts_one_by_one(self) -> bool:
+        """Whether an item can run before the inputs of others have ended: they take values that do not exist yet."""
+        of_all = {job for job, _ in self.inputs_of_all}
+        waits_for = {each.id for each in self.payload.inputs if not each.source.has_ended()}
+        return any(job in waits_for - of_all for item in self.inputs for job, _ in item)
+
+    def described_inputs(self) -> bytes:
+        """Return the file by which the host knows which items can run."""
+        return json.dumps({"all": self.inputs_of_all, "items": self.inputs}).encode()
 
 
 def check_calls(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:
@@ -75,7 +89,8 @@ def pack(
     packing = _Packing(target, place)
     items = [packing.item(index, args, function) for index, args in enumerate(calls)]
     payload = packing.function(function, constants)
-    return Items(payload, b"".join(items), list(itertools.accumulate(map(len, items))))
+    *of_items, of_all = packing.taken
+    return Items(payload, b"".join(items), list(itertools.accumulate(map(len, items))), of_items, of_all)
 
 
 class _Packing:
@@ -86,6 +101,7 @@ class _Packing:
         self.large, self.needs = Large(), Needs(place)
         self.blobs: dict[str, memoryview] = {}
         self._digests: dict[tuple[int, int], tuple[Any, str]] = {}
+        self.taken: list[list[tuple[str, int | None]]] = []  # by each item, and last by the function
 
     def item(self, index: int, args: tuple[Any, ...], function: Callable[..., Any]) -> bytes:
         """Pack the arguments of one item."""
@@ -107,6 +123,8 @@ class _Packing:
     def _bytes(self, packed: Any) -> bytes:
         digests = {index: self._digest(view) for index, view in enumerate(packed.buffers)}
         self.blobs.update((digest, packed.buffers[index]) for index, digest in digests.items())
+        self.taken.append(list(dict.fromkeys(self.needs.taken)))
+        self.needs.taken.clear()
         return b"".join(replace(packed, blobs=digests).pieces())
 
     def _digest(self, view: memoryview) -> str:

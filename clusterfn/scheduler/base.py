@@ -181,6 +181,7 @@ class Scheduler(ABC):
             run on the machine that ssh reaches, where clusterfn's own queue does so.
         unset: Prefixes of variables that none of its commands may inherit.
         knows_all: Whether a look at it lists every job from its submission on; else only those that wait.
+        starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
     """
 
@@ -188,6 +189,7 @@ class Scheduler(ABC):
     has_nodes: bool = True
     unset: tuple[str, ...] = ()
     knows_all: bool = True
+    starts_one_by_one: bool = True
     looks_s: Sequence[tuple[float, float]]
 
     def resolve_resources(self, asked: Resources) -> Resources:

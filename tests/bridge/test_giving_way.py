@@ -15,7 +15,7 @@ import pytest
 from clusterfn.bridge.layout import CLAIM
 from clusterfn.bridge.queue import machine, plan
 from clusterfn.bridge.queue.admission import Admission
-from clusterfn.bridge.supervisor.items import ElementRun, GaveWay
+from clusterfn.bridge.supervisor.items import ElementRun, WaitsAgain
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ
 from tests.bridge.test_groups import Group, listed, once
@@ -123,7 +123,7 @@ def test_each_turn_is_good_for_one_item():
     element.told = 0
     element.give_way(0)
     element.told = 1
-    with pytest.raises(GaveWay):
+    with pytest.raises(WaitsAgain):
         element.give_way(0)
 
 

@@ -13,7 +13,7 @@ from ..supervisor import gpus, publish
 from ..supervisor.attempt import release_claim
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
-from ..supervisor.job import dependencies_of, describe_waiting
+from ..supervisor.job import dependencies_of
 from ..supervisor.verdict import Verdict
 from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
 from .lease import leases_of_kind
@@ -202,6 +202,21 @@ class Admission:
             if lock is not None:
                 lock.close()
 
+    def wait_again(self, reason: str) -> bool:
+        """Release all and queue again, in its old place, for inputs that have not ended; False without a queue."""
+        if self._run is None:
+            return False
+        lock = _admission_lock(self.marks)
+        try:
+            release_claim(self.job)  # a ticket counts only where no claim is
+            self.queue.write(dict(self._ticket_fields(reason), queue_timeout_s=None))  # it has begun
+            self.release()
+            self._note_ticket(reason)
+            return True
+        finally:
+            if lock is not None:
+                lock.close()
+
     def take(self, turn: bool) -> None:
         """Hold what the job asks for. `turn`: the spooler of its user has started it.
 
@@ -291,9 +306,9 @@ class Admission:
                 raise NotNow(EXIT_RETURNED, "each item of the group has ended: nothing to do")
             self.submitted = self.submitted or machine.now_ns()
             seen = self._seen()
-            open_ones = self.values().still_open(self.after) if self.after else []
-            if open_ones:
-                raise self._queue(describe_waiting(open_ones))
+            waits = self._waits_for_inputs()
+            if waits:
+                raise self._queue(waits)
             if self.lacks_environment():
                 raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
             if not self.ticket and self._waits_there and self._others_wait():
@@ -308,18 +323,41 @@ class Admission:
             if lock is not None:
                 lock.close()
 
+    def _waits_for_inputs(self) -> str:
+        """Say which jobs it waits for; "" for none.
+
+        An element whose items start one by one leaves it to the spooler which of them begins: else all would come for
+        the first item that can run.
+        """
+        if not self.after:
+            return ""
+        from ..supervisor import item_inputs, takers  # few jobs take values of others
+        from .held_back import HeldBack
+
+        if self.ticket is not None or not self._waits_there:
+            return HeldBack(self.job.root).reasons([self._own_ticket()]).get(self.job.id, "")
+        values = self.values()
+        inputs = item_inputs.item_inputs_of(self.job.home, self.job.spec, values)
+        waits = values.describe_open(self.after)
+        if waits and inputs is not None:
+            takers.register(self.job.root, self.job.spec["id"], inputs.producers())
+        return waits
+
     def _others_wait(self) -> bool:
         """Return whether another job in the queue may start. One that waits for an input takes no turn."""
-        values: "Optional[Dependencies]" = None
+        with_inputs = []
         for job in self.queue.names():
             ticket = self.queue.of(job)
             if ticket is not None and ticket.after:
-                values = values or self.values()
-                if values.still_open(ticket.after):
-                    continue
-            if ticket is not None or job in self.queue.damaged():
+                with_inputs.append(ticket)
+            elif ticket is not None or job in self.queue.damaged():
                 return True
-        return False
+        if not with_inputs:
+            return False
+        from .held_back import HeldBack
+
+        held_back = HeldBack(self.job.root).reasons(with_inputs)
+        return any(ticket.job not in held_back for ticket in with_inputs)
 
     def _own_ticket(self) -> "tickets.Ticket":
         """Return the job's ticket, or the one that it would get."""

@@ -28,11 +28,10 @@ from ..layout import (
     attempt_dir,
     element_log,
 )  # fmt: skip
-from ..supervisor.dependencies import Dependencies
-from ..supervisor.job import describe_waiting
 from ..supervisor.text import duration
 from ..supervisor.verdict import say
 from . import gpu_leases, launch, lease_names, machine, plan, report
+from .held_back import HeldBack
 from .lease import leases_of_kind
 from .machine import MachineResources
 from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
@@ -107,7 +106,7 @@ class Spooler:
         self._tries: "dict[str, tuple[int, float]]" = {}
         self._holders: "dict[str, LeaseHolder]" = {}
         self._cards = gpu_leases.GpuCache()
-        self._values = Dependencies(queue.root)
+        self._inputs = HeldBack(queue.root)
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
     def elected(self) -> bool:
@@ -134,7 +133,7 @@ class Spooler:
         """Look at all tickets and start what may start; return False if nothing waits."""
         self._promise_turn()
         self._reap()
-        self._values.look_again()
+        self._inputs.look_again()
         tickets = self._tickets()
         waiting = {ticket.job for ticket in tickets}
         for job in set(self._starting) - waiting:
@@ -144,12 +143,12 @@ class Spooler:
         seen = lease_names.Seen(self.marks.names(), machine.now_s())
         self._follow(seen)
         # Those that wait for the value of a job reserve nothing, and nothing is made for them.
-        inputs = {ticket.job: self._values.still_open(ticket.after) for ticket in tickets if ticket.after}
-        complete = [ticket for ticket in tickets if not inputs.get(ticket.job)]
+        held_back = self._inputs.reasons(tickets)
+        complete = [ticket for ticket in tickets if ticket.job not in held_back]
         ready = [ticket for ticket in complete if has_environment(ticket)]
         made = self._plan(ready, seen)
         made.reasons.update(self._make([ticket for ticket in complete if ticket not in ready]))
-        made.reasons.update((job, describe_waiting(open_ones)) for job, open_ones in inputs.items() if open_ones)
+        made.reasons.update(held_back)
         self._name(made.named)
         for ticket in made.start:
             process = self._script(ticket) if self._may_try(ticket) else None
@@ -213,7 +212,7 @@ class Spooler:
     def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
         if is_cancelled(ticket):
             return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
-        if ticket.after and ticket.element is None and self._values.failure(ticket.after) is not None:
+        if ticket.after and ticket.element is None and self._inputs.values.failure(ticket.after) is not None:
             return {"kind": DEPENDENCY, "withdraw": True}  # `conclude` says why
         if ticket.timeout_s is None or self._waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
             return None
@@ -229,9 +228,9 @@ class Spooler:
         """Return how long it has waited for its turn, without the time in which it waited for the value of a job."""
         if not ticket.after:
             return waited_s(ticket)
-        if self._values.still_open(ticket.after):
+        if self._inputs.values.still_open(ticket.after):
             return 0.0
-        return min(waited_s(ticket), time.time() - self._values.ended_at(ticket.after))
+        return min(waited_s(ticket), time.time() - self._inputs.values.ended_at(ticket.after))
 
     def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
         """Publish the end of a job by `supervise.py conclude`, which does nothing if the job has begun.

@@ -16,7 +16,7 @@ _LOG_TAIL = 4096
 _ENDS = re.compile(rb"slurmstepd.*\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
-_SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S = 5, 10, 20, 30
+_SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S, _SCONTROL_S = 5, 10, 20, 30, 20
 
 
 class SlurmOnHost(HostScheduler):
@@ -71,6 +71,11 @@ class SlurmOnHost(HostScheduler):
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         if array:
             _run(["scancel", "--state=PENDING", array], _SCANCEL_S)  # it need not succeed
+
+    def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:
+        which = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
+        argv = ["scontrol"] + (["--clusters=%s" % clusters] if clusters else [])
+        return _refusal(argv + ["update", which, "Dependency=%s" % besides], _SCONTROL_S)
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
         import subprocess
@@ -131,6 +136,20 @@ def _show(what: str, name: str, patience_s: int) -> "dict[str, str]":
     """Return what scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
     words = [word.partition("=") for word in _run(["scontrol", "-o", "show", what, name], patience_s).split()]
     return {key: value for key, separator, value in words if separator}
+
+
+def _refusal(argv: "list[str]", patience_s: int) -> str:
+    """Run a command that changes something; return what it said if it failed, and "" if it succeeded."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience_s
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return "%s: %s" % (argv[0], error)
+    said = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
+    return "" if done.returncode == 0 else "%s refused with status %d: %s" % (argv[0], done.returncode, said)
 
 
 def _run(argv: "list[str]", patience_s: int) -> str:

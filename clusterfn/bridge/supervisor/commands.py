@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..queue import report, spooler
-from . import conclude, expire, group, listing, remove, shell
+from . import conclude, expire, group, listing, remove, shell, takers
 from .verdict import say
 
 
@@ -20,6 +20,8 @@ def run_command(argv: "list[str]") -> int:
         return conclude.conclude_on_request(argv[1])
     if command == "bury" and count == 2:
         return group.fail_unfinished_items(argv[1])
+    if command == "register" and count == 6:
+        return takers.register_array(*argv[1:])
     if command == "list" and count in (2, 3):
         return listing.listing(argv[1], "".join(argv[2:]))
     if command == "gpus" and count == 3:
@@ -37,6 +39,7 @@ def run_command(argv: "list[str]") -> int:
     if command == "spool" and count >= 4:
         return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
+        " | register GROUP NUMBER FIRST COUNT BESIDES"
         " | list ROOT | gpus ROOT LEASE | clean ROOT KEEP OLDER dry | queue ROOT"
         " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS"
         " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip

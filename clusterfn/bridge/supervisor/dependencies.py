@@ -16,7 +16,6 @@ from ..layout import (
     DEPENDENCY,
     ELEMENTS,
     HEARTBEAT,
-    INPUTS,
     JOBS,
     LOST,
     MACHINES,
@@ -35,25 +34,22 @@ from ..layout import (
 )
 from ..schedulers import scheduler_named
 from . import publish
-from .chunks import journal_lines
-from .job import DAMAGED, Dependency, dependencies_of, describe_waiting
-from .text import native, portable
+from .item_ends import ItemEnds, numbers_in
+from .job import DAMAGED, Dependency, describe_waiting
+from .text import native
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional
+    from typing import Any, Iterable, Optional, Sequence
 
-    from .attempt import RunnableAttempt
     from .job import JobFolder
-    from .watch import EndWatch
 
 # A job that has ended for good; attempt: the folder of the attempt that did; at: when, by the clock of the file system.
 _Ended = namedtuple("_Ended", ("outcome", "attempt", "at"))
 # A value, or an exception, in a file; what failed has the facts of its end.
 _Place = namedtuple("_Place", ("path", "offset", "size", "failed"))
 
-_LOOK_S = 0.5
 _NEVER_STARTED_S = 600.0  # its client starts what it has sent, unless it was ended in between
 _LARGEST_EXCEPTION = 16 << 20
 _TOLD = ("kind", "message", "stage", "evidence", "hint", "exception", "signal", "code", "node", "earlier", "attempt")
@@ -69,11 +65,13 @@ class Dependencies:
         self._ended: "dict[str, _Ended]" = {}
         self._open: "dict[str, bool]" = {}
         self._specs: "dict[str, dict[str, Any]]" = {}
-        self._items_of: "dict[str, dict[int, _Place]]" = {}  # of groups that have ended
+        self._item_ends: "dict[str, ItemEnds]" = {}
+        self._looked_at: "set[str]" = set()  # groups whose items were looked at since `look_again`
 
     def look_again(self) -> None:
         """Look again at those that had not ended."""
         self._open.clear()
+        self._looked_at.clear()
 
     def still_open(self, wanted: "Iterable[Dependency]") -> "list[Dependency]":
         """Return those that may still end in a value."""
@@ -81,6 +79,41 @@ class Dependencies:
             if each.job not in self._open:
                 self._open[each.job] = self._end_of(each.job) is None and self._lost(each) is None
         return [each for each in wanted if self._open[each.job]]
+
+    def has_ended(self, wanted: Dependency) -> bool:
+        """Whether nothing of it can change any more: its job has ended, or the items of the group that are taken."""
+        return not self.still_open([wanted]) or self._open_items(wanted) == []
+
+    def describe_open(self, wanted: "Iterable[Dependency]") -> str:
+        """Say what a job waits for that takes these values; "" if it waits for nothing.
+
+        Of a group it says how many items have not ended: "waiting for 3 of 10 items of train (7f3a)".
+        """
+        open_ones, of_items = self.still_open(wanted), {}
+        for each in open_ones:
+            left, count = self._open_items(each), self._count_of(each.job)
+            if left is not None and count is not None:
+                of_items[each.job] = (len(left), count if each.items is None else len(each.items))
+        return describe_waiting(open_ones, of_items) if open_ones else ""
+
+    def _open_items(self, wanted: Dependency) -> "Optional[list[int]]":
+        """Return the items of a group that have not ended; None if it is no group."""
+        count = self._count_of(wanted.job)
+        if count is None:
+            return None
+        ends = self._ends_of(wanted.job)
+        return [index for index in (range(count) if wanted.items is None else wanted.items) if index not in ends.lines]
+
+    def _count_of(self, job: str) -> "Optional[int]":
+        told = (self._spec_of(job) or {}).get("group")
+        return int(told["count"]) if told else None
+
+    def _ends_of(self, job: str) -> ItemEnds:
+        ends = self._item_ends.setdefault(job, ItemEnds(job_dir(self.root, job)))
+        if job not in self._looked_at:
+            self._looked_at.add(job)
+            ends.look()
+        return ends
 
     def ended_at(self, wanted: "Iterable[Dependency]") -> float:
         """Return when the last of them ended, as seconds since 1970; 0.0 if none has."""
@@ -95,6 +128,7 @@ class Dependencies:
         (first, place), others = failed[0], len(failed) - 1
         cause = place.failed
         which = "%s (%s)" % (cause["name"], cause["job"][:4])
+        which += "[%d]" % cause["item"] if "item" in cause else ""
         message = "%s has no value: %s" % (which, cause["message"])
         if cause["job"] != first.job:  # what that one itself waited for
             message = "%s (%s) never ran, because %s" % (first.name, first.job[:4], message)
@@ -113,13 +147,11 @@ class Dependencies:
         for each in wanted:
             spec = self._spec_of(each.job) or {}
             is_group = bool(spec.get("group"))
-            none = self._lost(each)
+            none = self._lost_value(each)
             try:
                 folders = [str(folder) for folder in spec.get("sys_path") or ()]
                 if none is None and is_group:
-                    items = self._items(each, spec["group"]["count"])
-                    asked = sorted(items) if each.items is None else each.items
-                    told = {index: items[index] for index in asked}
+                    told = self._items(each, spec["group"]["count"])
                 else:
                     told = {0: none or _place_of_job(each, self._ended[each.job])}
             except DAMAGED as error:
@@ -132,18 +164,23 @@ class Dependencies:
         return found
 
     def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":
-        none, end, spec = self._lost(wanted), self._end_of(wanted.job), self._spec_of(wanted.job)
-        if none is not None or end is None or spec is None:
+        none, end, spec = self._lost_value(wanted), self._end_of(wanted.job), self._spec_of(wanted.job)
+        if none is not None or spec is None or end is None and not (spec.get("group") and self.has_ended(wanted)):
             return none
         try:
-            if not spec.get("group"):
+            if end is not None and not spec.get("group"):
                 place = _place_of_job(wanted, end)
                 return place if place.failed else None
             items = self._items(wanted, spec["group"]["count"])
-            asked = sorted(items) if wanted.items is None else wanted.items
-            return next((items[index] for index in asked if items[index].failed), None)
+            return next((items[index] for index in sorted(items) if items[index].failed), None)
         except DAMAGED as error:
             return _damaged(wanted, error)
+
+    def _lost_value(self, wanted: Dependency) -> "Optional[_Place]":
+        """Return why a value will never exist; None if it does, or may. What items have returned outlives a group."""
+        if self._open_items(wanted) == [] and not self._is_missing(wanted.job):
+            return None
+        return self._lost(wanted)
 
     def _lost(self, wanted: Dependency) -> "Optional[_Place]":
         """Return why a job will never end that has not; None if it has, or may."""
@@ -155,26 +192,21 @@ class Dependencies:
         return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": _SILENT})) if silent else None
 
     def _items(self, wanted: Dependency, count: int) -> "dict[int, _Place]":
-        """Return where the value of each item of a group lies."""
-        if wanted.job in self._items_of:
-            return self._items_of[wanted.job]
+        """Return where the value of each item of a group lies that is asked for; "no line" of one that has none."""
+        ends = self._ends_of(wanted.job)
+        if ends.damage:
+            raise ValueError(ends.damage)
         nothing = _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": "the item has no line in any journal"}))
-        found = dict.fromkeys(range(count), nothing)
-        home, seen = job_dir(self.root, wanted.job), set()  # type: str, set[int]
-        for element in _numbers(os.path.join(home, ELEMENTS)):
-            for line in journal_lines(home, element):
-                index = line.get("index")
-                if index in found and index not in seen:
-                    seen.add(index)
-                    found[index] = _place_of_item(wanted, home, element, line)
-        if wanted.job in self._ended:
-            self._items_of[wanted.job] = found
+        home, found = job_dir(self.root, wanted.job), {}
+        for index in range(count) if wanted.items is None else wanted.items:
+            told = ends.lines.get(index)
+            found[index] = nothing if told is None else _place_of_item(wanted, home, *told)
         return found
 
     def _end_of(self, job: str) -> "Optional[_Ended]":
         if job not in self._ended:
             folder = job_dir(self.root, job)
-            for number in _numbers(os.path.join(folder, ATTEMPTS)):
+            for number in numbers_in(os.path.join(folder, ATTEMPTS)):
                 attempt = attempt_dir(folder, number)
                 outcome = _read(attempt, OUTCOME)
                 if outcome is not None and outcome.get("final"):
@@ -226,44 +258,6 @@ class Dependencies:
         )
 
 
-def await_values(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
-    """Wait until no dependency is open, and write where their values lie into inputs.json of the attempt.
-
-    A scheduler starts the job once they are over for it. Then an outcome comes late only from a slow file system.
-
-    Raises:
-        Verdict: One of them has no value, or the job was ended while it waited.
-    """
-    found, wanted, told, began = Dependencies(job.root), dependencies_of(job.spec), "", time.monotonic()
-    open_ones = found.still_open(wanted)
-    while open_ones:
-        watch.look()
-        silent_s = time.time() - max(map(_last_beat, (job_dir(job.root, each.job) for each in open_ones)))
-        if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
-            listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
-            if listed is not None and not any(each.job in listed for each in open_ones):
-                break
-            began = time.monotonic()  # the scheduler has it, or does not answer: its client may have started more of it
-        if describe_waiting(open_ones) != told:
-            told = describe_waiting(open_ones)
-            attempt.wait(told)
-        time.sleep(_LOOK_S)
-        found.look_again()
-        open_ones = found.still_open(wanted)
-    if job.element is None:  # each item of a group fails for itself
-        # What it was admitted for without any resources is final.
-        refusal = job.held.refusal if job.held is not None else None
-        failed = refusal if refusal is not None and refusal.kind == DEPENDENCY else found.failure(wanted)
-        if failed is None and open_ones:
-            cause = _cause(open_ones[0], {"kind": LOST, "message": "its scheduler ended it, and it left no outcome"})
-            message = "%s: %s" % (describe_waiting(open_ones), cause["message"])
-            failed = Verdict(DEPENDENCY, message, stage="queue", cause=cause)
-        if failed is not None:
-            keep_exception(failed, attempt.path(VALUE))
-            raise failed
-    publish.replace(attempt.path(INPUTS), json.dumps(portable(found.places(wanted))).encode())
-
-
 def keep_exception(failed: Verdict, path: str) -> None:
     """Copy the exception of the job that failed to this path: the caller of the job that needed it gets it too."""
     at = failed.facts.pop("exception_at", None)
@@ -281,6 +275,12 @@ def keep_exception(failed: Verdict, path: str) -> None:
         return
     if len(data) == size:
         failed.facts["value"] = {"size": size}
+
+
+def ended_by_scheduler(wanted: Dependency, waits: str) -> Verdict:
+    """Return the verdict on a job whose input has left the scheduler without an outcome."""
+    cause = _cause(wanted, {"kind": LOST, "message": "its scheduler ended it, and it left no outcome"})
+    return Verdict(DEPENDENCY, "%s: %s" % (waits, cause["message"]), stage="queue", cause=cause)
 
 
 def _place_of_job(wanted: Dependency, end: _Ended) -> _Place:
@@ -312,8 +312,10 @@ def _damaged(wanted: Dependency, error: Exception) -> _Place:
     return _Place("", 0, 0, _cause(wanted, {"kind": LOST, "message": told}))
 
 
-def _last_beat(folder: str) -> float:
-    return max(map(_date, _heartbeats(folder)), default=0.0)
+def last_beat(job: "JobFolder", wanted: "Sequence[Dependency]") -> float:
+    """Return when one of these jobs last showed that it lives, as seconds since 1970."""
+    folders = (job_dir(job.root, each.job) for each in wanted)
+    return max((_date(path) for folder in folders for path in _heartbeats(folder)), default=0.0)
 
 
 def _heartbeats(folder: str) -> "list[str]":
@@ -338,10 +340,6 @@ def _read(folder: str, name: str) -> "Optional[dict[str, Any]]":
         return None if data is None else dict(native(json.loads(data.decode())))
     except (OSError, ValueError, TypeError):  # damaged by its function: without a value
         return None
-
-
-def _numbers(folder: str) -> "list[int]":
-    return sorted(int(name) for name in _names(folder) if name.isdecimal())
 
 
 def _names(folder: str) -> "list[str]":

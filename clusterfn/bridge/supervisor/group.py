@@ -68,11 +68,12 @@ class ItemRecorder:
         """Its chunks of an earlier start, then those that no element has, `most` of them, then those of the dead."""
         number: "int" = self.job.element or 0
         if self.attempt.number > 1:
-            self.settle()
+            if self._others_may_linger():
+                self.settle()
             yield from self.chunks.held_by(number)
         taken = 0
         while most is None or taken < most:
-            chunk = self.chunks.take(number, self.share())
+            chunk = self.take()
             if chunk is None:
                 break
             yield chunk
@@ -83,6 +84,14 @@ class ItemRecorder:
                 self.settle()
             yield chunk
             chunk = self.chunks.take_over(number)
+
+    def take(self) -> "Optional[int]":
+        """Claim the next chunk; None if there is none for it."""
+        return self.chunks.take(self.job.element or 0, self.share())
+
+    def _others_may_linger(self) -> bool:
+        """Whether an attempt before this one was ended by others: its process may not have noticed yet."""
+        return any(each.get("by") != "supervisor" for each in self.attempt.outcomes_before())
 
     def share(self) -> int:
         """Return how many items to claim next, at most."""

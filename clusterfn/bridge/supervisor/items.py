@@ -17,6 +17,7 @@ from ..layout import (
     EXIT_RETURNED,
     HOST_DISK,
     LAUNCH_LOG,
+    LOST,
     NODES,
     OUTCOME,
     PREEMPTED,
@@ -28,12 +29,16 @@ from ..layout import (
     WORK,
     item_usage,
 )
-from . import dependencies, group, publish, retries
+from . import group, publish, retries
 from .attempt import remove_usage
+from .awaiting import await_values
 from .chunks import NO_ELEMENT
+from .dependencies import Dependencies, keep_exception
 from .group import SETTLE_S, ItemRecorder
+from .item_inputs import known_inputs
 from .job import describe_place
 from .run import AttemptRun, ensure_environment, look_at_bridge, run_through
+from .takers import Takers
 from .verdict import Fenced, Verdict, print_state, say
 
 TYPE_CHECKING = False
@@ -51,11 +56,11 @@ _SPARE_S = 30.0  # of the minute that SLURM is asked for in addition
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class GaveWay(Verdict):
-    """It waits in the queue again."""
+class WaitsAgain(Verdict):
+    """It has given back what it had, and waits in the queue again."""
 
-    def __init__(self, told: int) -> None:
-        message = "it gave way to another user who waits for GPUs, after %d items, and waits in the queue again" % told
+    def __init__(self, why: str, told: int) -> None:
+        message = "it %s, after %d items, and waits in the queue again" % (why, told)
         super().__init__(PREEMPTED, message, stage="queue")
 
 
@@ -78,7 +83,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     won = attempt.publish(verdict.kind, dict(verdict.facts, by="supervisor", node=job.node))
     group.conclude_if_complete(job)
     print_state(attempt.number, verdict.kind, won)
-    if isinstance(verdict, GaveWay):
+    if isinstance(verdict, WaitsAgain):
         return EXIT_QUEUED
     return EXIT_RETURNED if verdict.kind == RETURNED or not won else EXIT_PUBLISHED
 
@@ -90,6 +95,9 @@ class ElementRun(ItemRecorder):
         super().__init__(job, attempt, sync=job.scheduler.has_nodes)
         self.watch = watch
         self._ends = self.chunks.ends()
+        self._known_inputs = known_inputs(job.home, job.spec, Dependencies(job.root))
+        self._inputs = self._known_inputs if job.spec["group"].get("block") else None  # if items start one by one
+        self._takers = Takers(job)
         # The last moment at which an item can begin and still have its time before the scheduler ends the element.
         element_s, item_s = job.spec["group"]["element_s"], job.spec["resources"]["time_s"]
         self._until: "Optional[float]" = None
@@ -103,13 +111,35 @@ class ElementRun(ItemRecorder):
         Raises:
             Verdict: The element must end, and why.
         """
-        if self.job.spec.get("after"):
-            dependencies.await_values(self.job, self.attempt, self.watch)
+        # Where no scheduler gives out anything, the queue lets an element come once one of its items can run.
+        if self.job.spec.get("after") and (self._inputs is None or self.job.scheduler.has_nodes):
+            await_values(self.job, self.attempt, self.watch, self._inputs)
         ensure_environment(self.job, self.attempt, self.watch)
-        for chunk in self.pulled(self.job.spec["group"]["per_element"]):
-            if not self._run(chunk):
-                return Verdict(RETURNED, "its time is over, after %d items" % self.told)
-        return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
+        most = self.job.spec["group"]["per_element"]
+        while True:
+            for chunk in self.pulled(most):
+                if not self._run(chunk):
+                    return Verdict(RETURNED, "its time is over, after %d items" % self.told)
+            if self._inputs is None or most is not None or self._inputs.all_taken():
+                return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
+            waits = self._inputs.in_words() or "waiting for the other elements"
+            if self.job.scheduler.has_nodes:  # the elements after it take what is left
+                return Verdict(RETURNED, "no item of its own can run yet (%s), after %d items" % (waits, self.told))
+            if self.job.held is not None and self.job.held.wait_again(waits):
+                raise WaitsAgain("found no item that can run (%s)" % waits, self.told)
+            self.settle()  # where there is no queue, it holds nothing
+            self._inputs.look_again()
+
+    def take(self) -> "Optional[int]":
+        """Claim the next chunk, or the next items whose inputs have ended."""
+        if self._inputs is None:
+            return super().take()
+        number = self.job.element or 0
+        block = self.chunks.take_block(number, self._inputs.ready())
+        if block is None:
+            self._inputs.look_again()
+            block = self.chunks.take_block(number, self._inputs.ready())
+        return block
 
     def share(self) -> int:
         """As many as fill the time that one is to have by what those before took; one to see how long it takes."""
@@ -131,12 +161,18 @@ class ElementRun(ItemRecorder):
     def _run(self, chunk: int) -> bool:
         """Run its items; False if no other may begin as its time is over."""
         left = self.left(chunk)
+        if self._inputs is not None:
+            self._inputs.write_places(self.attempt, chunk)
         for index in left:
             if self.told and self._is_late():
                 return False
             try:
                 self.watch.look()
                 self.give_way(chunk)
+                failed = self._known_inputs.failure(index) if self._known_inputs is not None else None
+                if failed is not None:
+                    self._fail(index, failed)
+                    continue
                 look_at_bridge(self.job)
                 self._run_item(index)
             except Verdict as verdict:
@@ -150,7 +186,7 @@ class ElementRun(ItemRecorder):
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
         held, number = self.job.held, self.job.element or NO_ELEMENT
         if self.told and held is not None and held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
-            raise GaveWay(self.told)
+            raise WaitsAgain("gave way to another user who waits for GPUs", self.told)
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
         ended, _ = self.chunks.past(chunk)
@@ -158,6 +194,16 @@ class ElementRun(ItemRecorder):
             if index not in ended:
                 self.tell(index, verdict)
         self.chunks.finish(chunk)
+
+    def _fail(self, index: int, verdict: Verdict) -> None:
+        """Write the end of an item whose input has no value, with the exception of that."""
+        path = self.attempt.path(VALUE)
+        keep_exception(verdict, path)
+        self.journal.end(index, verdict.kind or LOST, verdict.facts, path)
+        self.told += 1
+        if os.path.exists(path):
+            os.truncate(path, 0)
+        self._takers.tell()
 
     def _run_item(self, index: int) -> None:
         begin, began = self._ends[index - 1] if index else 0, time.monotonic()
@@ -169,6 +215,7 @@ class ElementRun(ItemRecorder):
             verdict = run_item(self.job, attempt, self.watch)
         self.told += 1
         self._took.append(time.monotonic() - began)
+        self._takers.tell()
         self.job.spec["building"] = None  # it has been looked at
         if verdict.kind == CANCELLED:
             raise verdict

@@ -29,7 +29,7 @@ from .text import native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional, Protocol, Sequence
+    from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
     from .verdict import Verdict
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         def touch(self) -> None: ...
         def confirm(self) -> None: ...
         def yield_to_other_users(self, first: "Callable[[], None]") -> bool: ...
+        def wait_again(self, reason: str) -> bool: ...
         def release(self) -> None: ...
 
 
@@ -163,16 +164,27 @@ def dependencies_of(spec: "dict[str, Any]") -> "list[Dependency]":
     return [Dependency(job, told["name"], told["items"]) for job, told in sorted(after.items())]
 
 
-def describe_waiting(open_ones: "Sequence[Dependency]") -> str:
+def describe_waiting(
+    open_ones: "Sequence[Dependency]", of_items: "Optional[Mapping[str, tuple[int, int]]]" = None
+) -> str:
     """Say which jobs a job waits for.
+
+    Args:
+        of_items: Of groups among them, how many items have not ended, and how many it takes.
 
     Example:
         >>> describe_waiting([Dependency("7f3a9b2200000000", "train", None)])
         'waiting for train (7f3a)'
+        >>> describe_waiting([Dependency("7f3a9b2200000000", "train", None)], {"7f3a9b2200000000": (3, 10)})
+        'waiting for 3 of 10 items of train (7f3a)'
     """
-    named = ["%s (%s)" % (each.name, each.job[:4]) for each in open_ones]
-    more = " and %d more" % (len(named) - 3) if len(named) > 3 else ""
-    return "waiting for %s%s" % (", ".join(named[:3]), more)
+    named = []
+    for each in open_ones[:3]:
+        left = (of_items or {}).get(each.job)
+        part = "%d of %d items of " % left if left and left[0] and left[1] != 1 else ""
+        named.append("%s%s (%s)" % (part, each.name, each.job[:4]))
+    more = " and %d more" % (len(open_ones) - 3) if len(open_ones) > 3 else ""
+    return "waiting for %s%s" % (", ".join(named), more)
 
 
 def _read_json(path: str) -> "dict[str, Any]":

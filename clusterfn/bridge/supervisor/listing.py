@@ -18,7 +18,7 @@ from ..queue import report
 from . import group
 from .attempt import Attempt
 from .dependencies import Dependencies
-from .job import DAMAGED, JobFolder, dependencies_of, describe_waiting, job_folders
+from .job import DAMAGED, JobFolder, dependencies_of, job_folders
 from .text import portable, shortened
 
 TYPE_CHECKING = False
@@ -72,9 +72,8 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
         return _of_items(job) + (_ran_of_items(job, time.time()),)
     if not numbers:
         wanted = dependencies_of(job.spec)
-        open_ones = Dependencies(job.root).still_open(wanted) if wanted else []
-        waits = describe_waiting(open_ones) if open_ones else "has not started"
-        return PENDING, report.reason_of(job.root, job.id) or waits, None
+        waits = Dependencies(job.root).describe_open(wanted) if wanted else ""
+        return PENDING, report.reason_of(job.root, job.id) or waits or "has not started", None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
@@ -112,7 +111,9 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     if going:
         return PENDING, "%s; %s" % (counts, waits[going[0].id])
     if len(begun) < spec["elements"]:
-        return PENDING, counts
+        wanted = dependencies_of(job.spec)
+        inputs = Dependencies(job.root).describe_open(wanted) if wanted else ""
+        return PENDING, counts + ("; " + inputs if inputs else "")
     return PENDING, counts + "; the rest runs once you attach to it"
 
 

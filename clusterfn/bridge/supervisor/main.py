@@ -10,7 +10,7 @@ import os
 import signal
 import time
 
-from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
+from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED, TAKERS
 from . import retries, worker_process
 from .attempt import Attempt, claim
 from .classify_exit import lost_supervisor
@@ -75,6 +75,10 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
 
         job.held.release()
         launch.revive_spooler(job.root, job.spec["bridge"])
+    elif job.element is None and os.path.isdir(job.path(TAKERS)):
+        from .takers import Takers
+
+        Takers(job).tell()
     remove_expired(job)
     return ended
 

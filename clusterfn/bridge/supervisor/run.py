@@ -93,9 +93,9 @@ class AttemptRun:
         """Acquire what it needs and start the worker."""
         self.stage = "queue"
         if self.job.spec.get("after") and self.job.element is None:
-            from . import dependencies  # few jobs take values of others
+            from . import awaiting  # few jobs take values of others
 
-            dependencies.await_values(self.job, self.attempt, self.watch)
+            awaiting.await_values(self.job, self.attempt, self.watch)
         self.stage = "environment"
         ensure_environment(self.job, self.attempt, self.watch)
         self.stage = "start"

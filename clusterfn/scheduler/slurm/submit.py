@@ -44,14 +44,25 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA
 _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES])
 # $1 the names of the jobs whose values it takes, $2 other conditions, $3 and $4 how squeue is asked. What is no longer
 # listed is over: whether it has returned is for the job to see, as SLURM takes one that it has forgotten for a success.
-_SUBMIT_AFTER = r"""
+_CONDITIONS = r"""
 names=$1; others=$2; clusters=$3; user=$4; shift 4
 ask() { squeue --noheader --all --format=%F --name="$names" --user="$user" "$@" 2>&1; }
 listed=$(ask ${clusters:+--clusters="$clusters"}) || listed="error: $listed"
 case $listed in *error:*) printf '%s\n' "$listed" >&2; exit 1 ;; esac
 ids=$(printf '%s\n' "$listed" | grep -E '^[0-9]+$' | sort -u | paste -s -d : -)
 after="${others}${others:+${ids:+,}}${ids:+afterany:$ids}"
-exec sbatch --parsable ${after:+--dependency="$after"} "$@"
+"""
+_SUBMIT_AFTER = f"""{_CONDITIONS}exec sbatch --parsable ${{after:+--dependency="$after"}} "$@"
+"""
+# Before those, $1 the host's Python, $2 the supervisor, $3 the folder of a group whose items start one by one, $4 how
+# many elements come before these, $5 how many these are. Those that find work start before all inputs have ended.
+_SUBMIT_ONE_BY_ONE = rf"""
+python=$1; supervise=$2; group=$3; first=$4; count=$5; shift 5
+{_CONDITIONS}said=$(sbatch --parsable ${{after:+--dependency="$after"}} "$@") || exit
+printf '%s\n' "$said"
+number=$(printf '%s\n' "$said" | sed -n 's/^ *\([0-9][0-9]*\)\(;.*\)*$/\1/p' | tail -n 1)
+"$python" -I -S "$supervise" register "$group" "$number" "$first" "$count" "$others" </dev/null >/dev/null 2>&1
+exit 0
 """
 _MB = 2**20
 _ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
@@ -99,9 +110,19 @@ class Slurm(Scheduler):
         output = posixpath.join(folder, layout.element_log("%A_%a"))
         options = {**self._options(job, folder), "output": output}
         return [
-            (each, self._sbatch(job, folder, {**options, "array": f"1-{len(each)}%{at_once}"}, str(each[0] - 1)))
+            (each, self._array(job, folder, {**options, "array": f"1-{len(each)}%{at_once}"}, each))
             for each in arrays
         ]
+
+    def _array(self, job: JobSpec, folder: str, options: dict[str, Any], elements: range) -> Submission:
+        """Submit one array; the host lets its elements start as inputs end if items start one by one."""
+        request = self._sbatch(job, folder, options, str(elements[0] - 1))
+        if not (job.after and job.group and job.group.block):
+            return request
+        supervise = posixpath.join(job.bridge, layout.SUPERVISE)
+        own = (job.host_python, supervise, folder, str(elements[0] - 1), str(len(elements)))
+        shell, option, _, name, *rest = request.argv
+        return replace(request, argv=(shell, option, _SUBMIT_ONE_BY_ONE, name, *own, *rest))
 
     def _folder(self, job: JobSpec) -> str:
         folder = layout.job_dir(job.root, job.id)

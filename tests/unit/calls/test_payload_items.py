@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
 from clusterfn.calls import payload_items
+from clusterfn.calls.dependencies import Place
+from clusterfn.calls.job import Job
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 
@@ -65,3 +69,32 @@ def test_a_table_of_arguments_names_them_as_the_function_does():
 )
 def test_a_label_is_short(args, label):
     assert payload_items.label(args) == label
+
+
+class Ended(Job[Any]):
+    """A job whose value is here."""
+
+    def has_ended(self) -> bool:
+        return True
+
+
+def test_the_host_is_told_whose_values_each_item_takes_and_what_all_of_them_take():
+    def job(name: str, kind: type[Job[Any]] = Job) -> Job[Any]:
+        job_id = f"{name}{'0' * 12}"
+        return kind(job_id, name, "there", f"/root/jobs/{job_id}", None)
+
+    one, two, constant, old = job("aaaa"), job("bbbb"), job("cccc"), job("dddd", Ended)
+    place = Place("there", "/root")
+    packed = payload_items.pack(total, [(one, [one["loss"], two]), (5, old)], None, {"key": constant}, place)
+
+    told = json.loads(packed.described_inputs())
+    assert told == {"all": [[constant.id, None]], "items": [[[one.id, None], [two.id, None]], [[old.id, None]]]}
+    assert packed.starts_one_by_one()
+    assert set(packed.payload.after) == {one.id, two.id, constant.id, old.id}
+
+    for calls, constants in (([(1,)], {"key": constant}), ([(old,)], {}), ([(one,)], {"key": one}), ([(1,)], {})):
+        assert not payload_items.pack(total, calls, None, constants, place).starts_one_by_one()
+
+
+def total(*values: Any, key: Any = None) -> Any:
+    return values

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn.bridge import layout
+from clusterfn.config.spec import Group
 from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission
@@ -335,14 +336,43 @@ def test_a_job_is_not_submitted_while_squeue_does_not_say_what_it_must_wait_for(
         assert not (tmp_path / "got").exists()
 
 
-def submitted_after(folder, squeue: str, own: str | None = None) -> list[str]:
-    """The words that sbatch gets, where squeue is this line of shell."""
-    for name, line in (("squeue", squeue), ("sbatch", "")):
+def test_elements_that_start_one_by_one_are_registered_where_their_inputs_are(tmp_path):
+    sent = job(SLURM, after=AFTER, group=Group(count=9, chunk=1, elements=4, at_once=4, block=1))
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >>{tmp_path}/registered\necho noise\nexit 3\n")
+    python.chmod(0o755)
+    (_, first), (some, second) = Slurm(SLURM, "1000").elements(replace(sent, host_python=str(python)), range(1, 5), 2)
+
+    assert some == range(3, 5) and "register" in second.argv[2]
+    said = submit(tmp_path, second, "echo 631", "echo 'a wrapper of the site'; echo '77;alpha'")
+    assert said == "a wrapper of the site\n77;alpha\n", "what sbatch says, and nothing else"
+    got = (tmp_path / "got").read_text().splitlines()
+    assert "--dependency=afterany:631" in got and got[-1] == "2"
+    words = (tmp_path / "registered").read_text().splitlines()
+    assert words == ["-I", "-S", f"{sent.bridge}/supervise.py", "register", second.cwd, "77", "2", "2", ""]
+
+    (tmp_path / "registered").unlink()
+    with pytest.raises(subprocess.CalledProcessError):
+        submit(tmp_path, first, "echo 631", "exit 1")
+    assert not (tmp_path / "registered").exists()
+    together = replace(sent, group=Group(count=9, chunk=1, elements=4, at_once=4))
+    (_, all_at_once), *_ = Slurm(SLURM, "1000").elements(together, range(1, 5), 9)
+    assert "register" not in all_at_once.argv[2]
+
+
+def submit(folder, request, squeue: str, sbatch: str = "") -> str:
+    """What the request prints, where these lines of shell are squeue and sbatch."""
+    for name, line in (("squeue", squeue), ("sbatch", sbatch)):
         said = "asked" if name == "squeue" else "got"
         (folder / name).write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{folder}/{said}\n{line}\n")
         (folder / name).chmod(0o755)
-    host = replace(SLURM, scheduler_options={"dependency": own} if own else {})
-    request = Slurm(host, "1000").submission(job(host, after=AFTER))
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(request.argv, env={"PATH": path}, check=True, timeout=150)
+    done = subprocess.run(request.argv, env={"PATH": path}, check=True, timeout=150, stdout=subprocess.PIPE, text=True)
+    return str(done.stdout)
+
+
+def submitted_after(folder, squeue: str, own: str | None = None) -> list[str]:
+    """The words that sbatch gets, where squeue is this line of shell."""
+    host = replace(SLURM, scheduler_options={"dependency": own} if own else {})
+    submit(folder, Slurm(host, "1000").submission(job(host, after=AFTER)), squeue)
     return (folder / "got").read_text().splitlines()

@@ -1,0 +1,70 @@
+"""Wait in a job until the values exist that it takes, and say where they lie.
+
+A job that waits here may hold an allocation. So it begins only when its scheduler, or the queue, takes them for ended.
+"""
+
+import json
+import time
+
+from ..layout import DEPENDENCY, INPUTS, STALE_AFTER_S, VALUE
+from . import publish
+from .dependencies import Dependencies, ended_by_scheduler, keep_exception, last_beat
+from .job import dependencies_of, describe_waiting
+from .text import portable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+    from .attempt import RunnableAttempt
+    from .item_inputs import ItemInputs
+    from .job import JobFolder
+    from .watch import EndWatch
+
+_LOOK_S = 0.5
+
+
+def await_values(
+    job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch", inputs: "Optional[ItemInputs]" = None
+) -> None:
+    """Wait until no dependency is open, and write where their values lie into inputs.json of the attempt.
+
+    A scheduler starts the job once they are over for it. Then an outcome comes late only from a slow file system.
+
+    Args:
+        inputs: Of an element whose items start one by one: it waits only until enough of them can run.
+
+    Raises:
+        Verdict: One of them has no value, or the job was ended while it waited.
+    """
+    found = Dependencies(job.root) if inputs is None else inputs.values
+    wanted, told, began = dependencies_of(job.spec), "", time.monotonic()
+    open_ones = found.still_open(wanted)
+    while open_ones and (inputs is None or not inputs.may_start(job.element or 0)):
+        watch.look()
+        silent_s = time.time() - last_beat(job, open_ones)
+        if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
+            listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
+            if listed is not None and not any(each.job in listed for each in open_ones):
+                break
+            began = time.monotonic()  # the scheduler has it, or does not answer: its client may have started more of it
+        if found.describe_open(wanted) != told:
+            told = found.describe_open(wanted)
+            attempt.wait(told)
+        time.sleep(_LOOK_S)
+        found.look_again()
+        open_ones = found.still_open(wanted)
+    if inputs is not None:  # each item gets the places of its own inputs
+        if open_ones and not inputs.may_start(job.element or 0):
+            inputs.give_up()
+        return
+    if job.element is None:  # each item of a group fails for itself
+        # What it was admitted for without any resources is final.
+        refusal = job.held.refusal if job.held is not None else None
+        failed = refusal if refusal is not None and refusal.kind == DEPENDENCY else found.failure(wanted)
+        if failed is None and open_ones:
+            failed = ended_by_scheduler(open_ones[0], describe_waiting(open_ones))
+        if failed is not None:
+            keep_exception(failed, attempt.path(VALUE))
+            raise failed
+    publish.replace(attempt.path(INPUTS), json.dumps(portable(found.places(wanted))).encode())
