@@ -81,8 +81,14 @@ def dask_client(
         worker, cores=1, memory_bytes=parse_memory(scheduler_memory, "scheduler_memory"), gpus=0, gpu_type=None,
         gpu_memory_bytes=None, name="dask-scheduler",
     )  # fmt: skip
+    at = config_file.load().resolve(host)[0]
+    if at.result_policy(worker.results).data_only:
+        raise ConfigError(
+            f'dask_client() exchanges Python objects with {at.name}, which results="data" does not accept',
+            hint='map over the items instead: f.map(items); or set results="objects" if you trust the host',
+        )
     idle_s, own, network = parse_time(idle, "idle"), _own_modules(imports), _checked_interface(interface)
-    _refuse_host_without_way(config_file.load().resolve(host)[0])
+    _refuse_host_without_way(at)
     worker = dataclasses.replace(worker, name="dask-worker")
     from clusterfn.dask.block import DaskBlock
 
