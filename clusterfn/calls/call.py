@@ -160,7 +160,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         if options.scheduler_options:
             host = for_call(host, options)
             rules = scheduler_for(host)
-        resources = resources_of(options, host, rules)
+        host = session.limit(host)
+        resources = session.rules.limit_time(resources_of(options, host, rules), host.name)
         name = job_name(options.name or str(getattr(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes

@@ -181,8 +181,21 @@ class _Reader:
         special = key in (data_types.UUID, data_types.GETATTR, data_types.ZONE) or key in data_types.FACTORIES
         make = data_types.MAKERS.get(key)
         if make is None and not special:
-            raise NotData(_shown(module, name))
+            by_value = self._class_by_value() if key == data_types.CLASS_BY_VALUE else ""
+            raise NotData(by_value or data_types.DESCRIBED.get(key, "") + _shown(module, name))
         self._push_name(_Name(key, make))
+
+    def _class_by_value(self) -> str:
+        """Name a class of the user's own, which comes by value: its module and its name follow; "" if they do not."""
+        self._stack.append(None)  # for the memo
+        while self._at < len(self._data) and self._data[self._at] in _BEFORE_A_NAME:
+            take = _TAKES[self._data[self._at]]
+            self._at += 1
+            if take is not None:
+                take(self)
+            if len(self._stack) > 1 and all(type(each) is str for each in self._stack):
+                return _shown(*self._stack[:2])
+        return ""
 
     def _push_name(self, named: _Name) -> None:
         self.names.append(weakref.ref(named))
@@ -355,6 +368,9 @@ def _pushes(make: Callable[[], Any]) -> Callable[[_Reader], None]:
     return lambda reader: reader._stack.append(make())
 
 
+_BEFORE_A_NAME = frozenset(
+    code[0] for code in (pickle.MARK, pickle.MEMOIZE, pickle.BINGET, pickle.SHORT_BINUNICODE, pickle.BINUNICODE)
+)
 _STOP, _BINFLOAT, _BININT1 = pickle.STOP[0], pickle.BINFLOAT[0], pickle.BININT1[0]
 _BY_CODE: dict[bytes, Callable[[_Reader], None]] = {
     pickle.PROTO: _Reader.proto, pickle.FRAME: _Reader.frame, pickle.MARK: _Reader.mark, pickle.POP: _Reader.pop,

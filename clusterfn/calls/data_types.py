@@ -186,6 +186,16 @@ MAKERS: Mapping[tuple[str, str], Maker] = {
     **{(module, name): make for module in ("pathlib", "pathlib._local") for name, make in _PATHS.items()},
 }
 UUID = ("uuid", "UUID")
+CLASS_BY_VALUE = ("_clusterfn_wire.pickler", "remake_class")
+# Words before the names of what is rejected most often, which say little.
+_CORE = "_clusterfn_wire.cloudpickle.cloudpickle"
+DESCRIBED: Mapping[tuple[str, str], str] = {
+    ("_clusterfn_wire.pickler", "unfilled_array"): "an array of objects, ",
+    ("numpy", "dtype"): "an array of records, ",
+    (_CORE, "_make_function"): "a function, ",
+    (_CORE, "_builtin_type"): "a function, ",
+    ("_clusterfn_wire.tensors", "set_attributes"): "a tensor with attributes, ",
+}
 # A time zone is the result of getattr(ZoneInfo, "_unpickle").
 GETATTR, ZONE, ZONE_MAKER = ("builtins", "getattr"), ("zoneinfo", "ZoneInfo"), _zone
 # Classes of which a defaultdict makes its values; as values they are no data.

@@ -164,7 +164,7 @@ def _prepare(
 
 
 def machine_capacity(session: HostState, asked: Resources) -> chunking.MachineCapacity:
-    facts, limits = session.connection.facts, session.host.limits
+    facts, limits = session.connection.facts, session.limit(session.host).limits
     local = session.host.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
     count = session.count_gpus_for(asked) if asked.gpus else 0

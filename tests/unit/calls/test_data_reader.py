@@ -213,6 +213,20 @@ def test_what_is_no_data_is_rejected_by_name_and_nothing_of_it_happens(name, tmp
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize("name", ["Local", "_" * 300])
+def test_a_class_that_comes_by_value_is_rejected_by_its_own_name(name):
+    made = type(name, (), {"__module__": "__main__"})
+
+    with pytest.raises(NotData, match=rf"^__main__\.{name[:50]}"):
+        data_reader.load(container.pack([made()]).pickle)
+
+
+def test_a_stream_that_only_begins_as_a_class_by_value_is_rejected_all_the_same():
+    for rest in (b"", b".", b"(", b"h\x09", b"(X\xff\xff\xff\xff", b"(K\x01"):
+        with pytest.raises((NotData, Damaged)):
+            data_reader.load(b"\x80\x05" + _global("_clusterfn_wire.pickler", "remake_class") + rest)
+
+
 def test_without_the_option_the_same_value_does_what_it_wants(tmp_path):
     about, data = file_of(pickle.dumps(Opener(tmp_path / "made"), 5))
     trusted = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy())
