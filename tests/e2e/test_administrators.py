@@ -15,8 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.lab
 
-RULES = "defaults:\n  memory: 300MB\nlimits:\n  cores: 2\n  memory: 1GB\n  jobs: 1\n  time: 1h\n"
-# Gives its first argument's text to /etc/clusterfn.yml in an /etc that only it and its children see, then runs the rest.
+RULES = "defaults:\n  memory: 300MB\nlimits:\n  cores: 64\n  memory: 1GB\n  jobs: 1\n  time: 1h\n"
+# Writes its second argument to /etc/clusterfn.yml, in an /etc that only it and its children see; then runs the rest.
 APART = (
     'set -e; mount -t tmpfs none "$1"; mkdir "$1/up" "$1/work"; '
     'mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/up,workdir=$1/work" /etc; '
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         time.sleep(0.1)
     told = [first.asked.memory_bytes, first.asked.time_s, second.reason]
     first.stop()
-    print(json.dumps({"told": told, "second": second.result(150), "cores": refused(cores=3),
+    print(json.dumps({"told": told, "second": second.result(150), "cores": refused(cores=65),
                       "memory": refused(memory="2GB"), "time": refused(time="2h")}))
 """
 # What a user can do who has changed his own client: it sends what it likes, and the machine's bridge still limits it.
@@ -92,7 +92,7 @@ def test_an_administrator_limits_each_user_and_names_himself(here, tmp_path):
     memory, time_s, reason = said["told"]
     assert (memory, time_s, said["second"]) == (300 * 2**20, 3600.0, 0)
     assert "jobs" in reason
-    for word, most in (("cores", "2"), ("memory", "1GB")):
+    for word, most in (("cores", "64"), ("memory", "1GB")):
         message, evidence = said[word]
         assert f"more than all your jobs on here may have: {most}" in message
         assert evidence == ["the administrator has set it in /etc/clusterfn.yml on here"]
@@ -109,7 +109,10 @@ def test_the_bridge_limits_the_time_of_a_job_whose_client_was_changed(here, tmp_
 
 @pytest.mark.parametrize(
     ("rules", "word", "text"),
-    [(RULES, "PASS", "allows you cores: 2, memory: 1GB, jobs: 1, time: 1h"), ("limits:\n  core: 2\n", "FAIL", "line 2")],
+    [
+        (RULES, "PASS", "allows you cores: 64, memory: 1GB, jobs: 1, time: 1h"),
+        ("limits:\n  core: 2\n", "FAIL", "line 2"),
+    ],
 )
 def test_check_shows_what_the_administrator_allows(rules, word, text, here, tmp_path):
     ran = apart(rules, here, tmp_path, sys.executable, "-m", "clusterfn", "check", "--no-job", "here")
