@@ -6,6 +6,7 @@ The supervisors there obey it themselves. Here it makes a call that can never ru
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -14,7 +15,9 @@ from clusterfn.config.units import shown_memory, shown_time
 from clusterfn.errors import Unsatisfiable
 
 FILE = "/etc/clusterfn.yml"
-_SHOWN = {"gpus": str, "cores": str, "memory_bytes": shown_memory, "jobs": str, "time_s": shown_time}
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "gpus": str, "cores": str, "memory_bytes": shown_memory, "jobs": str, "time_s": shown_time,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ def _whole(value: Any) -> int | None:
 
 
 def _number(value: Any) -> float | None:
-    if value is not None and (type(value) not in (int, float) or not value > 0):
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not value > 0:
         raise ValueError(ascii(value)[:40])
-    return value
+    return float(value)
