@@ -104,7 +104,7 @@ class _Reader:
             if code == _STOP:
                 value = self._stack.pop()
                 if self._stack or self._below or self._at + 1 != size:
-                    raise Damaged("the pickle goes on after its end")
+                    raise Damaged("the pickle does not stop at its end")
                 return value
             take = _TAKES[code]
             if take is None:

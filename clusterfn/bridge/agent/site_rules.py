@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATH = "/etc/clusterfn.yml"
-_OWNER = 0
+OWNER = 0
 _LARGEST = 1 << 16
 
 _SECTION = re.compile(r"(defaults|limits)\s*:\s*\Z")
@@ -79,7 +79,7 @@ def read_rules() -> "dict[str, Any]":
     except OSError as error:
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
         return {} if missing else {"defaults": {}, "limits": {}, "trouble": [str(error)]}
-    if found.st_uid != _OWNER or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or len(data) > _LARGEST:
+    if found.st_uid != OWNER or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or len(data) > _LARGEST:
         why = "it is ignored: it must belong to root, be writable for root alone, and have at most 64 KB"
         return {"defaults": {}, "limits": {}, "trouble": [why]}
     return parse(data.decode("utf-8", "replace"))

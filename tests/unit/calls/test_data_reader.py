@@ -288,6 +288,12 @@ def test_a_pickle_that_ours_does_not_write_is_damaged_and_takes_neither_memory_n
         outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
 
 
+@pytest.mark.parametrize("name", [name for name in DAMAGED if "10^12" in name])
+def test_a_claim_of_a_terabyte_is_named_before_any_memory_is_taken(name):
+    with pytest.raises(Damaged, match="claims 1000000000000 bytes"):
+        data_reader.load(DAMAGED[name])
+
+
 @pytest.mark.parametrize("opcode", [b"p4294967290\n", b"q\xff", b"r\xff\xff\xff\xff"])
 def test_a_place_in_the_memo_cannot_be_chosen_so_none_takes_sixty_gigabytes(opcode):
     with pytest.raises(NotData, match="PUT"):

@@ -40,7 +40,7 @@ def file(tmp_path, monkeypatch) -> Path:
     path.write_text(TEXT)
     path.chmod(0o644)
     monkeypatch.setattr(site_rules, "PATH", str(path))
-    monkeypatch.setattr(site_rules, "_OWNER", os.getuid())
+    monkeypatch.setattr(site_rules, "OWNER", os.getuid())
     return path
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_others_could_have_written_is_ignored_and_says_so(file, mode
 
 
 def test_a_file_of_another_user_is_ignored(file, monkeypatch):
-    monkeypatch.setattr(site_rules, "_OWNER", os.getuid() + 1)
+    monkeypatch.setattr(site_rules, "OWNER", os.getuid() + 1)
     assert "must belong to root" in site_rules.read_rules()["trouble"][0]
 
 
