@@ -16,6 +16,7 @@
     └── JobError              the job ended without a value
         ├── FunctionError     the function's own exception could not be rebuilt locally, or it called sys.exit
         ├── ResultError       the value cannot be pickled in the job or loaded locally, or is damaged
+        │   └── ResultTooLarge
         ├── Unsatisfiable     the scheduler will never start it
         ├── DependencyFailed  a job whose value it takes has none; the cause is that job's exception
         ├── Cancelled         also a concurrent.futures.CancelledError
@@ -167,6 +168,16 @@ class FunctionError(JobError):
 
 class ResultError(JobError):
     """The value cannot be pickled in the job or loaded locally, or is damaged. It stays on the host."""
+
+
+class ResultTooLarge(ResultError):
+    """The value is larger than `max_result`, and was not fetched. It stays on the host.
+
+    Attributes:
+        size_bytes: Its size.
+    """
+
+    size_bytes: int = 0
 
 
 class Unsatisfiable(JobError):

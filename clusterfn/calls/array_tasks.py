@@ -154,7 +154,8 @@ class ArrayTaskTracker(Tracker):
     """Follows an element: as a job, with the journal and the values of each attempt."""
 
     def __init__(self, owner: ArrayTaskOwner, number: int) -> None:
-        super().__init__(owner.session, owner.job.id, owner.job.name, bridge=owner.job.bridge)
+        job = owner.job
+        super().__init__(owner.session, job.id, job.name, bridge=job.bridge, results=job.results)
         self.folder = layout.element_dir(owner.folder, number)
         self.scheduler_name = f"{owner.scheduler_name}.{number}"  # the scheduler is only asked about the whole group
         self.awaited: Reply[Any] | None = None
@@ -174,9 +175,12 @@ class ArrayTaskTracker(Tracker):
         self._watch_connection(job)
         self._partial = b""
         results, stream = self._owner.item_results, ItemStream(self._number, attempt)
+        if self.results.max_bytes is not None:
+            stream.values = posixpath.join(self.attempt_folder, layout.VALUES)
         lines = self._follow(layout.JOURNAL, lambda data: results.on_lines(stream, data))
-        values = self._follow(layout.VALUES, lambda data: results.on_values(stream, data))
-        self._follows = [self._follow(layout.EVENTS, lambda data: self._on_events(job, data)), lines, values]
+        self._follows = [self._follow(layout.EVENTS, lambda data: self._on_events(job, data)), lines]
+        if not stream.values:
+            self._follows.append(self._follow(layout.VALUES, lambda data: results.on_values(stream, data)))
         waiting = self.connection.wait(posixpath.join(self.attempt_folder, layout.OUTCOME), drain=self._follows)
         waiting.add_done_callback(lambda reply: None if self.closed else self._drained(job, stream, reply))
         self.awaited = waiting

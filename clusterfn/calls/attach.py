@@ -22,7 +22,8 @@ from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary
 from clusterfn.config import config_file
-from clusterfn.config.spec import Resources
+from clusterfn.config.options import Options, parse_options
+from clusterfn.config.spec import DATA, Resources, ResultPolicy
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session
@@ -83,13 +84,18 @@ class JobList(list[JobInfo], NotebookDisplay):
 
 
 @public_api
-def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any, Any]:
+def attach(
+    job_id: str, host: str | None = None, live: bool = False, *, results: str | None = None,
+    max_result: str | None = None,
+) -> Job[Any] | JobGroup[Any, Any]:  # fmt: skip
     """Attach to a job or group that any process has sent; its present state is known when this returns.
 
     Args:
         job_id: Its id, or the first four digits or more of it.
         host: Its host's name; without it the ledger, then all hosts of clusterfn.yml are asked.
         live: Whether its output is followed, from the beginning.
+        results, max_result: As for `cluster`. Default: what the call said, if this machine sent it; then what the
+            host's keys say.
 
     Returns:
         A Job, as `submit` returned it, or a JobGroup, as `map` did.
@@ -100,6 +106,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     Example:
         >>> clusterfn.attach("7f3a").result()
     """
+    given = parse_options({"results": results, "max_result": max_result})
     session, folder = find_job(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
     asked = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
@@ -109,11 +116,13 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
         raise _no_such(job_id, [session.host])
     spec = json.loads(sent)
     session, folder = _where_sent(spec, session, folder)
+    accepted = _results_of(session.host, _digits(job_id), given)
     if spec.get("group"):
         from clusterfn.calls import sent_group  # takes time to import
 
-        return sent_group.attach(session, spec)
-    tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"], keeps=spec.get("keep_value", False))
+        return sent_group.attach(session, spec, accepted)
+    keeps = spec.get("keep_value", False)
+    tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     job.sent_here, job.asked = False, Resources(**spec["resources"])
     tracker.attach(job, claim or b"", started or b"")
@@ -121,6 +130,13 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
         sizes = remote_state.read_sizes(attempts, asked)
         remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(job, sizes))
     return job
+
+
+def _results_of(host: Host, digits: str, given: Options) -> ResultPolicy:
+    """Return what is accepted of a job's value. Its spec.json says nothing of that: the host could have changed it."""
+    sent = history.results_of(digits, host.result_policy())
+    data_only = sent.data_only if given.results is None else given.results == DATA
+    return ResultPolicy(data_only, given.max_result_bytes or sent.max_bytes)
 
 
 def _digits(job_id: object) -> str:

@@ -160,7 +160,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         if options.scheduler_options:
             host = for_call(host, options)
             rules = scheduler_for(host)
-        resources = resources_of(options, host, rules)
+        host = session.limit(host)
+        resources = session.rules.limit_time(resources_of(options, host, rules), host.name)
         name = job_name(options.name or str(getattr(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
@@ -190,6 +191,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             building=ready.made.building if ready.made else None,
             after=payload.after,
             keep_value=options.keep,
+            results=host.result_policy(options.results, options.max_result_bytes),
         )
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
 
@@ -298,7 +300,7 @@ def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None 
         limit: Decides when it is sent; None sends it now.
     """
     session, spec = prepared.session, prepared.job
-    tracker = Tracker(session, spec.id, spec.name, live, keeps=spec.keep_value)
+    tracker = Tracker(session, spec.id, spec.name, live, keeps=spec.keep_value, results=spec.results)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
     job.asked = spec.resources
@@ -325,7 +327,7 @@ def _send_now(prepared: Prepared, job: Job[Any], tracker: Tracker) -> None:
     session, spec = prepared.session, prepared.job
     inputs = submission.inputs_of(prepared.payload)  # before anything is sent: one of them may be held back
     job.submitted_at = time.monotonic()
-    history.remember(job, prepared.config)
+    history.remember(job, prepared.config, spec.results)
     before, environment = send_needs(prepared, job)
     submission.submit_job(session, spec, prepared.payload, before, job, tracker, inputs)
     if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself

@@ -131,6 +131,22 @@ def open_bar(stream: TextIO, line: str, done: int, total: int, columns: int) -> 
     return ProgressBar(bar)
 
 
+def agrees(question: str, who: str) -> bool:
+    """Ask the person at this terminal or notebook for yes or no; false where there is nobody to ask.
+
+    Args:
+        question: What to ask.
+        who: The host that it is about.
+    """
+    from clusterfn.hosts.transports import prompts  # here: few calls ask
+
+    ask = prompts.person()
+    with contextlib.suppress(prompts.NotAnswered):
+        words = prompts.LoginQuestion(f"{question} [y/N] ", who, secret=False)
+        return ask is not None and ask(words).strip().lower() in ("y", "yes")
+    return False
+
+
 class StatusLine:
     """One line of ours: redrawn where `can_redraw`, elsewhere printed again when it changes."""
 

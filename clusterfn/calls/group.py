@@ -21,8 +21,8 @@ from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
 from clusterfn.calls.group_state import GroupBackend, GroupState
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary, describe_request
-from clusterfn.config.units import shown_memory
-from clusterfn.errors import ClusterfnError
+from clusterfn.config.units import parse_memory, shown_memory
+from clusterfn.errors import ClusterfnError, ResultTooLarge
 from clusterfn.hosts import remote_files
 from clusterfn.public_api import public_api
 
@@ -106,15 +106,27 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
         return [self._known.end_of(index, None).result for index in range(len(self))]
 
     @public_api
-    def result(self, index: int, timeout: float | None = None) -> R:
+    def result(self, index: int, timeout: float | None = None, *, max_result: str | None = None) -> R:
         """The value of one call, waiting for it without a word; a negative index counts from the end, as everywhere.
+
+        Args:
+            index: Which.
+            timeout: Seconds; None for as long as it takes.
+            max_result: Size with a unit, "8GB": fetch a value up to this size that was too large for the group.
 
         Raises:
             IndexError: There is no such item.
             TimeoutError: It has not ended within `timeout` seconds; it continues.
             Exception: What it raised, or one of `clusterfn.errors`.
         """
-        ended = self._known.end_of(self._known.at(index), None if timeout is None else time.monotonic() + timeout)
+        most = None if max_result is None else parse_memory(max_result, "max_result")
+        which, until = self._known.at(index), None if timeout is None else time.monotonic() + timeout
+        ended = self._known.end_of(which, until)
+        if most is not None and isinstance(ended.error, ResultTooLarge):
+            left = None if until is None else max(0.0, until - time.monotonic())
+            value = self._backend.fetch_value(which, most, left)
+            self._known.on_fetched(which, value)
+            return cast(R, value)
         if ended.error is not None:
             raise ended.error
         return cast(R, ended.value)

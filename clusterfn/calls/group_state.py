@@ -74,6 +74,9 @@ class GroupBackend(Protocol):
     def read_log(self, index: int, stream: str) -> str:
         """Read what an item has printed."""
 
+    def fetch_value(self, index: int, most: int, timeout: float | None) -> Any:
+        """Fetch the value of an item, of up to `most` bytes, that was too large to come by itself."""
+
     def element_folder(self, index: int) -> str:
         """Return the folder of the element that runs or ran the item."""
 
@@ -321,6 +324,11 @@ class GroupState:
                 self.ended_at = time.monotonic() if self.done() else None
                 self._changed.notify_all()
         self._notify()
+
+    def on_fetched(self, index: int, value: Any) -> None:
+        """Record the value of an item that was too large to come by itself."""
+        with self._changed:
+            self._ended[index] = replace(self._ended[index], value=value, error=None)
 
     def on_state(self, state: str, reason: str = "") -> None:
         """Record what the group waits for, or what is being done for it."""

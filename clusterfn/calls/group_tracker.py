@@ -10,14 +10,14 @@ import contextlib
 import math
 import posixpath
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT
-from clusterfn.calls import console, job_display, liveness, remote_state, submit
+from clusterfn.calls import console, job_display, liveness, outcome, remote_state, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
 from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.item_results import ItemResults
@@ -78,7 +78,10 @@ class GroupTracker(BaseTracker):
         self.group = group
         self.numbers = retried.numbers if retried else range(self.spec.count)
         self._earlier = retried.group.backend if retried else None
-        self.item_results = ItemResults(group, self.numbers, self.folder, self._fetch_outputs, self._all_items_ended)
+        place = outcome.JobLocation(session.host.name, job.id, self.folder, job.results)
+        self.item_results = ItemResults(
+            group, self.numbers, place, self._fetch_outputs, self._all_items_ended, self._fetch_part
+        )
         self.limits = limits
         self.inputs: Sequence[Reference] = ()
         self.element_tasks: dict[int, ArrayTask] = {}
@@ -129,6 +132,15 @@ class GroupTracker(BaseTracker):
                 remote_files.fetch(self.connection, folder, pattern, own, index, self.group.on_transfer)
             except (ClusterfnError, OSError) as failed:
                 console.tell(remote_files.not_fetched(failed, pattern, self.group.id, index))
+
+    def _fetch_part(self, path: str, sink: Callable[[bytes], Any], begin: int, end: int) -> Reply[int]:
+        return self.connection.get(path, sink, begin, until=end)
+
+    def fetch_value(self, index: int, most: int, timeout: float | None) -> Any:
+        """Fetch the value of an item, of up to `most` bytes, that was too large to come by itself."""
+        if earlier := self._earlier_of(index):
+            return earlier.fetch_value(index, most, timeout)
+        return self.item_results.fetch_value(index, most, timeout)
 
     # starting and following
 

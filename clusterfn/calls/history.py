@@ -9,11 +9,12 @@ import contextlib
 import json
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.config import places
+from clusterfn.config.spec import ResultPolicy
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
@@ -30,6 +31,7 @@ class Entry:
     Attributes:
         host: The host's name.
         config: The file that defines it; "" for a host that needs none.
+        results: What is accepted of its value.
         id: The job's.
         at: When, in seconds since 1970.
     """
@@ -38,16 +40,28 @@ class Entry:
     config: str
     id: str = field(compare=False)
     at: float = field(compare=False)
+    results: ResultPolicy = field(default=ResultPolicy(), compare=False)
 
 
-def remember(job: Job[Any] | GroupState, config: Path | None) -> None:
-    """Record on which host a job is, and which file defines that host; skip it if it cannot be written."""
+def remember(job: Job[Any] | GroupState, config: Path | None, results: ResultPolicy | None = None) -> None:
+    """Record on which host a job is, which file defines that host, and what is accepted of its value.
+
+    Skip it if it cannot be written.
+    """
     path = ledger_path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > LARGEST_BYTES:
             path.replace(_before(path))  # the one before it goes: hosts know their jobs without it
-        entry = {"id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time())}
+        entry: dict[str, Any] = {
+            "id": job.id,
+            "host": job.host,
+            "config": str(config or ""),
+            "name": job.name,
+            "at": int(time.time()),
+        }
+        if results is not None and results != ResultPolicy():
+            entry["results"] = asdict(results)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
@@ -56,6 +70,15 @@ def entries(job_id: str) -> set[Entry]:
     """Return where jobs whose id begins so were sent from this machine."""
     found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
     return {entry for entry in found if entry is not None}
+
+
+def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
+    """Return what is accepted of the value of a job that was sent from this machine, and never less strictly."""
+    known = [entry.results for entry in (_read(line) for line in _lines() if f'"id": "{job_id}' in line) if entry]
+    sizes = [each.max_bytes for each in known if each.max_bytes is not None]
+    return ResultPolicy(
+        default.data_only or any(each.data_only for each in known), min(sizes, default=default.max_bytes)
+    )
 
 
 def sent_within(job_id: str, seconds: float, hosts: Collection[str]) -> set[str]:
@@ -88,8 +111,9 @@ def _lines() -> list[str]:
 def _read(line: str) -> Entry | None:
     try:
         entry = json.loads(line)
-        return Entry(entry["host"], entry.get("config", ""), entry["id"], entry.get("at", 0.0))
-    except (ValueError, KeyError):
+        results = ResultPolicy(**entry.get("results", {}))
+        return Entry(entry["host"], entry.get("config", ""), entry["id"], entry.get("at", 0.0), results)
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -12,17 +12,21 @@ import posixpath
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
 from clusterfn.calls import console, files, outcome
 from clusterfn.calls.group_state import GroupState, ItemOutcome
-from clusterfn.errors import JobError, ResultError
+from clusterfn.errors import JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import remote_files
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.hosts.connection import HostConnection, Reply
+
+    # the path, what takes the bytes, and where they begin and end
+    Fetch = Callable[[str, Callable[[bytes], Any], int, int], Reply[int]]
 
 
 class ItemRecord:
@@ -38,9 +42,13 @@ class ItemStream:
     Args:
         element: The number of the element whose attempt it is.
         attempt: Which attempt.
+
+    Attributes:
+        values: The path of its values if each is fetched once its size is known; "" if all come as they are written.
     """
 
     def __init__(self, element: int, attempt: int) -> None:
+        self.values = ""
         self.element, self.attempt = element, attempt
         self.waiting: collections.deque[dict[str, Any]] = collections.deque()
         self._partial = b""
@@ -84,16 +92,20 @@ class ItemResults:
         folder: The group's on the host.
         on_returned: Called in the loading thread with the index of an item that has returned, before that is known.
         when_all: Called in the loading thread when each item has ended, or nothing more can be received.
+        place: Where the group ran, and what is accepted of its values.
+        fetch: Sends for the part of a file between two places of it.
     """
 
     def __init__(
-        self, group: GroupState, numbers: Sequence[int], folder: str, on_returned: Callable[[int], None],
-        when_all: Callable[[], None],
+        self, group: GroupState, numbers: Sequence[int], place: outcome.JobLocation, on_returned: Callable[[int], None],
+        when_all: Callable[[], None], fetch: Fetch,
     ) -> None:  # fmt: skip
         self._group = group
         self._numbers = numbers
         self._on_host = {number: item for item, number in enumerate(numbers)}
-        self._folder = folder
+        self._place = place
+        self._folder = place.folder
+        self._fetch = fetch
         self._on_returned = on_returned
         self._when_all = when_all
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
@@ -127,7 +139,10 @@ class ItemResults:
             elif "index" in line:
                 known = self._places.get(line["index"], (0, 0, {}))[2]
                 self._places[line["index"]] = (stream.element, stream.attempt, {**known, **line})
-                stream.waiting.append(line)
+                if stream.values:
+                    self._send_for(stream, line)
+                else:
+                    stream.waiting.append(line)
         self.on_values(stream, b"")
         self._received[stream.element, stream.attempt] += len(data)
 
@@ -145,6 +160,16 @@ class ItemResults:
         for line, value in stream.incomplete():
             self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
 
+    def _send_for(self, stream: ItemStream, line: dict[str, Any]) -> None:
+        """Have the value of an item come, unless it has none that is to be read; then take the line."""
+        told, value = line.get("value") or {}, bytearray()
+        is_unread = line.get("kind") != layout.RETURNED and self._place.results.data_only
+        if not told or is_unread or outcome.is_too_large(line, self._place.results):
+            self._records.put(ItemRecord(stream.element, stream.attempt, line, None))
+            return
+        reply = self._fetch(stream.values, value.extend, line["at"], line["at"] + told["size"])
+        reply.add_done_callback(lambda _: self._records.put(ItemRecord(stream.element, stream.attempt, line, value)))
+
     def _load_all(self) -> None:
         record = self._records.get()
         while record is not None:
@@ -156,7 +181,7 @@ class ItemResults:
         """Load one item's value or exception; if that fails, its result is the error."""
         line, index = record.line, self._numbers[record.line["index"]]
         name = f"{self._group.id}[{index}]"
-        place = outcome.JobLocation(self._group.host, name, layout.element_dir(self._folder, record.element))
+        place = replace(self._place, job=name, folder=layout.element_dir(self._folder, record.element))
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
         try:
             outcome.checked(published)
@@ -170,11 +195,12 @@ class ItemResults:
         try:
             value = None
             if line["kind"] == layout.RETURNED:
-                value = outcome.value_of(published, record.value, place)
-                if self._group.given:
-                    value = files.as_given(value, self._group.given)
+                if large := outcome.too_large(published, place, self._how_to_fetch(index)):
+                    raise large
+                value = self._load(published, record.value, place)
         except ResultError as error:
-            error.hint = (error.hint or "").replace(name, self._group.id)
+            if not isinstance(error, ResultTooLarge):
+                error.hint = (error.hint or "").replace(name, self._group.id)
             self._group.on_end(index, ItemOutcome(RETURNED, None, error, usage))
             return
         if line["kind"] == layout.RETURNED:
@@ -182,7 +208,35 @@ class ItemResults:
         failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
         self._group.on_end(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
 
+    def _how_to_fetch(self, index: int) -> str:
+        return f"clusterfn.attach({self._group.id!r}).result({index}, "
+
+    def _load(self, published: Mapping[str, Any], value: bytearray | None, place: outcome.JobLocation) -> Any:
+        loaded = outcome.value_of(published, value, place)
+        return files.as_given(loaded, self._group.given) if self._group.given else loaded
+
     # what a user asks about one item, by its index in the group
+
+    def fetch_value(self, index: int, most: int, timeout: float | None) -> Any:
+        """Fetch the value of an item, of up to `most` bytes, that was too large to come by itself.
+
+        Raises:
+            ResultTooLarge: It is larger than that.
+            Exception: As `Job.result`.
+        """
+        number, attempt, line = self._places[self._on_host[index]]
+        place = replace(
+            self._place, job=f"{self._group.id}[{index}]", folder=layout.element_dir(self._folder, number),
+            results=replace(self._place.results, max_bytes=most),
+        )  # fmt: skip
+        published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": attempt}
+        if large := outcome.too_large(published, place, self._how_to_fetch(index)):
+            raise large
+        value, at = bytearray(), line["at"]
+        path = posixpath.join(self._attempt_folder(index), layout.VALUES)
+        outcome.Arriving(place).expect(published)
+        self._fetch(path, value.extend, at, at + line["value"]["size"]).result(timeout)
+        return self._load(published, value, place)
 
     def has(self, index: int) -> bool:
         """Whether it is one of these items."""

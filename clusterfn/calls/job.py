@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -22,12 +23,13 @@ from clusterfn.calls import console, files, outcome, remote_state
 from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary, describe_request, describe_usage
+from clusterfn.config.units import parse_memory, shown_memory
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, ResultError
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    from clusterfn.config.spec import Resources
+    from clusterfn.config.spec import Resources, ResultPolicy
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.transfer import Transfer
 
@@ -77,6 +79,14 @@ class JobBackend(Protocol):
     @property
     def keeps(self) -> bool:
         """Whether the value stays on the host until `fetch_value` asks for it."""
+
+    @property
+    def results(self) -> ResultPolicy:
+        """What is accepted of its value."""
+
+    @property
+    def is_fetched_apart(self) -> bool:
+        """Whether its value comes only when its outcome is known."""
 
     @property
     def is_on_its_way(self) -> bool:
@@ -275,11 +285,16 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         return True
 
     @public_api
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: float | None = None, *, max_result: str | None = None) -> R:
         """The value, waiting for it; see concurrent.futures.Future.
+
+        Args:
+            timeout: Seconds; None for as long as it takes.
+            max_result: Size with a unit, "8GB": fetch a value up to this size without asking.
 
         Raises:
             TimeoutError: It has not ended within `timeout` seconds; it continues.
+            ResultTooLarge: The value is larger than `max_result`, and there is no terminal to ask on.
             RuntimeError: This is a forked child of the process that submitted it, which receives nothing of the job.
             Exception: What the function raised, or one of `clusterfn.errors`.
         """
@@ -287,11 +302,11 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             raise RuntimeError(
                 f"job {self.id} was submitted by another process: clusterfn.attach({self.id!r}).result()"
             )
-        began = time.monotonic()
+        began, most = time.monotonic(), None if max_result is None else parse_memory(max_result, "max_result")
         value = super().result(timeout)
         if value is not _ON_HOST:
             return value
-        return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()))
+        return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)
 
     @public_api
     def remove(self) -> None:
@@ -314,7 +329,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # here: it costs every other call a seventh of the library's own import
 
-        if self._tracker.keeps:
+        if self._tracker.is_fetched_apart:
             return self._fetched_later().__await__()
         return asyncio.shield(asyncio.wrap_future(self)).__await__()
 
@@ -464,9 +479,10 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
 
     def _settle(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         self._outcome = published
-        place = outcome.JobLocation(self.host, self.id, self.folder)
+        place = self._place()
         if published["kind"] != layout.RETURNED:
-            if self._tracker.keeps and published.get("value"):
+            unread = place.results.data_only or outcome.is_too_large(published, place.results)
+            if self._tracker.is_fetched_apart and published.get("value") and not unread:
                 with contextlib.suppress(ResultError):  # it is gone, and the outcome has the traceback as text
                     value = self._tracker.fetch_value(self, published)
             error = outcome.exception_of(published, value, place)
@@ -479,7 +495,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
-            result = _ON_HOST if self._tracker.keeps else self._load(value)
+            result = self._arrived(value)
         except ResultError as unloadable:
             self._fail(unloadable, RETURNED, unloadable.message)
             return
@@ -493,17 +509,37 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             self._say(note)
         if self._listeners and published.get("left"):
             self._say(remote_files.left_behind(published["left"], self.host))
-        self._set_state(RETURNED, f"its value is on {self.host}" if result is _ON_HOST else "")
+        self._set_state(RETURNED, self._what_is_kept() if result is _ON_HOST else "")
         self._finish(lambda: self.set_result(result))
 
+    def _place(self) -> outcome.JobLocation:
+        return outcome.JobLocation(self.host, self.id, self.folder, self._tracker.results)
+
+    def _arrived(self, value: bytearray | None) -> Any:
+        """Return the value of a job that has returned, unless it stays on the host."""
+        if self._tracker.keeps or outcome.is_too_large(self._outcome, self._tracker.results):
+            return _ON_HOST
+        return self._load(self._tracker.fetch_value(self, self._outcome) if self._tracker.is_fetched_apart else value)
+
+    def _what_is_kept(self) -> str:
+        large = outcome.too_large(self._outcome, self._place())
+        return f"its value{f', {shown_memory(large.size_bytes)},' if large else ''} is on {self.host}"
+
     def _load(self, value: bytearray | None) -> Any:
-        result = outcome.value_of(self._outcome, value, outcome.JobLocation(self.host, self.id, self.folder))
+        result = outcome.value_of(self._outcome, value, self._place())
         return files.as_given(result, self.given) if self.given else result
 
-    def _fetch(self, timeout: float | None) -> R:
-        """Fetch the value that was kept on the host, once."""
+    def _fetch(self, timeout: float | None, most: int | None) -> R:
+        """Fetch the value that was kept on the host, once; a large one only if the user wants it."""
         with self._settling:
             if not self._fetched:
+                place = self._place()
+                place = replace(place, results=replace(place.results, max_bytes=most)) if most else place
+                large = outcome.too_large(self._outcome, place)
+                if large is not None:
+                    size = shown_memory(large.size_bytes)
+                    if not console.agrees(f"Fetch {size}, the value of {self.name} ({self.id[:SHORT]})?", self.host):
+                        raise large
                 self._fetched = [self._load(self._tracker.fetch_value(self, self._outcome, timeout))]
                 self._set_state(RETURNED, "")
             return self._fetched[0]

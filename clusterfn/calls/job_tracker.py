@@ -41,6 +41,7 @@ from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.dependencies import Reference
+    from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
@@ -166,6 +167,7 @@ class Tracker(BaseTracker):
         live: Whether what it prints is followed.
         bridge: The folder of the bridge that it was sent with; "" for this version's.
         keeps: Whether its value stays on the host until `fetch_value` asks for it.
+        results: What is accepted of its value; None for what the host's keys say.
 
     Attributes:
         events_read: Bytes of the present attempt's events that have come.
@@ -176,11 +178,13 @@ class Tracker(BaseTracker):
     """
 
     def __init__(
-        self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "", keeps: bool = False
-    ) -> None:
+        self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "", keeps: bool = False,
+        results: ResultPolicy | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(session, layout.job_dir(session.root, job_id), layout.job_name(name, job_id))
         self.bridge = bridge
         self.keeps = keeps
+        self._results = results
         self.scheduler_id = ""
         self.doubt: SubmitError | None = None
         self.has_outcome = False
@@ -200,6 +204,19 @@ class Tracker(BaseTracker):
         self._unsent: tuple[Callable[[], bool], str] | None = None
         self._choosing_attempt = threading.Lock()
         self._receiving: Transfer
+
+    @property
+    def results(self) -> ResultPolicy:
+        """What is accepted of its value."""
+        return self._results or self.session.host.result_policy()
+
+    @property
+    def is_fetched_apart(self) -> bool:
+        """Whether its value comes only when its outcome is known: it is kept, or its size decides."""
+        return self.keeps or self.results.max_bytes is not None
+
+    def _place(self, job: JobListener) -> outcome.JobLocation:
+        return outcome.JobLocation(job.host, job.id, self.folder, self.results)
 
     def hold_back(self, withdraw: Callable[[], bool], why: str) -> None:
         """Take note that it is not sent yet, and of the function that keeps it from being sent."""
@@ -282,10 +299,10 @@ class Tracker(BaseTracker):
         ]
         for on_output in shown_by:
             self._follows += self._follow_output(folder, on_output)
-        if self.keeps:
+        if self.is_fetched_apart:
             waiting = connection.wait(posixpath.join(folder, layout.OUTCOME), drain=self._follows)
         else:
-            arriving = self.arriving_outcome = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
+            arriving = self.arriving_outcome = outcome.Arriving(self._place(job))
             waiting = connection.wait(
                 posixpath.join(folder, layout.OUTCOME),
                 with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
@@ -307,7 +324,7 @@ class Tracker(BaseTracker):
             HostError: The host does not answer.
             TimeoutError: It has not come within `timeout` seconds.
         """
-        arriving = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
+        arriving = outcome.Arriving(self._place(job))
         arriving.expect(told)
         receiving = self.connection.get(posixpath.join(self.attempt_folder, layout.VALUE), arriving.take)
         job.on_transfer(Transfer(_RECEIVING, [receiving]))
@@ -399,7 +416,7 @@ class Tracker(BaseTracker):
     def _on_events(self, job: JobListener, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for event in map(_event, lines):
-            if event.get("event") == "stage" and event.get("stage") == "result" and not self.keeps:
+            if event.get("event") == "stage" and event.get("stage") == "result" and not self.is_fetched_apart:
                 job.on_state(job.state, "its value is on the way")
                 job.on_transfer(self._receiving)
             elif event.get("event") in ("quiet", "active"):

@@ -99,7 +99,7 @@ def run(
     if job.outputs:
         made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
-    history.remember(made, one.config)
+    history.remember(made, one.config, job.results)
     caller.before_send(made)
     described = {layout.LABELS: labels, layout.ARGUMENTS: made.arguments}
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
@@ -170,7 +170,7 @@ def _prepare(
 
 
 def machine_capacity(session: HostState, asked: Resources) -> chunking.MachineCapacity:
-    facts, limits = session.connection.facts, session.host.limits
+    facts, limits = session.connection.facts, session.limit(session.host).limits
     local = session.host.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
     count = session.count_gpus_for(asked) if asked.gpus else 0

@@ -19,8 +19,10 @@ from typing import Any
 from clusterfn import errors
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.calls import user_modules
+from clusterfn.calls import data_reader, user_modules
+from clusterfn.calls.data_reader import NotData
 from clusterfn.config import units
+from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
@@ -61,11 +63,13 @@ class JobLocation:
         host: The host's name.
         job: The job's id.
         folder: The job's folder there.
+        results: What is accepted of its value.
     """
 
     host: str
     job: str
     folder: str
+    results: ResultPolicy
 
 
 class RemoteTraceback(Exception):
@@ -192,6 +196,40 @@ class Arriving:
         return errors.ResultError(message, host=place.host, job=place.job, stage="result", hint=hint, log=place.folder)
 
 
+def is_too_large(outcome: Mapping[str, Any], results: ResultPolicy) -> bool:
+    """Whether the value is larger than what is fetched without asking."""
+    size = (outcome.get("value") or {}).get("size") or 0
+    return results.max_bytes is not None and size > results.max_bytes
+
+
+def too_large(outcome: Mapping[str, Any], place: JobLocation, how: str = "") -> errors.ResultTooLarge | None:
+    """Return the error for a value that is larger than what is fetched without asking; None for a smaller one.
+
+    Args:
+        how: The beginning of the call that fetches it all the same, if it is no call of a job.
+    """
+    if not is_too_large(outcome, place.results):
+        return None
+    size, most = outcome["value"]["size"], place.results.max_bytes or 0
+    facts, shown = _facts(outcome, place), units.shown_memory(size)
+    by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"  # a call of a session has its Job alone
+    how = f"{how or by_id + '.result('}max_result={_rounded_up(size)!r})"
+    facts.update(stage="result", hint=f"it stays on the host; to fetch it: {how}")
+    error = errors.ResultTooLarge(
+        f"the value has {shown}, more than max_result={units.shown_memory(most)}: it was not fetched", **facts
+    )
+    error.size_bytes = size
+    return error
+
+
+def _rounded_up(size: int) -> str:
+    """Return a size that `max_result=` takes, and that is no smaller."""
+    for unit, word in ((2**30, "GB"), (2**20, "MB")):
+        if size >= unit:
+            return f"{-(-size // unit)}{word}"
+    return f"{-(-size // 2**10)}KB"
+
+
 def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
     """Load the value of a job that returned.
 
@@ -241,7 +279,7 @@ def _cause_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoc
     job = str(cause.get("job"))
     folder = posixpath.join(posixpath.dirname(place.folder), job)
     failed = {**cause, "value": outcome.get("value")}
-    return exception_of(failed, value, JobLocation(place.host, job, folder))
+    return exception_of(failed, value, JobLocation(place.host, job, folder, place.results))
 
 
 def how_to_resume(job_id: str) -> str:
@@ -282,13 +320,22 @@ def _facts(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
 def _load(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
     container = serialization.part("container")
     try:
+        if place.results.data_only:
+            return container.loads(_whole(outcome, value, container), read=data_reader.load)
         return container.loads(_whole(outcome, value, container))
+    except NotData as other:
+        raise _result_error(
+            f'the value holds {other.name}: with results="data" {place.host} may return plain data alone',
+            outcome, place,
+            hint="return numbers, strings, lists, dicts, dates, paths, arrays or tensors; or write a file and fetch it"
+            ' with outputs=; if you trust the host, set results="objects"',
+        ) from None  # fmt: skip
     except ModuleNotFoundError as error:
         raise _result_error(
             f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
             hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
         ) from error  # fmt: skip
-    except container.Damaged as error:
+    except (container.Damaged, data_reader.Damaged) as error:
         raise _result_error(
             f"the value is damaged: {error}", outcome, place,
             hint=f"fetch it again: clusterfn.attach({place.job!r}).result()",
@@ -324,9 +371,12 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocat
     what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
     what.update(outcome.get("exception") or {})
     what["traceback"] = user_modules.own_files(what["traceback"].rstrip())
-    error = _rebuilt(outcome, value)
+    error = None if place.results.data_only else _rebuilt(outcome, value)
     facts = _facts(outcome, place)
     facts["hint"] = facts["hint"] or _about_gpus(outcome, place)
+    if place.results.data_only:
+        as_text = f'exceptions of {place.host} arrive as text (results="data"); error.type_name has the class'
+        facts["hint"] = "; ".join(filter(None, [facts["hint"], as_text]))
     # An error of asyncio can be here only if it was imported; otherwise the import is saved.
     cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
     if error is None or isinstance(error, (_NOT_RAISED_HERE, cancelled)):

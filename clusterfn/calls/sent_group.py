@@ -24,7 +24,7 @@ from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker, Retried
 from clusterfn.config import config_file
 from clusterfn.config.options import Options
-from clusterfn.config.spec import Group, Host, JobSpec
+from clusterfn.config.spec import Group, Host, JobSpec, ResultPolicy
 from clusterfn.errors import ClusterfnError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
@@ -71,13 +71,17 @@ def in_words(group: Group) -> str:
     return f"{group.count} item{'s' if group.count > 1 else ''}, {group.at_once} at a time"
 
 
-def attach(session: HostState, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
-    """Attach to the group that was sent with this spec.json, from its beginning."""
-    return JobGroup(_attached(session, spec))
+def attach(session: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> JobGroup[Any, Any]:
+    """Attach to the group that was sent with this spec.json, from its beginning.
+
+    Args:
+        results: What is accepted of its values.
+    """
+    return JobGroup(_attached(session, spec, results))
 
 
-def _attached(session: HostState, spec: Mapping[str, Any]) -> GroupState:
-    job = JobSpec.from_json(spec, session.host, session.connection.facts.python)
+def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupState:
+    job = replace(JobSpec.from_json(spec, session.host, session.connection.facts.python), results=results)
     count = cast(Group, job.group).count
     folder = layout.job_dir(job.root, job.id)
     paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
@@ -107,7 +111,7 @@ def _retried(session: HostState, job: JobSpec, told: Mapping[str, Any]) -> Retri
             f"the host no longer has {told['of'][:SHORT]}, of which {job.id[:SHORT]} is a retry: its values are gone"
         )
         return None
-    earlier = _attached(session, json.loads(spec))
+    earlier = _attached(session, json.loads(spec), job.results)
     return Retried(told["items"], earlier)
 
 
@@ -138,7 +142,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         left = set(told["secrets"]) - (set(host_secrets(old.session.host, told["secrets"])) - set(os.environ))
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
     made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
-    history.remember(made, config_file.load().path)
+    history.remember(made, config_file.load().path, job.results)
     counted = in_words(cast(Group, job.group))
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     tracker = track(old.session, job, made, old.limits, Retried(failed, group))

@@ -71,7 +71,7 @@ class SessionCallTracker(Tracker):
     """
 
     def __init__(self, holder: Tracker, number: int, name: str, live: bool) -> None:
-        super().__init__(holder.session, posixpath.basename(holder.folder), name, live)
+        super().__init__(holder.session, posixpath.basename(holder.folder), name, live, results=holder.results)
         self.number, self.name = number, name
         self._holder = holder
         self.folder = layout.call_dir(holder.folder, number)

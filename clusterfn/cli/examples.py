@@ -10,6 +10,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "check": ("check tensor01", "check tensor01 --gpus 1", "check cluster --no-job --json"),
     "clean": ("clean tensor01 --dry-run", "clean tensor01 --older 7d", "clean --local"),
     "gpus": ("gpus tensor01", "gpus tensor01 --watch"),
+    "top": ("top tensor01",),
     "trust": ("trust tensor01", "trust tensor01 --fingerprint SHA256:4h64/59IGKTl17wO3YDaN6I7norVI0iJuFbUUuIPO28"),
     "login": ("login cluster", "login"),
     "logout": ("logout cluster",),

@@ -131,6 +131,9 @@ def _add_hosts(commands: Any) -> None:
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--watch", action="store_true", help="repeat every 2 seconds (10 with SLURM), until Ctrl-C")
     _add_json(command, "one object for each refresh")
+    command = _add(commands, "top", "top.top", "show what clusterfn runs on a host without a scheduler, for all users")
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
+    _add_json(command, "one object with all jobs")
 
 
 def _add_logins(commands: Any) -> None:

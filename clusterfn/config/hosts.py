@@ -27,7 +27,7 @@ from clusterfn.config.options import (
     nearly_an_environment,
 )
 from clusterfn.config.schedulers import OPTIONS, SCHEDULER_KEYS, Choice, Key, read_gpu_type
-from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
+from clusterfn.config.spec import DATA, EnvironmentSettings, Host, Limits, Resources
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
@@ -360,6 +360,8 @@ KEY_READERS: dict[str, Key] = {
     "queue_timeout": ("queue_timeout_s", Value.as_time),
     "keep": ("keep_days", _days),
     "login_ttl": ("login_ttl_s", Value.as_time),
+    "results": ("results", Choice(("objects", DATA))),
+    "max_result": ("max_result_bytes", Value.as_memory),
     "env_root": ("making.root", _root),
     "env_python": ("making.python", _env_python),
     "fetch_on": ("making.fetch_on", Choice(("auto", "host", "client"))),

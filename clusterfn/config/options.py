@@ -42,6 +42,10 @@ class JobOptions(TypedDict, total=False):
         secrets: Names of local environment variables whose values only this job gets.
         slurm: Options of sbatch by their long names, merged over those of the host: {"partition": "gpu", "qos": "x"}.
             None removes one: {"account": None}.
+        results: "data" accepts only plain data from the host: numbers, strings, containers, dates, paths, arrays and
+            tensors. Exceptions arrive as text. Default: "objects", or what the host's `results:` says.
+        max_result: Size with a unit, "2GB". A terminal asks before clusterfn fetches a larger value; otherwise
+            ResultTooLarge is raised, and the value stays on the host. Default: the host's `max_result:`, or no limit.
     """
 
     cores: int | None
@@ -57,6 +61,8 @@ class JobOptions(TypedDict, total=False):
     env: Mapping[str, str | float] | None
     secrets: Sequence[str] | None
     slurm: Mapping[str, str | float | bool | None] | None
+    results: str | None
+    max_result: str | None
 
 
 class CallOptions(JobOptions, total=False):
@@ -435,6 +441,8 @@ class Options:
     name: str | None = _option(_job_name)
     on_interrupt: str = _option(_one_of("detach", "stop"), default="detach")
     keep: bool = _option(_yes_or_no, default=False)
+    results: str | None = _option(_one_of("objects", "data"))
+    max_result_bytes: int | None = _option(parse_memory, "max_result")
 
 
 # keyword -> field of Options, and its check

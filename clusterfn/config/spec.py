@@ -9,6 +9,8 @@ from typing import Any
 
 from clusterfn.bridge import layout
 
+DATA = "data"  # the word of `results` for plain data
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -86,6 +88,19 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class ResultPolicy:
+    """What this machine accepts of what a host returns.
+
+    Attributes:
+        data_only: Values may be plain data alone, and exceptions arrive as text.
+        max_bytes: The size of a value that is fetched without asking; None for any size.
+    """
+
+    data_only: bool = False
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Host:
     """One host of clusterfn.yml, checked. The keys are documented in docs/reference/configuration.md.
 
@@ -97,6 +112,8 @@ class Host:
         source: Where it was defined, "file:line", for messages.
         scheduler_options: What is below the key with the scheduler's own name.
         secrets: Names of local variables whose values its jobs get where they are set; one may end with `*`.
+        results: "objects", or "data": its values may be plain data alone.
+        max_result_bytes: The size of a value that is fetched from it without asking.
     """
 
     name: str
@@ -124,12 +141,18 @@ class Host:
     queue_timeout_s: float | None = None
     keep_days: float = 14.0
     login_ttl_s: float = 8 * 3600.0
+    results: str = "objects"
+    max_result_bytes: int | None = None
     making: EnvironmentSettings = EnvironmentSettings()
 
     @property
     def clusters(self) -> str:
         """Which of several clusters the scheduler's commands ask; "" for the usual one."""
         return str(self.scheduler_options.get("clusters") or self.scheduler_options.get("cluster") or "")
+
+    def result_policy(self, results: str | None = None, max_bytes: int | None = None) -> ResultPolicy:
+        """Return what is accepted of its values; what a call says comes before what the host's keys say."""
+        return ResultPolicy((results or self.results) == DATA, max_bytes or self.max_result_bytes)
 
     def with_scheduler_options(self, given: Mapping[str, Any]) -> Host:
         """Return the host with these options of one call merged over its own."""
@@ -257,6 +280,7 @@ class JobSpec:
         after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
         keep_value: The value stays on the host until `Job.result` fetches it.
+        results: What is accepted of its value. Only this machine knows that: the host could change its spec.json.
     """
 
     id: str
@@ -287,6 +311,7 @@ class JobSpec:
     after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quiet_s: float = layout.QUIET_S
     keep_value: bool = False
+    results: ResultPolicy = ResultPolicy()
 
     def scheduler_names_of_dependencies(self) -> list[str]:
         """Return the names by which the scheduler knows the jobs whose values it takes."""
@@ -352,7 +377,7 @@ class JobSpec:
             log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
             scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
-            quiet_s=spec.get("quiet_s", layout.QUIET_S),
+            quiet_s=spec.get("quiet_s", layout.QUIET_S), results=host.result_policy(),
         )  # fmt: skip
 
 

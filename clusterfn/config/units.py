@@ -68,7 +68,9 @@ def shown_memory(size: int) -> str:
         >>> shown_memory(3 * 2**29)
         '1.5GB'
     """
-    return f"{round(size / 2**30, 1):g}GB" if size >= 2**30 else f"{size >> 20}MB"
+    if size >= 2**30:
+        return f"{round(size / 2**30, 1):g}GB"
+    return f"{size >> 20}MB" if size >= 2**20 or not size else f"{-(-size >> 10)}KB"
 
 
 def shown_time(seconds: float) -> str:

@@ -30,7 +30,8 @@ _NOT_IN_JOBS = (
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
 
-_SINGLE_FILES = ("layout.py", "job_states.py", "agent/__init__.py", "agent/inotify.py", "agent/trusted.py")
+_OF_THE_AGENT = ("agent/__init__.py", "agent/inotify.py", "agent/site_rules.py", "agent/trusted.py")
+_SINGLE_FILES = ("layout.py", "job_states.py", *_OF_THE_AGENT)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class HostFacts:
         net_ns: The network namespace, as the kernel names it.
         glibc: The version of its C library, "2.17"; "" where that is another one.
         ends_jobs: Whether logind ends what the user runs there when he logs out.
+        site: What /etc/clusterfn.yml says there, as JSON; "" without one.
         have: For each path that was asked for, whether it exists.
     """
 
@@ -64,6 +65,7 @@ class HostFacts:
     net_ns: str
     glibc: str
     ends_jobs: bool
+    site: str
     have: tuple[bool, ...]
 
 
@@ -169,13 +171,15 @@ class HostConnection:
         *,
         after: Sequence[Reply[Any]] = (),
         on_size: Callable[[int], Any] | None = None,
+        until: int | None = None,
     ) -> Reply[int]:
         """Give a file's bytes from `offset` to `sink` (a function or a binary file); the reply is the file's size.
 
         Args:
+            until: Where the part of the file ends that is wanted; its size then counts as the file's.
             on_size: Called with the file's size before its first byte comes; what it raises ends the request.
         """
-        return self._send(_r.GetRequest(path, sink, offset, after, on_size))
+        return self._send(_r.GetRequest(path, sink, offset, after, on_size, until))
 
     def follow(
         self, path: str, on_data: Callable[[bytes], Any], offset: int = 0, *, after: Sequence[Reply[Any]] = ()

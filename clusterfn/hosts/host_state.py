@@ -19,11 +19,12 @@ from clusterfn.bridge.supervisor.eligible_gpus import eligible_gpus
 from clusterfn.config.units import shown_memory
 from clusterfn.environment import existing
 from clusterfn.errors import HostError, Unsatisfiable
-from clusterfn.hosts import bridge_bundle, exit_flush, gpus
+from clusterfn.hosts import bridge_bundle, exit_flush, gpus, site_rules
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver, ResolvedEnvironment
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
+from clusterfn.hosts.site_rules import SiteRules
 from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
@@ -228,17 +229,19 @@ class HostState:
             if asked.gpu_type:
                 gpus.known(self.gpu_types, asked, self.host.name, self.scheduler.title)
             return
-        facts, limits, host = self.connection.facts, self.host.limits, self.host
+        facts, limits, host = self.connection.facts, self.limit(self.host).limits, self.host
         wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
                   ("memory", asked.memory_bytes or 0, limits.memory_bytes, shown_memory))  # fmt: skip
         for name, amount, limit, shown in wanted:
             if limit is not None and amount > limit:  # it would wait for ever for the user's own jobs
+                field = "memory_bytes" if name == "memory" else name
+                by_site = limit == getattr(self.rules.limits, field)
+                mend = f", or change limits: {{{name}: …}} in {host.source}"
                 raise Unsatisfiable(
                     f"{name}={shown(amount)} is more than all your jobs on {host.name} may have: {shown(limit)}",
-                    host=host.name,
-                    stage="submit",
-                    hint=f"ask for at most {shown(limit)}, or change limits: {{{name}: …}} in {host.source}",
-                )
+                    host=host.name, stage="submit", hint=f"ask for at most {shown(limit)}{'' if by_site else mend}",
+                    evidence=[f"the administrator has set it in {site_rules.FILE} on {host.name}"] if by_site else [],
+                )  # fmt: skip
         self._reject_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
         self._reject_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
         there = self.gpus if asked.gpus else None
@@ -246,6 +249,15 @@ class HostState:
             self._reject_above("gpus", asked.gpus, len(there), str)
             if asked.gpu_type or asked.gpu_memory_bytes:
                 gpus.enough(there, asked, self.host.name)
+
+    @property
+    def rules(self) -> SiteRules:
+        """What the administrator allows there; a scheduler has rules of its own."""
+        return SiteRules() if self.scheduler_rules.has_nodes else site_rules.read(self.connection.facts.site)
+
+    def limit(self, host: Host) -> Host:
+        """Return the host, with the options of a call, within what the administrator allows."""
+        return self.rules.limit(host)
 
     def warning(self) -> str:
         """Return what the user should know before a job goes there; "" if nothing, and after the first time."""

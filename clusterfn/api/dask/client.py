@@ -89,6 +89,11 @@ def dask_client(
     scheduler_bytes, idle_s = parse_memory(scheduler_memory, "scheduler_memory"), parse_time(idle, "idle")
     own, network = _own_modules(imports), _checked_interface(interface)
     found = host_with_way(host, "dask", "f.map(items), or clusterfn.Session")
+    if found.result_policy(worker.results).data_only:
+        raise ConfigError(
+            f'dask_client() exchanges Python objects with {found.name}, which results="data" does not accept',
+            hint='map over the items instead: f.map(items); or set results="objects" if you trust the host',
+        )
     node_workers = None
     if nodes is None:
         scheduler = dataclasses.replace(

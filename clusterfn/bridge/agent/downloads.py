@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GetHandler(RequestHandler):
-    """Send a file at its present size, which the client learns before the bytes."""
+    """Send a file at its present size, or its part before `until`; the client learns that size before the bytes."""
 
     def start(self) -> None:
         self.path = expand(self.header["path"])
@@ -25,7 +25,8 @@ class GetHandler(RequestHandler):
         if not exists(self.path, True):
             raise Failure("missing", os.strerror(errno.ENOENT), self.path, errno.ENOENT)
         with open(self.path, "rb") as file:
-            self.size = os.fstat(file.fileno()).st_size
+            size = os.fstat(file.fileno()).st_size
+            self.size = min(size, self.header.get("until", size))
             self.agent.out.offer(self)
 
     def frame(self) -> "Optional[bytes]":

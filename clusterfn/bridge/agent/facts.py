@@ -2,12 +2,14 @@
 
 import contextlib
 import glob
+import json
 import os
 import re
 import sys
 
 from .files import mark_used
 from .handler import Failure, RequestHandler, expand
+from .site_rules import read_rules
 from .trusted import Trusted, user_name
 
 TYPE_CHECKING = False
@@ -63,7 +65,7 @@ def require_trusted(trusted: Trusted, path: str, what: str) -> None:
 
 def describe_host(agent: "AgentServices") -> "Header":
     """Collect what the client needs to know about this host."""
-    name, user, net_ns = os.uname(), login_name(), ""
+    name, user, net_ns, rules = os.uname(), login_name(), "", read_rules()
     with contextlib.suppress(OSError):
         net_ns = os.readlink("/proc/self/ns/net")
     return {
@@ -84,6 +86,7 @@ def describe_host(agent: "AgentServices") -> "Header":
         "net_ns": net_ns,
         "glibc": glibc_version(),
         "ends_jobs": logind_ends_jobs(user),
+        "site": json.dumps(rules) if rules else "",
     }
 
 

@@ -22,6 +22,7 @@ from . import pickler
 
 if TYPE_CHECKING:  # a Python too old for the rest must come as far as saying so
     ReadBlob = Callable[[str, str, int], Any]  # from a blob's path, SHA-256 and size, its content
+    Read = Callable[[memoryview, Sequence[Any]], Any]  # from a pickle and its buffers, the value
 
 FORMAT = 1
 _LARGE = 1 << 20
@@ -187,18 +188,19 @@ def _map(file: BinaryIO, offset: int, size: int) -> memoryview | None:
         return None
 
 
-def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
+def loads(data: bytes | bytearray, same_python: bool = True, read: Read | None = None) -> Any:
     """Load the object in the bytes of a whole file; arrays share the memory of a bytearray.
 
     Args:
         data: The file's content, without blobs.
         same_python: Whether another minor version is refused. Plain records of an exception may cross.
+        read: Reads the pickle instead of unpickling it; then nothing else of the file has an effect, either.
 
     Raises:
         As `load`.
     """
     end = data.find(b"\n") + 1
-    return _load_body(bytes(data[:end]), memoryview(data)[end:], _no_blob, same_python)
+    return _load_body(bytes(data[:end]), memoryview(data)[end:], _no_blob, same_python, read=read)
 
 
 def _no_blob(digest: str, size: int) -> Any:
@@ -213,6 +215,7 @@ def _load_body(
     on_header: Callable[[Mapping[str, Any]], None] | None = None,
     any_python: bool = False,
     crc: int | None = None,
+    read: Read | None = None,
 ) -> Any:
     try:
         header = json.loads(line)
@@ -230,9 +233,10 @@ def _load_body(
         raise Damaged("the header does not describe the %d bytes that follow it" % len(body))
     major, minor = header["python"]
     as_text = header.get("code") == "text" or (any_python and (major, minor) != sys.version_info[:2])
-    if same_python and not as_text and (major, minor) != sys.version_info[:2]:
+    if read is None and same_python and not as_text and (major, minor) != sys.version_info[:2]:
         raise OtherPython((major, minor), sys.version_info[:2])
-    register_sources(header["sources"])
+    if read is None:
+        register_sources(header["sources"])
     if on_header is not None:
         on_header(header)
     buffers: list[Any] = []
@@ -243,7 +247,7 @@ def _load_body(
         else:
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
-    loads = pickler.loads_without_code if as_text else pickler.loads
+    loads = read or (pickler.loads_without_code if as_text else pickler.loads)
     return loads(body[: header["pickle"]], buffers)
 
 

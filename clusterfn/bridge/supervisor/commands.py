@@ -6,7 +6,7 @@ job.sh calls `after`, the spooler and the agent the others; docs/reference/proto
 import os
 import sys
 
-from ..queue import report, spooler
+from ..queue import report, spooler, users
 from . import conclude, expire, group, listing, remove, shell, takers
 from .verdict import say
 
@@ -26,6 +26,8 @@ def run_command(argv: "list[str]") -> int:
         return listing.listing(argv[1], "".join(argv[2:]))
     if command == "gpus" and count == 3:
         return report.print_gpus(argv[1], argv[2])
+    if command == "users" and count in (1, 2):
+        return users.print_users(*argv[1:])
     if command == "clean" and count == 5:
         return expire.clean(*argv[1:])
     if command == "sizes" and count >= 2:
@@ -40,7 +42,7 @@ def run_command(argv: "list[str]") -> int:
         return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
         " | register GROUP NUMBER FIRST COUNT BESIDES"
-        " | list ROOT | gpus ROOT LEASE | clean ROOT KEEP OLDER dry | queue ROOT"
+        " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
         " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS"
         " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2

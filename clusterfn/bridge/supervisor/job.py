@@ -7,6 +7,7 @@ import os
 import re
 from collections import namedtuple
 
+from ..agent import site_rules
 from ..layout import (
     ABOUT,
     ATTEMPTS,
@@ -85,6 +86,8 @@ class JobFolder:
         self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
         self.scheduler = scheduler_named(self.spec["scheduler"])
+        if not self.scheduler.has_nodes:
+            self.spec = site_rules.obeyed(self.spec, site_rules.read_rules())
         self.held: "Optional[HeldResources]" = None
         script = os.getppid()
         self.submission = self.scheduler.submission_id() or "%s:%d:%s" % (boot_id(), script, start_time(script))

@@ -40,6 +40,7 @@ STEPS = (
     Step("links", ("root",), storage.links),
     Step("scheduler", ("root",), scheduler.scheduler),
     Step("account", ("scheduler",), scheduler.account),
+    Step("limits", ("root",), scheduler.limits),
     Step("gpus", ("root",), scheduler.gpus),
     Step("lingering", ("root",), scheduler.lingering),
     Step("modules", ("root",), function.modules),

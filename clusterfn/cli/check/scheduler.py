@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
+from clusterfn.hosts.site_rules import FILE
 from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.scheduler import SITES
 
@@ -39,6 +40,18 @@ def account(found: CheckState) -> str:
     if usable is None:
         raise StepSkipped(there.no_accounts)
     return usable
+
+
+def limits(found: CheckState) -> str:
+    if found.has_nodes:
+        raise StepSkipped("the scheduler sets them")
+    rules = found.session.rules
+    if not rules.exists:
+        raise StepSkipped(f"the host has no {FILE}")
+    if rules.trouble:
+        hint = f"show this to the administrator of {found.name}; the other lines of {FILE} are obeyed"
+        raise StepFailed(f"parts of {FILE} on the host cannot be obeyed", hint, list(rules.trouble))
+    return f"{FILE} on the host allows you {', '.join(rules.in_words()) or 'all there is'}"
 
 
 _MISMATCH = "version mismatch"

@@ -177,9 +177,11 @@ class GetRequest(OpenRequest[int]):
     """A file's bytes; a second sending begins where the first one broke off."""
 
     def __init__(
-        self, path: str, sink: Sink, offset: int, after: Sequence[Reply[Any]], on_size: Callable[[int], Any] | None
-    ) -> None:
-        super().__init__("get", {"path": path, "offset": offset}, after=after)
+        self, path: str, sink: Sink, offset: int, after: Sequence[Reply[Any]], on_size: Callable[[int], Any] | None,
+        until: int | None = None,
+    ) -> None:  # fmt: skip
+        part = {} if until is None else {"until": until}
+        super().__init__("get", {"path": path, "offset": offset, **part}, after=after)
         self._write = writer_of(sink)
         self._on_size = on_size
 
@@ -190,6 +192,8 @@ class GetRequest(OpenRequest[int]):
     def take(self, header: Header, body: bytes) -> None:
         if self.reply.size is None:
             self.reply.size = number(header, "size")
+            if self.reply.size > self.fields.get("until", self.reply.size):
+                raise MalformedAnswer(f"size: {self.reply.size}, of a part that ends at {self.fields['until']}")
             if self._on_size is not None:
                 self._on_size(self.reply.size)
         if self.fields["offset"] + len(body) > self.reply.size:

@@ -24,7 +24,7 @@ from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.item_results import ItemStream
 from clusterfn.calls.job import Job
 from clusterfn.calls.payload_items import pack
-from clusterfn.config.spec import Group
+from clusterfn.config.spec import Group, ResultPolicy
 from clusterfn.scheduler.base import SchedulerLimits
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import recorded
@@ -391,8 +391,9 @@ def elements_on_slurm(monkeypatch):
     sent, asked = Mock(done=lambda: True), []
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     job = SimpleNamespace(
-        id="7f3a", name="f", root="/root", bridge="b", group=Group(3, (0, 1, 2, 3), 3, 1), resources=Mock()
-    )
+        id="7f3a", name="f", root="/root", bridge="b", group=Group(3, (0, 1, 2, 3), 3, 1), resources=Mock(),
+        results=ResultPolicy(),
+    )  # fmt: skip
     monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
     monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].on_started("77", None), sent)[1])
     session.connection.run = lambda argv, **_: asked.append(argv) or Mock()

@@ -17,10 +17,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from clusterfn import errors
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome, user_modules
+from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
 container, exceptions = serialization.part("container"), serialization.part("exceptions")
-PLACE = outcome.JobLocation("tensor01", "7f3a", "/root/jobs/7f3a")
+PLACE = outcome.JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
 DIED = sorted(layout.KINDS - {layout.RETURNED, layout.RAISED})
 
 

@@ -1,0 +1,208 @@
+"""What a value may be made of with results="data": each name that a pickle may call, and what is made for it here.
+
+Every maker checks its arguments itself: they come from a host that is not trusted. No name leads to a class or a
+function that a pickle could change, and none runs code of the user's.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import fractions
+import math
+import os
+import pathlib
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from clusterfn.hosts import serialization
+
+Maker = Callable[..., Any]
+
+_DTYPE = re.compile(
+    r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[SU]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)"
+)
+_TENSOR = re.compile(r"bool|u?int(?:8|16|32|64)|b?float16|float(?:32|64|8_e4m3fn|8_e5m2)|complex(?:32|64|128)")
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,2}")
+_BYTES = (bytes, bytearray, memoryview)
+_POSIX = os.name == "posix"
+
+
+class Damaged(Exception):
+    """The arguments of a maker, or the pickle itself, are not those that our pickler writes."""
+
+
+def _need(true: bool, what: str) -> None:
+    if not true:
+        raise Damaged(what)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _array(*given: Any) -> Any:
+    """Rebuild an array of a plain dtype; the buffer must have exactly its bytes."""
+    _need(len(given) == 4, "an array needs a buffer, a dtype, a shape and an order")
+    buffer, dtype, shape, order = given
+    _check_numpy(buffer, dtype)
+    _need(type(shape) is tuple and all(map(_is_count, shape)) and order in ("C", "F"), "the shape of an array")
+    size = _item_size(dtype) * math.prod(shape)
+    _need(len(buffer) == size, f"an array of {size} bytes in a buffer of {len(buffer)}")
+    return serialization.part("pickler").array(buffer, dtype, shape, order)
+
+
+def _scalar(*given: Any) -> Any:
+    """Rebuild a scalar of a plain dtype."""
+    _need(len(given) == 2, "a scalar of numpy needs bytes and a dtype")
+    data, dtype = given
+    _check_numpy(data, dtype)
+    _need(len(data) == _item_size(dtype) > 0, "the bytes of a scalar of numpy")
+    return serialization.part("pickler").scalar(data, dtype)
+
+
+def _check_numpy(buffer: Any, dtype: Any) -> None:
+    _need(type(buffer) in _BYTES, "the buffer of an array")
+    _need(type(dtype) is str and _DTYPE.fullmatch(dtype) is not None, f"the dtype {ascii(dtype)[:40]}")
+
+
+def _item_size(dtype: str) -> int:
+    import numpy
+
+    return int(numpy.dtype(dtype).itemsize)
+
+
+def _tensor(*given: Any) -> Any:
+    """Rebuild a dense tensor of torch."""
+    _need(len(given) == 5, "a tensor needs a buffer, a dtype, a shape, an order and requires_grad")
+    buffer, dtype, shape, order, requires_grad = given
+    _need(type(buffer) in _BYTES and type(requires_grad) is bool, "the parts of a tensor")
+    _need(type(dtype) is str and _TENSOR.fullmatch(dtype) is not None, "the dtype of a tensor")
+    _need(type(shape) is tuple and all(map(_is_count, shape)), "the shape of a tensor")
+    _need(type(order) is tuple and all(map(_is_count, order)), "the order of a tensor")
+    _need(sorted(order) == list(range(len(shape))), "the order of a tensor")
+    import torch
+
+    size = torch.empty(0, dtype=getattr(torch, dtype)).element_size() * math.prod(shape)
+    _need(len(buffer) == size, f"a tensor of {size} bytes in a buffer of {len(buffer)}")
+    return serialization.part("tensors").tensor(buffer, dtype, shape, order, requires_grad)
+
+
+def _path(kind: type[pathlib.PurePath]) -> Maker:
+    def make(*parts: Any) -> pathlib.PurePath:
+        _need(all(type(part) is str for part in parts), "the parts of a path")
+        return kind(*parts)
+
+    return make
+
+
+def _numbers(make: Maker, *kinds: type) -> Maker:
+    """Return a maker whose arguments are all of these kinds."""
+
+    def checked(*given: Any) -> Any:
+        _need(all(type(each) in kinds for each in given), f"the arguments of {make.__name__}")
+        return make(*given)
+
+    return checked
+
+
+def _counter(*given: Any) -> Any:
+    _need(len(given) == 1 and type(given[0]) is dict, "the counts of a Counter")
+    return collections.Counter(given[0])
+
+
+def _ordered(*given: Any) -> Any:
+    _need(not given, "an OrderedDict gets its entries later")
+    return collections.OrderedDict()
+
+
+def _deque(*given: Any) -> Any:
+    if not given:
+        return collections.deque()
+    _need(len(given) == 2 and type(given[0]) is tuple and not given[0] and _is_count(given[1]), "the size of a deque")
+    return collections.deque((), given[1])
+
+
+def _default(*given: Any) -> Any:
+    _need(len(given) <= 1, "a defaultdict gets its entries later")
+    return collections.defaultdict(*given)
+
+
+def _zone(*given: Any) -> Any:
+    _need(len(given) in (1, 2) and type(given[0]) is str and _ZONE.fullmatch(given[0]) is not None, "a time zone")
+    import zoneinfo
+
+    return zoneinfo.ZoneInfo(given[0])
+
+
+def empty_uuid() -> uuid.UUID:
+    """Return a UUID without its number, which comes as its state."""
+    return uuid.UUID.__new__(uuid.UUID)
+
+
+def fill(made: Any, state: Any) -> None:
+    """Give an object the state that comes after it: a UUID its number, an OrderedDict what torch notes on it."""
+    if type(made) is uuid.UUID:
+        _need(type(state) is dict and set(state) <= {"int", "is_safe"} and _is_count(state.get("int")), "a UUID")
+        object.__setattr__(made, "int", uuid.UUID(int=state["int"]).int)
+        object.__setattr__(made, "is_safe", uuid.SafeUUID.unknown)
+        return
+    _need(type(made) is collections.OrderedDict, f"the state of a {type(made).__name__}")
+    _need(type(state) is dict and set(state) == {"_metadata"}, "the attributes of an OrderedDict")
+    vars(made).update(state)
+
+
+_OWN_PATH = _path(pathlib.PosixPath if _POSIX else pathlib.PurePosixPath)
+_WINDOWS_PATH = _path(pathlib.PureWindowsPath if _POSIX else pathlib.WindowsPath)
+_PATHS: Mapping[str, Maker] = {
+    "PosixPath": _OWN_PATH,
+    "WindowsPath": _WINDOWS_PATH,
+    "PurePosixPath": _path(pathlib.PurePosixPath),
+    "PureWindowsPath": _path(pathlib.PureWindowsPath),
+}
+
+# module and name, as a pickle writes them -> what makes the object
+MAKERS: Mapping[tuple[str, str], Maker] = {
+    ("builtins", "complex"): _numbers(complex, int, float),
+    ("builtins", "range"): _numbers(range, int),
+    ("builtins", "slice"): _numbers(slice, int, type(None)),
+    ("datetime", "date"): _numbers(datetime.date, bytes, int),
+    ("datetime", "time"): datetime.time,
+    ("datetime", "datetime"): datetime.datetime,
+    ("datetime", "timedelta"): _numbers(datetime.timedelta, int),
+    ("datetime", "timezone"): _numbers(datetime.timezone, datetime.timedelta, str),
+    ("decimal", "Decimal"): _numbers(decimal.Decimal, str),
+    ("fractions", "Fraction"): _numbers(fractions.Fraction, int),
+    ("collections", "OrderedDict"): _ordered,
+    ("collections", "Counter"): _counter,
+    ("collections", "deque"): _deque,
+    ("collections", "defaultdict"): _default,
+    ("_clusterfn_wire.pickler", "array"): _array,
+    ("_clusterfn_wire.pickler", "scalar"): _scalar,
+    ("_clusterfn_wire.tensors", "tensor"): _tensor,
+    **{(module, name): make for module in ("pathlib", "pathlib._local") for name, make in _PATHS.items()},
+}
+UUID = ("uuid", "UUID")
+CLASS_BY_VALUE = ("_clusterfn_wire.pickler", "remake_class")
+# Words before the names of what is rejected most often, which say little.
+_CORE = "_clusterfn_wire.cloudpickle.cloudpickle"
+DESCRIBED: Mapping[tuple[str, str], str] = {
+    ("_clusterfn_wire.pickler", "unfilled_array"): "an array of objects, ",
+    ("numpy", "dtype"): "an array of records, ",
+    (_CORE, "_make_function"): "a function, ",
+    (_CORE, "_builtin_type"): "a function, ",
+    ("_clusterfn_wire.tensors", "set_attributes"): "a tensor with attributes, ",
+}
+# A time zone is the result of getattr(ZoneInfo, "_unpickle").
+GETATTR, ZONE, ZONE_MAKER = ("builtins", "getattr"), ("zoneinfo", "ZoneInfo"), _zone
+# Classes of which a defaultdict makes its values; as values they are no data.
+FACTORIES: Mapping[tuple[str, str], type] = {
+    ("builtins", kind.__name__): kind for kind in (int, float, bool, str, bytes, list, dict, set, tuple)
+}
+CONSTANTS: Mapping[tuple[str, str], Any] = {
+    ("builtins", "Ellipsis"): Ellipsis,
+    ("builtins", "NotImplemented"): NotImplemented,
+}

@@ -1,0 +1,49 @@
+"""`clusterfn top HOST`: what clusterfn runs there, and for whom. Anybody may look, an administrator for one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from clusterfn.calls import console
+from clusterfn.cli import screen, target
+from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.hosts.host_state import HostState, open_session
+
+_HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
+_TIMEOUT_S = 60.0
+
+
+def top(given: argparse.Namespace) -> int:
+    """Print the jobs of all users on a host without a scheduler."""
+    _, host, _ = target.host(given.host, "top")
+    session = open_session(host)
+    if session.scheduler_rules.has_nodes:
+        raise ConfigError(
+            f"{host.name} has a scheduler, which knows the jobs of all users", host=host.name,
+            hint="ask the scheduler on the host: clusterfn's jobs there are named FUNCTION.ID",
+        )  # fmt: skip
+    rows = jobs_of_all_users(session)
+    if given.json:
+        print(screen.as_json({"host": host.name, "jobs": rows}))
+    elif rows:
+        print(screen.table(_HEAD, [_row(each) for each in rows]))
+    else:
+        console.tell(f"clusterfn runs nothing on {host.name}")
+    return 0
+
+
+def jobs_of_all_users(session: HostState) -> list[dict[str, Any]]:
+    """Ask the host for the jobs that run, or are next in their user's line."""
+    answer = session.supervise("users", session.host.lease).result(_TIMEOUT_S)
+    if answer.rc != 0:
+        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        raise ClusterfnError("the host could not list the jobs of its users", host=session.host.name, evidence=said)
+    told: list[dict[str, Any]] = json.loads(answer.out)["jobs"]
+    return told
+
+
+def _row(job: dict[str, Any]) -> tuple[str, ...]:
+    memory = f"{job['memory_mb']} MB" if job["memory_mb"] else "-"
+    return str(job["user"]), str(job["job"]), str(job["state"]), str(job["gpus"]), str(job["cores"]), memory

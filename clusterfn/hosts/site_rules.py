@@ -1,0 +1,103 @@
+"""What the administrator of a machine without a scheduler allows there: its /etc/clusterfn.yml, as the agent told it.
+
+The supervisors there obey it themselves. Here it makes a call that can never run fail before anything is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from clusterfn.config.spec import Host, Limits, Resources
+from clusterfn.config.units import shown_memory, shown_time
+from clusterfn.errors import Unsatisfiable
+
+FILE = "/etc/clusterfn.yml"
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "gpus": str, "cores": str, "memory_bytes": shown_memory, "jobs": str, "time_s": shown_time,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SiteRules:
+    """The rules of one machine.
+
+    Attributes:
+        limits: Of all running jobs of one user together.
+        longest_s: The longest time of one job.
+        memory_bytes, time_s: Of a job that asks for none.
+        trouble: The lines that could not be read, and why.
+        exists: Whether there is such a file.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    longest_s: float | None = None
+    memory_bytes: int | None = None
+    time_s: float | None = None
+    trouble: tuple[str, ...] = ()
+    exists: bool = False
+
+    def limit(self, host: Host) -> Host:
+        """Return the host with limits that are no wider than these, and with these defaults where it has none."""
+        if not self.exists:
+            return host
+        names = [each.name for each in fields(Limits)]
+        pairs = {name: (getattr(host.limits, name), getattr(self.limits, name)) for name in names}
+        least = {name: min((each for each in pair if each is not None), default=None) for name, pair in pairs.items()}
+        memory = host.defaults.memory_bytes or self.memory_bytes or self.limits.memory_bytes
+        defaults = replace(host.defaults, memory_bytes=memory, time_s=host.defaults.time_s or self.time_s)
+        return replace(host, limits=Limits(**least), defaults=defaults)
+
+    def limit_time(self, asked: Resources, host: str) -> Resources:
+        """Return what a job asks for with a time that is allowed.
+
+        Raises:
+            Unsatisfiable: It asks for more.
+        """
+        if self.longest_s is None:
+            return asked
+        if asked.time_s is not None and asked.time_s > self.longest_s:
+            most = shown_time(self.longest_s)
+            raise Unsatisfiable(
+                f"time={shown_time(asked.time_s)!r} is more than a job on {host} may take: {most}", host=host,
+                stage="submit", evidence=[f"the administrator has set it in {FILE} on {host}"],
+                hint=f"ask for time={most!r} at most, and continue in a further job (resume=)",
+            )  # fmt: skip
+        return replace(asked, time_s=asked.time_s or self.longest_s)
+
+    def in_words(self) -> list[str]:
+        """List the limits as they stand in the file."""
+        told = {**vars(self.limits), "time_s": self.longest_s}
+        return [f"{name.partition('_')[0]}: {_SHOWN[name](each)}" for name, each in told.items() if each is not None]
+
+
+def read(told: str) -> SiteRules:
+    """Read what an agent told of the file: a JSON object, "" without one. A host that tells nonsense limits nothing."""
+    if not told:
+        return SiteRules()
+    try:
+        rules = json.loads(told)
+        most, defaults = dict(rules["limits"]), dict(rules["defaults"])
+        trouble = tuple(str(line)[:200] for line in rules["trouble"])
+        longest = _number(most.pop("time_s", None))
+        limits = Limits(**{name: _whole(most.get(name)) for name in (each.name for each in fields(Limits))})
+        memory, time_s = _whole(defaults.get("memory_bytes")), _number(defaults.get("time_s"))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return SiteRules(trouble=(f"it was not understood: {error}",), exists=True)
+    return SiteRules(limits, longest, memory, time_s, trouble, exists=True)
+
+
+def _whole(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(ascii(value)[:40])
+    return value
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not value > 0:
+        raise ValueError(ascii(value)[:40])
+    return float(value)
