@@ -20,12 +20,16 @@ _NOT_IN_JOBS = (
     "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/environment_upload.py", "cli/",
     "environment/conda_solver.py", "environment/download.py", "environment/environment_yml.py",
     "environment/imports.py", "environment/index_credentials.py", "environment/lock.py", "environment/project",
+    "environment/host_python.py", "environment/python_source.py", "environment/standalone.py",
     "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",
     "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/survey/",
-    "api/dask/", "config/schema.py", "config/writing.py", "hosts/transports/ssh_keys.py", "jupyter/cell_magic.py",
-    "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py", "jupyter/kernel",
-    "jupyter/lab.py",
+    "api/dask/", "api/login.py", "config/schema.py", "config/writing.py",
+    "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
+    "hosts/transports/openssh.py", "hosts/transports/paramiko", "hosts/transports/shared_login.py",
+    "hosts/transports/ssh_", "hosts/transports/trust.py",
+    "jupyter/cell_magic.py", "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py",
+    "jupyter/kernel", "jupyter/lab.py",
 )  # fmt: skip
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
