@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Unsatisfiable,
         WorkerLost,
     )
+    from clusterfn.in_job.checkpoint import checkpoint
 
 __all__ = [
     "AuthenticationError",
@@ -102,6 +103,7 @@ __all__ = [
     "WorkerLost",
     "__version__",
     "attach",
+    "checkpoint",
     "cluster",
     "configure",
     "dask_client",
@@ -129,6 +131,7 @@ _HOMES = {
     "Job": "calls.job",
     "JobGroup": "calls.group",
     "Session": "api.session",
+    "checkpoint": "in_job.checkpoint",
     "SweepResult": "api.sweep.report",
     "sweep": "api.sweep.search",
 }

@@ -22,7 +22,7 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 # From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
 ROOMS = [
     ["bridge", "errors"],
-    ["config", "gpu", "public_api"],
+    ["config", "gpu", "in_job", "public_api"],
     ["scheduler", "environment"],
     ["hosts"],
     ["calls"],

@@ -120,6 +120,9 @@ EXIT_AGAIN = 12  # of `after`: nothing was published, `run` may try again
 
 # The environment variable by which every process of an attempt is found: CLUSTERFN_JOB=<id>/<attempt>.
 TAG = "CLUSTERFN_JOB"
+# What `clusterfn.checkpoint()` returns, and in a map the name of the item's own folder in it.
+CHECKPOINT_VARIABLE = "CLUSTERFN_CHECKPOINT"
+INDEX_VARIABLE = "CLUSTERFN_INDEX"
 
 # Kinds of outcomes (mechanisms: which error a fault gives). The library maps each to one class of its error tree.
 RETURNED = "returned"

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
         def call(self) -> "list[str]":
             """The arguments of the worker: where its value goes, and where its arguments are."""
 
+        def variables(self) -> "dict[str, str]":
+            """Return what the worker finds in its environment because of this attempt."""
+
         def wait(self, reason: str) -> None:
             """Note that it waits for something on the host itself."""
 
@@ -113,6 +116,10 @@ class Attempt:
     def call(self) -> "list[str]":
         """Return the worker's arguments: where its value goes."""
         return [self.folder]
+
+    def variables(self) -> "dict[str, str]":
+        """Return nothing: its environment is the job's."""
+        return {}
 
     def _write_owner(self) -> None:
         with open(self.path(OWNER), "w") as file:

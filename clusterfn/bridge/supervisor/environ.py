@@ -6,7 +6,7 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 
 import os
 
-from ..layout import CHECKPOINT, INPUTS, TAG, attempt_dir
+from ..layout import CHECKPOINT, CHECKPOINT_VARIABLE, INPUTS, TAG, attempt_dir
 from .text import size
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ def worker_environment(
     values.update(
         {
             TAG: "%s/%d" % (job.id, attempt),
-            "CLUSTERFN_CHECKPOINT": job.path(CHECKPOINT),
+            CHECKPOINT_VARIABLE: job.path(CHECKPOINT),
             "PYTHONNOUSERSITE": "1",
         }
     )

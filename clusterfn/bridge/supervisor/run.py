@@ -110,6 +110,7 @@ class AttemptRun:
             cpus = self._cores.chosen
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
+        env.update(self.attempt.variables())
         self.notes += environ.redirect_caches(self.job, env)
         self._check_gpu_kernel(env)
         monitored = gpus.monitored_gpus(cards, spec["resources"]["gpus"], given_gpus(env))
