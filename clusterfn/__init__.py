@@ -63,6 +63,8 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from clusterfn.in_job.checkpoint import checkpoint
+    from clusterfn.in_job.ending import TimeAlmostUp, on_warning
+    from clusterfn.in_job.training import load_training, save_training
 
 __all__ = [
     "AuthenticationError",
@@ -97,6 +99,7 @@ __all__ = [
     "SubmitError",
     "SweepError",
     "SweepResult",
+    "TimeAlmostUp",
     "TimeLimit",
     "Unreachable",
     "Unsatisfiable",
@@ -108,9 +111,12 @@ __all__ = [
     "configure",
     "dask_client",
     "jobs",
+    "load_training",
     "login",
     "logout",
+    "on_warning",
     "register_joblib",
+    "save_training",
     "sweep",
 ]
 
@@ -132,6 +138,10 @@ _HOMES = {
     "JobGroup": "calls.group",
     "Session": "api.session",
     "checkpoint": "in_job.checkpoint",
+    "TimeAlmostUp": "in_job.ending",
+    "on_warning": "in_job.ending",
+    "load_training": "in_job.training",
+    "save_training": "in_job.training",
     "SweepResult": "api.sweep.report",
     "sweep": "api.sweep.search",
 }
