@@ -27,6 +27,7 @@ DEFAULT = "default"  # SLURM's own partition
 # below machines/<machine>
 QUEUE = "queue"  # <job>: one that waits; of an element <job>.<k>
 DAMAGED_TICKETS = "damaged"  # <job>: what stood in the queue and was no ticket
+INTERRUPTED = "interrupted"  # <job>: the ticket of one that runs, and waits again after a restart of the machine
 QUEUE_STATUS = "queue.jsonl"  # why each of them waits
 
 # below pkgs/<sha256>

@@ -161,6 +161,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             host = for_call(host, options)
             rules = scheduler_for(host)
         resources = resources_of(options, host, rules)
+        checkpoint.check_warning(options, resources, rules)
+        checkpoint.check_requeue(options, resources, rules)
         name = job_name(options.name or str(getattr(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
@@ -184,6 +186,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             cwd=options.cwd,
             stall_s=options.stall_s,
             retries=options.retries,
+            requeue=options.requeue,
+            warn_s=options.warn_s,
             umask=session.connection.facts.umask,
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
             scheduler_options=options.scheduler_options.get(host.scheduler, {}),

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import namedtuple
 
-from ..layout import SUPERVISE
+from ..layout import INTERRUPTED, SUPERVISE
 from ..supervisor import process_tree
 from . import lease_names, machine, tickets
 from .lease import leases_of_kind
@@ -88,12 +88,21 @@ def _replace_hung_spooler(name: str, marks: "Leases") -> "Optional[Lease]":
 
 
 def revive_spooler(root: str, bridge: str) -> None:
-    """Start a spooler if tickets are left and none runs."""
+    """Queue what a restart of the machine has interrupted; start a spooler if tickets are left and none runs."""
+    requeue_interrupted(root)
     queue = tickets.Queue(root)
     ticket = next(filter(None, map(queue.of, queue.names())), None)
     if ticket is not None or queue.damaged():
         lease = "socket" if ticket is None else ticket.lease
         ensure_spooler(queue, leases_of_kind(lease), lease, bridge)
+
+
+def requeue_interrupted(root: str) -> None:
+    """Put into the queue what a restart of the machine has interrupted, if its `requeue=` says so."""
+    if os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
+        from . import restart  # few roots have such jobs
+
+        restart.requeue_interrupted(root)
 
 
 def environment_of(pid: int) -> "dict[str, str]":

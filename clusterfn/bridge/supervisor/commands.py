@@ -6,7 +6,7 @@ job.sh calls `after`, the spooler and the agent the others; docs/reference/proto
 import os
 import sys
 
-from ..queue import report, spooler
+from ..queue import launch, report, spooler
 from . import conclude, expire, group, listing, remove, shell
 from .verdict import say
 
@@ -21,6 +21,7 @@ def run_command(argv: "list[str]") -> int:
     if command == "bury" and count == 2:
         return group.fail_unfinished_items(argv[1])
     if command == "list" and count in (2, 3):
+        launch.revive_spooler(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
         return listing.listing(argv[1], "".join(argv[2:]))
     if command == "gpus" and count == 3:
         return report.print_gpus(argv[1], argv[2])

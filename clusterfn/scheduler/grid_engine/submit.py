@@ -106,6 +106,7 @@ class GridEngine(Scheduler):
     """
 
     title = "Grid Engine"
+    requeues = False
     looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its master serves everybody
 
     def __init__(self, host: Host, user: str) -> None:
