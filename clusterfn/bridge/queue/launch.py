@@ -89,7 +89,7 @@ def _replace_hung_spooler(name: str, marks: "Leases") -> "Optional[Lease]":
 
 def revive_spooler(root: str, bridge: str) -> None:
     """Queue what a restart of the machine has interrupted; start a spooler if tickets are left and none runs."""
-    requeue_interrupted(root)
+    _requeue_interrupted(root)
     queue = tickets.Queue(root)
     ticket = next(filter(None, map(queue.of, queue.names())), None)
     if ticket is not None or queue.damaged():
@@ -97,12 +97,18 @@ def revive_spooler(root: str, bridge: str) -> None:
         ensure_spooler(queue, leases_of_kind(lease), lease, bridge)
 
 
-def requeue_interrupted(root: str) -> None:
-    """Put into the queue what a restart of the machine has interrupted, if its `requeue=` says so."""
-    if os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
-        from . import restart  # few roots have such jobs
+def resume_after_restart(root: str, bridge: str) -> None:
+    """Queue what a restart of the machine has interrupted, and start a spooler for it; do nothing where nothing was."""
+    if _requeue_interrupted(root):
+        revive_spooler(root, bridge)
 
-        restart.requeue_interrupted(root)
+
+def _requeue_interrupted(root: str) -> bool:
+    if not os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
+        return False
+    from . import restart  # few roots have such jobs
+
+    return restart.requeue_interrupted(root)
 
 
 def environment_of(pid: int) -> "dict[str, str]":

@@ -31,9 +31,13 @@ def forget(root: str, job: str) -> None:
     _kept(root).remove(job)
 
 
-def requeue_interrupted(root: str) -> None:
-    """Put each job into the queue that ran when this machine was restarted; once, whoever else is at it."""
-    kept, boot = _kept(root), boot_id()
+def requeue_interrupted(root: str) -> bool:
+    """Put each job into the queue that ran when this machine was restarted; once, whoever else is at it.
+
+    Returns:
+        Whether there was one.
+    """
+    kept, boot, found = _kept(root), boot_id(), False
     for job in kept.names():
         fields = kept.fields(job)
         if fields is None or fields["boot"] == boot:
@@ -44,11 +48,13 @@ def requeue_interrupted(root: str) -> None:
             if fields is not None and fields["boot"] != boot:
                 _requeue(root, fields)
                 kept.remove(job)
+                found = True
         except DAMAGED as error:  # its folder is gone, or holds something else: the others are requeued
             say("the interrupted job %s was not requeued: %s" % (job, error))
         finally:
             if lock is not None:
                 lock.close()
+    return found
 
 
 def _requeue(root: str, fields: "dict[str, Any]") -> None:

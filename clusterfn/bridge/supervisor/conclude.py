@@ -160,7 +160,7 @@ def conclude_on_request(folder: str) -> int:
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
     if is_gone and not job.scheduler.has_nodes:
-        launch.revive_spooler(job.root, job.spec["bridge"])  # it may be one that is requeued after a restart
+        launch.resume_after_restart(job.root, job.spec["bridge"])  # it may be one that is requeued after a restart
     if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
         print_state(None, None, False)
         return EXIT_RETURNED

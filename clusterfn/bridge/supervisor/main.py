@@ -64,7 +64,7 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
     if not job.scheduler.has_nodes:
         from ..queue import admission, launch
 
-        launch.requeue_interrupted(job.root)
+        launch.resume_after_restart(job.root, job.spec["bridge"])
         try:
             job.held = admission.request_admission(job, signals, waits=status is None)
         except admission.NotNow as not_now:
