@@ -63,6 +63,9 @@ if TYPE_CHECKING:
         Unsatisfiable,
         WorkerLost,
     )
+    from clusterfn.api.in_job.checkpoint import checkpoint
+    from clusterfn.api.in_job.ending import TimeAlmostUp, on_warning
+    from clusterfn.api.in_job.training import load_training, save_training
 
 __all__ = [
     "AuthenticationError",
@@ -98,19 +101,24 @@ __all__ = [
     "SubmitError",
     "SweepError",
     "SweepResult",
+    "TimeAlmostUp",
     "TimeLimit",
     "Unreachable",
     "Unsatisfiable",
     "WorkerLost",
     "__version__",
     "attach",
+    "checkpoint",
     "cluster",
     "configure",
     "dask_client",
     "jobs",
+    "load_training",
     "login",
     "logout",
+    "on_warning",
     "register_joblib",
+    "save_training",
     "sweep",
 ]
 
@@ -131,6 +139,11 @@ _HOMES = {
     "Job": "calls.job",
     "JobGroup": "calls.group",
     "Session": "api.session",
+    "checkpoint": "api.in_job.checkpoint",
+    "TimeAlmostUp": "api.in_job.ending",
+    "on_warning": "api.in_job.ending",
+    "load_training": "api.in_job.training",
+    "save_training": "api.in_job.training",
     "SweepResult": "api.sweep.report",
     "sweep": "api.sweep.search",
 }

@@ -69,6 +69,7 @@ LIBRARIES = {
     ],
     "bridge/kernel/launch.py": ["ipykernel", "zmq", "zmq.eventloop.zmqstream"],
     "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
+    "bridge/worker/warning.py": ["clusterfn.api.in_job.ending"],
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/pickler.py": ["numpy"],
     "bridge/serialization/tensors.py": ["torch"],

@@ -27,6 +27,7 @@ DEFAULT = "default"  # SLURM's own partition
 # below machines/<machine>
 QUEUE = "queue"  # <job>: one that waits; of an element <job>.<k>
 DAMAGED_TICKETS = "damaged"  # <job>: what stood in the queue and was no ticket
+INTERRUPTED = "interrupted"  # <job>: the ticket of one that runs, and waits again after a restart of the machine
 QUEUE_STATUS = "queue.jsonl"  # why each of them waits
 
 # below pkgs/<sha256>
@@ -123,6 +124,9 @@ EXIT_AGAIN = 12  # of `after`: nothing was published, `run` may try again
 
 # The environment variable by which every process of an attempt is found: CLUSTERFN_JOB=<id>/<attempt>.
 TAG = "CLUSTERFN_JOB"
+# What `clusterfn.checkpoint()` returns, and in a map the name of the item's own folder in it.
+CHECKPOINT_VARIABLE = "CLUSTERFN_CHECKPOINT"
+INDEX_VARIABLE = "CLUSTERFN_INDEX"
 
 # Variables by which numerical libraries choose how many threads they start.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")

@@ -162,6 +162,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             rules = scheduler_for(host)
         host = session.limit(host)
         resources = session.rules.limit_time(resources_of(options, host, rules), host.name)
+        checkpoint.check_warning(options, resources, rules)
+        checkpoint.check_requeue(options, resources, rules)
         name = job_name(options.name or str(getattr(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
@@ -185,6 +187,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             cwd=options.cwd,
             stall_s=options.stall_s,
             retries=options.retries,
+            requeue=options.requeue,
+            warn_s=options.warn_s,
             umask=session.connection.facts.umask,
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
             scheduler_options=options.scheduler_options.get(host.scheduler, {}),

@@ -1,4 +1,4 @@
-"""`resume=`: finds the job whose checkpoint a call is to begin with, before anything is sent.
+"""Check what a call says about checkpoints before anything is sent: `resume=`, `warn_before=` and `requeue=`.
 
 The host makes the copy when the job begins (`bridge/supervisor/checkpoint.py`).
 """
@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.calls import history
+from clusterfn.config.units import shown_time
 from clusterfn.errors import ConfigError
 
 if TYPE_CHECKING:
+    from clusterfn.config.options import Options
+    from clusterfn.config.spec import Resources
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.scheduler.base import Scheduler
 
 _TIMEOUT_S = 60.0
 STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
@@ -32,6 +36,42 @@ for job in "$1"*; do
 done
 exit 0
 """
+
+
+def check_warning(options: Options, resources: Resources, scheduler: Scheduler) -> None:
+    """Reject a warning that would never come, or would come at the start.
+
+    Raises:
+        ConfigError: There is no time limit before which to warn, or it is too short.
+    """
+    warn_s, time_s = options.warn_s, resources.time_s
+    if warn_s is None:
+        return
+    if time_s is None and not scheduler.has_nodes:
+        raise ConfigError("warn_before= needs a time limit to warn of", hint='add time=, for example time="2h"')
+    if time_s is not None and warn_s >= time_s:
+        raise ConfigError(
+            f"warn_before={shown_time(warn_s)} is no shorter than time={shown_time(time_s)}, so the function would be "
+            "warned at once",
+            hint=f"write warn_before={shown_time(time_s / 10)}, or ask for more time",
+        )
+
+
+def check_requeue(options: Options, resources: Resources, scheduler: Scheduler) -> None:
+    """Reject causes that cannot come, and a scheduler that does not requeue.
+
+    Raises:
+        ConfigError: As above.
+    """
+    if options.requeue and not scheduler.requeues:
+        raise ConfigError(
+            f"requeue= is not supported with {scheduler.title}",
+            hint='leave it out; after a TimeLimit, call again with resume="…"',
+        )
+    if "timeout" in options.requeue and resources.time_s is None:
+        raise ConfigError(
+            'requeue= names "timeout", but the call has no time limit', hint='add time=, for example time="2h"'
+        )
 
 
 def to_resume(session: HostState, job_id: str) -> str:

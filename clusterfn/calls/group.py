@@ -250,6 +250,13 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
         return remote_files.fetch(backend.connection, backend.work_folder(which), pattern, Path(to), which)
 
     @public_api
+    def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
+        """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
+        which, backend = self._known.at(index), self._backend
+        folder = backend.checkpoint_folder(which)
+        return remote_files.CheckpointFolder(backend.connection, folder, f"group.checkpoint({which})")
+
+    @public_api
     def stop(self) -> None:
         """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""
         self._known.stop()

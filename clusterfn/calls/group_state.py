@@ -83,6 +83,9 @@ class GroupBackend(Protocol):
     def work_folder(self, index: int) -> str:
         """Return the folder in which the item runs or ran."""
 
+    def checkpoint_folder(self, index: int) -> str:
+        """Return the item's own folder in the checkpoint of its group."""
+
     def stop(self) -> None:
         """End what runs, and keep the rest from ever starting."""
 

@@ -119,6 +119,12 @@ class GroupTracker(BaseTracker):
             return earlier.work_folder(index)
         return self.item_results.work_folder(index)
 
+    def checkpoint_folder(self, index: int) -> str:
+        """Return the item's own folder in the checkpoint of its group."""
+        if earlier := self._earlier_of(index):
+            return earlier.checkpoint_folder(index)
+        return self.item_results.checkpoint_folder(index)
+
     def _earlier_of(self, index: int) -> GroupBackend | None:
         """Return what followed an item that is not retried."""
         return None if self.item_results.has(index) else self._earlier

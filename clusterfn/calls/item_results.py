@@ -265,6 +265,10 @@ class ItemResults:
         """Return the folder in which the item runs or ran."""
         return posixpath.join(self._attempt_folder(index), layout.WORK, str(self._on_host[index]))
 
+    def checkpoint_folder(self, index: int) -> str:
+        """Return the item's own folder in the checkpoint of its group."""
+        return posixpath.join(self._folder, layout.CHECKPOINT, str(self._on_host[index]))
+
     def _attempt_folder(self, index: int) -> str:
         number, attempt, _ = self._places.get(self._on_host[index], (1, 1, {}))
         return layout.attempt_dir(layout.element_dir(self._folder, number), attempt)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import posixpath
 import threading
 import time
 import weakref
@@ -237,6 +238,16 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             ClusterfnError: Nothing there has such a name; the message lists what there is.
         """
         return remote_files.fetch(self._tracker.connection, self._tracker.work_folder, pattern, Path(to))
+
+    @property
+    @public_api
+    def checkpoint(self) -> remote_files.CheckpointFolder:
+        """What the function has saved in `clusterfn.checkpoint()`: `job.checkpoint.files`, `job.checkpoint.download()`.
+
+        It can be read while the job runs, and after it has failed, as long as the job is on the host.
+        """
+        folder = posixpath.join(self.folder, layout.CHECKPOINT)
+        return remote_files.CheckpointFolder(self._tracker.connection, folder, "job.checkpoint")
 
     @public_api
     def stack(self) -> str:

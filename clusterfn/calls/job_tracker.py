@@ -518,7 +518,11 @@ class Tracker(BaseTracker):
         following = told.get("superseded_by") or self.attempt + 1
         if following in self._ended:  # each has one outcome, which never changes
             raise ValueError(f"attempts {sorted(self._ended)} name one another as the next")
-        if told["kind"] == layout.PREEMPTED:
+        if told.get("requeued"):
+            message = str(told.get("message") or "the job is requeued")
+            job.on_retry(message)
+            job.on_state(PENDING, message)
+        elif told["kind"] == layout.PREEMPTED:
             job.on_state(PENDING, f"preempted, queued again (attempt {following})")
         elif told.get("retried"):
             job.on_retry(told.get("message") or "the job is retried")

@@ -147,6 +147,10 @@ def _number(name: str, value: object, least: int) -> int:
 def _check(on_error: str, options: Options) -> None:
     if on_error not in ("collect", "raise"):
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
+    if options.requeue:
+        raise ConfigError(
+            "requeue= cannot be used with map", hint="use .with_options(requeue=[]).map(…), or .submit(…) for each call"
+        )
     if options.keep:
         raise ConfigError(
             "keep=True cannot be used with map, which fetches all values",

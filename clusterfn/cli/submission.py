@@ -14,7 +14,10 @@ from clusterfn.errors import HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush
 
 _LOOK_S = 0.05
-_OPTIONS = ("host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "resume", "outputs")
+_OPTIONS = (
+    "host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "warn_before", "requeue", "environment",
+    "resume", "outputs",
+)  # fmt: skip
 
 
 def call_options(given: argparse.Namespace) -> dict[str, Any]:

@@ -82,8 +82,12 @@ class CallOptions(JobOptions, total=False):
         on_interrupt: "detach" (the job keeps running after Ctrl-C) or "stop".
         stall_timeout: End the job as `Stalled`, with the stack of every thread, after this time without output and
             CPU use. Same format as `time`. Default: no limit.
+        warn_before: Warn the function this long before its time limit, and when SLURM is about to end it: by raising
+            `clusterfn.TimeAlmostUp`, or by calling what it gave to `clusterfn.on_warning`. Same format as `time`.
         retries: Number of retries after a transient failure (0), such as a GPU's ECC error, which moves the job to
             another GPU, or a lost machine. clusterfn never retries other exceptions.
+        requeue: Start the job again, with the same checkpoint folder: {"timeout": 3, "preempted": 5, "node": 1} says
+            how often for each cause; a list of causes means three times each. `time` applies to each attempt.
         resume: Id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
         keep: True leaves the value of a submitted job on the host until `job.result()` asks for it (False). Other calls
             on that host take it as an argument without any transfer: `evaluate(train.submit(1e-3))`.
@@ -97,7 +101,9 @@ class CallOptions(JobOptions, total=False):
     name: str | None
     on_interrupt: str | None
     stall_timeout: Time | None
+    warn_before: Time | None
     retries: int | None
+    requeue: Sequence[str] | Mapping[str, int] | None
     resume: str | None
     keep: bool | None
 
@@ -205,6 +211,8 @@ _ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock")
 _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
+_CAUSES = ("timeout", "preempted", "node")  # of `requeue=`
+_REQUEUED, _MOST_REQUEUED = 3, 1000  # times for each cause, if only the causes are named; and at most
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
 
@@ -374,6 +382,22 @@ def _sbatch_options(value: Any, name: str) -> dict[str, Any]:
     return {"slurm": schedulers.sbatch_options(value)}
 
 
+def _requeue(value: Any, name: str) -> dict[str, int]:
+    usual = f'write {name}=["timeout", "preempted", "node"], or {name}={{"timeout": 3}}'
+    if isinstance(value, (list, tuple)):
+        value = dict.fromkeys(value, _REQUEUED) if all(isinstance(each, str) for each in value) else None
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}= takes a list of causes, or a dict of how often for each", hint=usual)
+    for cause, count in value.items():
+        if cause not in _CAUSES:
+            near = did_you_mean(cause, _CAUSES) if isinstance(cause, str) else ""
+            raise ConfigError(f"{name}= has no cause {cause!r}{near}", hint=f"the causes are {', '.join(_CAUSES)}")
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST_REQUEUED:
+            problem = f"{name}[{cause!r}]={count!r} is not a whole number from 0 to {_MOST_REQUEUED}"
+            raise ConfigError(problem, hint=f'write {name}={{"{cause}": {_REQUEUED}}}')
+    return {cause: count for cause, count in value.items() if count}
+
+
 def is_set_by_clusterfn(variable: str) -> bool:
     """Whether a job's variable of this name is not the user's to set."""
     return variable == "CUDA_VISIBLE_DEVICES" or variable.startswith("CLUSTERFN_")
@@ -427,7 +451,9 @@ class Options:
     allow_cpu: bool | None = _option(_yes_or_no)
     time_s: float | None = _option(parse_time, "time")
     stall_s: float | None = _option(parse_time, "stall_timeout")
+    warn_s: float | None = _option(parse_time, "warn_before")
     retries: int = _option(_whole_number(0), default=0)
+    requeue: Mapping[str, int] = _option(_requeue, default={})
     resume: str | None = _option(_matching(_JOB_ID, "7f3a"))
     host: str | None = _option(_matching(HOST_NAME, "tensor01"))
     environment: str | None = _option(_environment)

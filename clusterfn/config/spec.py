@@ -278,6 +278,8 @@ class JobSpec:
         resume: The job with a copy of whose checkpoint this one begins.
         scheduler_options: Those of this call alone; `host` has them too.
         after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.
+        warn_s: The function is warned so long before it is ended; None: it is not.
+        requeue: How often it is requeued for each cause: "timeout", "preempted", "node".
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
         keep_value: The value stays on the host until `Job.result` fetches it.
         results: What is accepted of its value. Only this machine knows that: the host could change its spec.json.
@@ -312,6 +314,8 @@ class JobSpec:
     quiet_s: float = layout.QUIET_S
     keep_value: bool = False
     results: ResultPolicy = ResultPolicy()
+    warn_s: float | None = None
+    requeue: Mapping[str, int] = field(default_factory=dict)
 
     def scheduler_names_of_dependencies(self) -> list[str]:
         """Return the names by which the scheduler knows the jobs whose values it takes."""
@@ -351,6 +355,8 @@ class JobSpec:
             "retries": self.retries,
             "umask": self.umask,
             **({"resume": self.resume} if self.resume else {}),
+            **({"requeue": dict(self.requeue)} if self.requeue else {}),
+            **({"warn_s": self.warn_s} if self.warn_s is not None else {}),
             **({"keep_value": True} if self.keep_value else {}),
             **({"after": {job: dict(told) for job, told in self.after.items()}} if self.after else {}),
             **({"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {}),
@@ -377,7 +383,8 @@ class JobSpec:
             log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
             scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
-            quiet_s=spec.get("quiet_s", layout.QUIET_S), results=host.result_policy(),
+            quiet_s=spec.get("quiet_s", layout.QUIET_S), warn_s=spec.get("warn_s"),
+            requeue=spec.get("requeue", {}), results=host.result_policy(),
         )  # fmt: skip
 
 

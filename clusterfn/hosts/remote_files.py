@@ -21,6 +21,7 @@ from clusterfn.bridge import layout
 from clusterfn.config import units
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts.transfer import Transfer
+from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
@@ -128,6 +129,65 @@ def read_part(connection: HostConnection, path: str, begin: int, size: int | Non
         if error.kind != "missing":
             raise
     return out.getvalue()[:size].decode("utf-8", "replace")
+
+
+class CheckpointFolder:
+    """The checkpoint of a job, or of one item, as it is on the host now: while the job runs, and after it has ended.
+
+    Args:
+        connection: To the host.
+        folder: The checkpoint folder there.
+        call: What its user has called to get it, for messages.
+    """
+
+    def __init__(self, connection: HostConnection, folder: str, call: str) -> None:
+        self._connection = connection
+        self._call = call
+        self.folder = folder
+
+    @property
+    @public_api
+    def files(self) -> list[RemoteFile]:
+        """The files in it; none if the function has saved nothing yet."""
+        try:
+            return list_files(self._connection, self.folder)
+        except HostError as error:
+            if error.kind != "missing":
+                raise
+            return []
+
+    @public_api
+    def download(self, pattern: str = "**", to: str | Path = ".") -> list[Path]:
+        """Fetch files of it.
+
+        A file that the function is writing may arrive half written: let it write aside and rename, as `save_training`
+        does.
+
+        Args:
+            pattern: Which, such as "*.pt"; by default all of them.
+            to: Folder here; it is made if need be.
+
+        Returns:
+            The paths of the files here.
+
+        Raises:
+            ClusterfnError: It is empty, or nothing there has such a name; the message lists what there is.
+        """
+        there = [file.name for file in self.files]
+        if not there:
+            raise NothingMatches(
+                "the checkpoint is empty: the function has saved nothing yet",
+                hint="the function writes to the folder clusterfn.checkpoint()",
+            )
+        try:
+            return fetch(self._connection, self.folder, pattern, Path(to))
+        except NothingMatches as error:
+            error.message = f"the checkpoint has no file that matches {pattern!r}"
+            error.hint = f'{self._call}.download("{_pattern_of(there)}") fetches what it has'
+            raise
+
+    def __repr__(self) -> str:
+        return f"<CheckpointFolder {self.folder}>"
 
 
 def fetch(

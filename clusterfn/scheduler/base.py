@@ -177,6 +177,7 @@ class Scheduler(ABC):
 
     Attributes:
         title: Its name for people.
+        requeues: Whether a job is started again with the same checkpoint where `requeue=` says so.
         has_nodes: Whether jobs run on compute nodes, whose cores, memory and GPUs the scheduler gives out. Else they
             run on the machine that ssh reaches, where clusterfn's own queue does so.
         unset: Prefixes of variables that none of its commands may inherit.
@@ -187,6 +188,7 @@ class Scheduler(ABC):
 
     title: str
     has_nodes: bool = True
+    requeues: bool = True
     unset: tuple[str, ...] = ()
     knows_all: bool = True
     starts_one_by_one: bool = True

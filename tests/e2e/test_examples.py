@@ -77,6 +77,16 @@ def torch(lab):
 
 
 @pytest.mark.lab
+def test_the_training_that_may_be_interrupted(hosts, lab, torch, tmp_path):
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", lab.torch_python, names=("tensor01",))
+
+    out = run("checkpoints.py", "tensor01", CLUSTERFN_CONFIG=str(config))
+
+    assert out.splitlines()[0] == "saved: training.state"
+    assert re.fullmatch(r"weight [23]\.\d\d, bias [01]\.\d\d", out.splitlines()[1])
+
+
+@pytest.mark.lab
 @pytest.mark.parametrize("gpus", [1, pytest.param(0, marks=pytest.mark.long)])
 def test_the_six_functions_on_a_box_of_eight_gpus(hosts, torch, gpubox_reset, gpus):
     out = run("tensor01.py", "--host", "tensor01", "--environment", torch, "--gpus", str(gpus))
@@ -232,5 +242,5 @@ def test_each_example_says_how_it_is_run(name):
 
 
 def test_every_script_is_run_by_a_test():
-    known = "compare_models ddp files first frameworks gpu_helpers many_calls matrix_benchmark retrieval_grid tensor01"
-    assert [f"{name}.py" for name in known.split()] == SCRIPTS
+    known = "checkpoints compare_models ddp files first frameworks gpu_helpers many_calls matrix_benchmark"
+    assert [f"{name}.py" for name in [*known.split(), "retrieval_grid", "tensor01"]] == SCRIPTS

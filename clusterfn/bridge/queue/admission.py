@@ -16,7 +16,7 @@ from ..supervisor.gpus import candidates
 from ..supervisor.job import dependencies_of
 from ..supervisor.verdict import Verdict
 from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
-from .lease import leases_of_kind
+from .lease import admission_lock, leases_of_kind
 from .machine import MachineResources
 
 TYPE_CHECKING = False
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from ..supervisor.eligible_gpus import GpuInfo
     from ..supervisor.job import JobFolder
     from ..supervisor.watch import Signals
-    from .lease import Lease, Leases
+    from .lease import Lease
 
-_LOCK_S = 5.0
 _POLL_S = 0.002
 _AGAIN_S = 2.0  # each time nvidia-smi is asked, which may take a second of the machine
 _LISTED_S = 2.0
@@ -120,6 +119,7 @@ class Admission:
         self.after = dependencies_of(job.spec)
         self.needs = [os.path.join(environment_dir(root, building["id"]), READY) for root in roots if root]
         self._waits_there = waits
+        self._resumes = bool((job.spec.get("requeue") or {}).get("node")) and job.element is None
         self._run: "Optional[Lease]" = None
         self.held: "dict[str, Lease]" = {}
 
@@ -166,6 +166,10 @@ class Admission:
 
     def confirm(self) -> None:
         """Remove the ticket of the job, which is claimed now."""
+        if self._resumes and self._run is not None:
+            from . import restart  # few jobs are requeued
+
+            restart.remember(self.job.root, self._ticket_fields(""))
         self.queue.remove(self.job.id)
 
     def release(self) -> None:
@@ -177,6 +181,28 @@ class Admission:
         gpu_leases.release_gpus(self.held)
         self._run.close()
         self._run = None
+        if self._resumes:
+            from . import restart  # as above
+
+            restart.forget(self.job.root, self.job.id)
+
+    def queue_again(self, reason: str) -> bool:
+        """Put the job, whose attempt is over, into the queue again, behind those that wait; false if there is none.
+
+        It holds its name until `release`, so its next attempt does not begin before that.
+        """
+        if self._run is None:
+            return False
+        lock = admission_lock(self.marks)
+        try:
+            self.submitted = machine.now_ns()
+            release_claim(self.job)  # a ticket counts only where no claim is
+            self.queue.write(dict(self._ticket_fields(reason), queue_timeout_s=None))  # it has begun
+            self._note_ticket(reason)
+        finally:
+            if lock is not None:
+                lock.close()
+        return True
 
     def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
         """Release all and queue again if the job's group has more than half of the GPUs and another user waits.
@@ -187,7 +213,7 @@ class Admission:
         ticket = self._own_ticket()
         if not self.held or not plan.must_yield(ticket, self._view(self._seen())):
             return False
-        lock = _admission_lock(self.marks)
+        lock = admission_lock(self.marks)
         try:
             gives = plan.must_yield(ticket, self._view(self._seen()))
             if gives:
@@ -206,7 +232,7 @@ class Admission:
         """Release all and queue again, in its old place, for inputs that have not ended; False without a queue."""
         if self._run is None:
             return False
-        lock = _admission_lock(self.marks)
+        lock = admission_lock(self.marks)
         try:
             release_claim(self.job)  # a ticket counts only where no claim is
             self.queue.write(dict(self._ticket_fields(reason), queue_timeout_s=None))  # it has begun
@@ -266,7 +292,7 @@ class Admission:
                 held = gpu_leases.replace_used_gpus(self.marks, held, self.every)
             except gpu_leases.TooFew as few:
                 self.strangers = few.strangers
-                why, lock = self._why_no_gpus(), _admission_lock(self.marks)
+                why, lock = self._why_no_gpus(), admission_lock(self.marks)
                 try:  # a younger job that looks at the queue just now must see that this one waits
                     raise self._queue(why, True) from None
                 finally:
@@ -287,7 +313,7 @@ class Admission:
         return lease_names.Seen(others, machine.now_s())
 
     def _hold_planned(self) -> "dict[str, Lease]":
-        lock = _admission_lock(self.marks)
+        lock = admission_lock(self.marks)
         try:
             # Only another submission wants the job's name, but a process that lists files may hold it for a moment.
             name, until = lease_names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
@@ -430,13 +456,3 @@ class Admission:
             "queue_timeout_s": spec["queue_timeout_s"], "lease": self.lease, "bridge": spec["bridge"],
             "needs": self.needs, "after": spec.get("after"), "env": launch.environment_of(os.getppid()),
         }  # fmt: skip
-
-
-def _admission_lock(marks: "Leases") -> "Optional[Lease]":
-    """Hold the lock once it is free; None if another process keeps it for ever: the names alone decide then."""
-    until = time.monotonic() + _LOCK_S
-    while True:
-        lock = marks.hold(lease_names.ADMISSION)
-        if lock is not None or time.monotonic() > until:
-            return lock
-        time.sleep(_POLL_S)

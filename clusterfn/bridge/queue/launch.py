@@ -6,7 +6,7 @@ import sys
 import time
 from collections import namedtuple
 
-from ..layout import SUPERVISE
+from ..layout import INTERRUPTED, SUPERVISE
 from ..supervisor import process_tree
 from . import lease_names, machine, tickets
 from .lease import leases_of_kind
@@ -88,12 +88,27 @@ def _replace_hung_spooler(name: str, marks: "Leases") -> "Optional[Lease]":
 
 
 def revive_spooler(root: str, bridge: str) -> None:
-    """Start a spooler if tickets are left and none runs."""
+    """Queue what a restart of the machine has interrupted; start a spooler if tickets are left and none runs."""
+    _requeue_interrupted(root)
     queue = tickets.Queue(root)
     ticket = next(filter(None, map(queue.of, queue.names())), None)
     if ticket is not None or queue.damaged():
         lease = "socket" if ticket is None else ticket.lease
         ensure_spooler(queue, leases_of_kind(lease), lease, bridge)
+
+
+def resume_after_restart(root: str, bridge: str) -> None:
+    """Queue what a restart of the machine has interrupted, and start a spooler for it; do nothing where nothing was."""
+    if _requeue_interrupted(root):
+        revive_spooler(root, bridge)
+
+
+def _requeue_interrupted(root: str) -> bool:
+    if not os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
+        return False
+    from . import restart  # few roots have such jobs
+
+    return restart.requeue_interrupted(root)
 
 
 def environment_of(pid: int) -> "dict[str, str]":

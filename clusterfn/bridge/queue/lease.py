@@ -17,6 +17,7 @@ import time
 
 from ..layout import ENVIRONMENT
 from ..supervisor.verdict import Verdict
+from . import lease_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no marks
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
 _PLACES = 4096  # each that waits for the holder's end takes one, and keeps it until then
+_LOCK_S = 5.0
+_POLL_S = 0.002
 _TRIES = 25  # a process that looks at a file locks it for a moment
 
 
@@ -285,3 +288,13 @@ def lock_file(fd: int, how: int) -> bool:
             raise
         return False
     return True
+
+
+def admission_lock(marks: "Leases") -> "Optional[Lease]":
+    """Hold the lock once it is free; None if another process keeps it for ever: the names alone decide then."""
+    until = time.monotonic() + _LOCK_S
+    while True:
+        lock = marks.hold(lease_names.ADMISSION)
+        if lock is not None or time.monotonic() > until:
+            return lock
+        time.sleep(_POLL_S)

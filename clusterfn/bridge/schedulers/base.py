@@ -73,6 +73,10 @@ class HostScheduler:
         """
         return None
 
+    def requeue(self) -> str:
+        """Have this job started again after its end; return why it will not be, "" if it will."""
+        return "the scheduler of this host cannot do that"
+
     def find_oom(self, log: bytes) -> "Optional[str]":
         """Find words about memory in scheduler.log: evidence next to a SIGKILL, never proof alone."""
         return None

@@ -16,7 +16,7 @@ _LOG_TAIL = 4096
 _ENDS = re.compile(rb"slurmstepd.*\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
-_SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S, _SCONTROL_S = 5, 10, 20, 30, 20
+_SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S, _SCONTROL_S, _REQUEUE_S = 5, 10, 20, 30, 20, 30
 
 
 class SlurmOnHost(HostScheduler):
@@ -60,6 +60,19 @@ class SlurmOnHost(HostScheduler):
         if state in ("PREEMPTED", "REVOKED"):
             return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")
         return None
+
+    def requeue(self) -> str:
+        import subprocess
+
+        argv = ["scontrol", "requeue", str(self.submission_id())]
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_REQUEUE_S
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return "scontrol requeue: %s" % error
+        said = done.stdout.decode("utf-8", "replace").strip()
+        return "" if done.returncode == 0 else "scontrol requeue: %s" % (said or "status %d" % done.returncode)
 
     def find_oom(self, log: bytes) -> "Optional[str]":
         for line in log.split(b"\n"):

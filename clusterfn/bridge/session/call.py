@@ -79,6 +79,10 @@ class CallAttempt:
     def call(self) -> list[str]:
         return []
 
+    def variables(self) -> dict[str, str]:
+        """Return nothing: a call has the environment of its session."""
+        return {}
+
     def wait(self, reason: str) -> None:
         """Do nothing: a session waits for its environment before any call."""
 

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
         def call(self) -> "list[str]":
             """The arguments of the worker: where its value goes, and where its arguments are."""
 
+        def variables(self) -> "dict[str, str]":
+            """Return what the worker finds in its environment because of this attempt."""
+
         def wait(self, reason: str) -> None:
             """Note that it waits for something on the host itself."""
 
@@ -114,6 +117,10 @@ class Attempt:
         """Return the worker's arguments: where its value goes."""
         return [self.folder]
 
+    def variables(self) -> "dict[str, str]":
+        """Return nothing: its environment is the job's."""
+        return {}
+
     def _write_owner(self) -> None:
         with open(self.path(OWNER), "w") as file:
             file.write(self.job.start)
@@ -160,6 +167,9 @@ class Attempt:
         if self._events < 0:
             return
         self._said += 1
+        which = which_attempt(self.job.spec, self.number) if name in ("starting", "running") else ""
+        if which:
+            facts["reason"] = ", ".join(filter(None, [which, facts.get("node")]))
         record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
         try:
             os.write(self._events, (json.dumps(record) + "\n").encode())
@@ -190,8 +200,13 @@ class Attempt:
         return self._put(superseded(self.job.id, self.number, by, portable(facts or {})))
 
     def earlier(self) -> "list[str]":
-        """Return the message of each earlier attempt that was retried."""
-        return [outcome["message"] for outcome in self.outcomes_before() if outcome.get("retried")]
+        """Return the message of each earlier attempt after which the job was retried or requeued."""
+        before = self.outcomes_before()
+        return [outcome["message"] for outcome in before if outcome.get("retried") or outcome.get("requeued")]
+
+    def retries_used(self) -> int:
+        """Return how often the job was retried before this attempt."""
+        return sum(bool(outcome.get("retried")) for outcome in self.outcomes_before())
 
     def outcomes_before(self) -> "list[dict[str, Any]]":
         """Return the outcomes of the attempts before this one."""
@@ -233,11 +248,19 @@ class Attempt:
                 break
             earlier, told = Attempt(self.job, number), facts if number == self.number - 1 else None
             if earlier.supersede(self.number, told):
-                self.overtook |= told is None or self.job.tasks != (1, 1)
+                self.overtook |= told is None or bool(told.get("requeued")) or self.job.tasks != (1, 1)
                 continue
             if (earlier.outcome() or {}).get("final"):
                 return number
         return None
+
+
+def which_attempt(spec: "dict[str, Any]", number: int) -> str:
+    """Say which attempt of how many this is, such as "attempt 2 of 4"; "" for the first, and without `requeue=`."""
+    requeue: "dict[str, int]" = spec.get("requeue") or {}
+    if number == 1 or not requeue:
+        return ""
+    return "attempt %d of %d" % (number, max(number, 1 + sum(requeue.values()) + int(spec.get("retries") or 0)))
 
 
 def make_folder(path: str) -> None:

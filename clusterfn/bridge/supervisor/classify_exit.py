@@ -20,7 +20,7 @@ _NEAR = 0.9
 _LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk", "dependency"])
 _WORDS = {
     "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
-    "transient": dict, "cause": dict, "size": int, "crc": int, "own_signal": int, "sender": str,
+    "transient": dict, "cause": dict, "size": int, "crc": int, "own_signal": int, "sender": str, "heeded": bool,
 }  # fmt: skip
 _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 

@@ -6,7 +6,7 @@ job.sh calls `after`, the spooler and the agent the others; docs/reference/proto
 import os
 import sys
 
-from ..queue import report, spooler, users
+from ..queue import launch, report, spooler, users
 from . import conclude, expire, group, listing, remove, shell, takers
 from .verdict import say
 
@@ -23,6 +23,7 @@ def run_command(argv: "list[str]") -> int:
     if command == "register" and count == 6:
         return takers.register_array(*argv[1:])
     if command == "list" and count in (2, 3):
+        launch.resume_after_restart(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
         return listing.listing(argv[1], "".join(argv[2:]))
     if command == "gpus" and count == 3:
         return report.print_gpus(argv[1], argv[2])

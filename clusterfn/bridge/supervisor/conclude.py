@@ -73,7 +73,7 @@ def conclude_for_dead(folder: str, status: str) -> int:
         if retries.is_lost(verdict, status):
             # The same job.sh tries again: an element as long as each try brings some item to its end.
             element = job.element is not None
-            tries_again = attempt.has_begun_items() if element else len(attempt.earlier()) < retries.allowed(job)
+            tries_again = attempt.has_begun_items() if element else attempt.retries_used() < retries.allowed(job)
             if tries_again and attempt.follow():
                 return EXIT_AGAIN
         by = attempt.fence()
@@ -159,6 +159,8 @@ def conclude_on_request(folder: str) -> int:
     job = JobFolder(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
+    if is_gone and not job.scheduler.has_nodes:
+        launch.resume_after_restart(job.root, job.spec["bridge"])  # it may be one that is requeued after a restart
     if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
         print_state(None, None, False)
         return EXIT_RETURNED

@@ -6,7 +6,7 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 
 import os
 
-from ..layout import CHECKPOINT, INPUTS, TAG, THREADS, attempt_dir
+from ..layout import CHECKPOINT, CHECKPOINT_VARIABLE, INPUTS, TAG, THREADS, attempt_dir
 from .text import size
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ def worker_environment(
     values.update(
         {
             TAG: "%s/%d" % (job.id, attempt),
-            "CLUSTERFN_CHECKPOINT": job.path(CHECKPOINT),
+            CHECKPOINT_VARIABLE: job.path(CHECKPOINT),
             "PYTHONNOUSERSITE": "1",
         }
     )

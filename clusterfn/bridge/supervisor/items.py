@@ -16,6 +16,7 @@ from ..layout import (
     EXIT_QUEUED,
     EXIT_RETURNED,
     HOST_DISK,
+    INDEX_VARIABLE,
     LAUNCH_LOG,
     LOST,
     NODES,
@@ -262,6 +263,10 @@ class ItemAttempt:
     def call(self) -> "list[str]":
         """What the worker gets: where its value is written, and where its arguments are."""
         return [self.folder, self._attempt.job.home, *map(str, self._place)]
+
+    def variables(self) -> "dict[str, str]":
+        """Return which item it is, by which `clusterfn.checkpoint()` names the item's folder."""
+        return {INDEX_VARIABLE: str(self._index)}
 
     def words_of_tasks(self) -> "list[str]":
         """Return the names of the folders of its other tasks and of its work, and where its arguments are."""

@@ -82,6 +82,9 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
             if job.spec.get("group"):
                 ran_s = _ran_of_items(job, os.stat(attempt.path(OUTCOME)).st_mtime)
             return FINAL.get(outcome["kind"], DIED), _first_line(outcome.get("message")), ran_s
+    last = attempts[-1].outcome()
+    if last is not None:  # the job is to be started again
+        return PENDING, report.reason_of(job.root, job.id) or _first_line(last.get("message")), None
     return _of_events(attempts[-1])
 
 

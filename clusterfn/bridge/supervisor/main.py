@@ -10,7 +10,7 @@ import os
 import signal
 import time
 
-from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED, TAKERS
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, RETURNED, TAKERS
 from . import retries, worker_process
 from .attempt import Attempt, claim
 from .classify_exit import lost_supervisor
@@ -62,8 +62,9 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
     worker_process.become_subreaper()
     job = JobFolder(folder)
     if not job.scheduler.has_nodes:
-        from ..queue import admission
+        from ..queue import admission, launch
 
+        launch.resume_after_restart(job.root, job.spec["bridge"])
         try:
             job.held = admission.request_admission(job, signals, waits=status is None)
         except admission.NotNow as not_now:
@@ -71,10 +72,9 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
             return not_now.status
     ended = _claim_and_run(job, status, signals)
     if job.held is not None:
-        from ..queue import launch
-
         job.held.release()
-        launch.revive_spooler(job.root, job.spec["bridge"])
+        if ended != EXIT_QUEUED or not signals.told_to_end():  # a machine that goes down starts no job again
+            launch.revive_spooler(job.root, job.spec["bridge"])
     elif job.element is None and os.path.isdir(job.path(TAKERS)):
         from .takers import Takers
 
@@ -131,7 +131,7 @@ def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) ->
         print_state(None, None, False)
         return EXIT_RETURNED
     attempt = Attempt.new(job)
-    by = attempt.fence(None if status is None else _lost(job, attempt, status))
+    by = attempt.fence(_lost(job, attempt, status) if status is not None else _lost_with_node(job, attempt))
     if by is not None:
         attempt.supersede(by)
         print_state(by, None, False)
@@ -145,8 +145,16 @@ def _lost(job: JobFolder, attempt: Attempt, status: str) -> "dict[str, Any]":
     verdict = lost_supervisor(status)
     if job.element is not None:  # items count their own tries
         return {"message": verdict.facts["message"], "by": "after"}
-    used = 1 + len(attempt.earlier())
+    used = 1 + attempt.retries_used()
     return retries.lost(attempt.number - 1, verdict, used, retries.allowed(job))
+
+
+def _lost_with_node(job: JobFolder, attempt: Attempt) -> "Optional[dict[str, Any]]":
+    if not job.spec.get("requeue"):
+        return None
+    from . import requeue  # few jobs need it
+
+    return requeue.conclude_loss(job, attempt)
 
 
 def _see_through(job: JobFolder, attempt: Attempt, watch: EndWatch) -> int:
@@ -157,7 +165,11 @@ def _see_through(job: JobFolder, attempt: Attempt, watch: EndWatch) -> int:
     job.failed_cards = retries.cards_of(attempt.outcomes_before())
     while True:
         work, verdict, alive = _run(job, attempt, watch)
-        if work is None or not retries.passes(verdict) or len(attempt.earlier()) >= retries.allowed(job):
+        if work is not None and job.spec.get("requeue"):
+            ended = _requeue(attempt, work, verdict, alive)
+            if ended is not None:
+                return ended
+        if work is None or not retries.passes(verdict) or attempt.retries_used() >= retries.allowed(job):
             return _conclude(attempt, work, verdict, alive)
         following = _follow(attempt, work, verdict)
         if following is None:
@@ -198,7 +210,7 @@ def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional
     """
     job, cards, following = attempt.job, work.cards(), attempt.following()
     if following is not None:
-        used, where = 1 + len(attempt.earlier()), retries.where(verdict, work.where())
+        used, where = 1 + attempt.retries_used(), retries.where(verdict, work.where())
         told = retries.in_words(attempt.number, where, verdict.facts["message"], used, retries.allowed(job))
         attempt.event("note", message=told)
         if not work.publish(retries.superseding(verdict, told, following.number, cards)):
@@ -210,6 +222,35 @@ def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional
     work.close()
     job.failed_cards += retries.suspects(verdict, cards)
     return following
+
+
+def _requeue(attempt: Attempt, work: "AttemptRun", verdict: Verdict, alive: bool) -> "Optional[int]":
+    """End an attempt after which the job is started again, by its scheduler or its queue; return the exit code.
+
+    None if `requeue=` does not name what ended it. Whoever starts it is asked before the attempt says so: a process
+    that dies in between is overtaken by the next one.
+    """
+    from . import requeue  # few jobs need it
+
+    job, cause = attempt.job, requeue.cause_of(attempt.job, verdict)
+    if not cause:
+        return None
+    count, of = 1 + requeue.used(attempt, cause), requeue.allowed(job, cause)
+    if count > of:
+        return _conclude(attempt, work, requeue.exhausted(verdict, cause, of), alive)
+    requeued = requeue.superseding(attempt.number, verdict, cause, count, of)
+    told = requeued.facts["message"]
+    work.end_tree()
+    try:
+        status = requeue.start_again(job, verdict, told)
+    except requeue.Refused as refused:
+        work.notes.append("the job was not requeued: %s" % refused)
+        return _conclude(attempt, work, verdict, alive)
+    attempt.event("note", message=told)
+    won = work.publish(requeued)
+    work.release()
+    print_state(attempt.number, (attempt.outcome() or {}).get("kind"), won)
+    return status
 
 
 def _conclude(attempt: Attempt, work: "Optional[AttemptRun]", verdict: Verdict, alive: bool) -> int:

@@ -14,6 +14,7 @@ import time
 from ..layout import (
     EXIT_PUBLISHED,
     EXIT_RETURNED,
+    INDEX_VARIABLE,
     LAUNCH_LOG,
     LOST,
     NODE,
@@ -336,6 +337,10 @@ class NodeAttempt:
     def call(self) -> "list[str]":
         """What the worker gets: where it writes, and that its value is not wanted."""
         return [self.folder, self._job.home, *self._job.own[1:], "discard"]
+
+    def variables(self) -> "dict[str, str]":
+        """Return which item it is, if it is one."""
+        return {INDEX_VARIABLE: self._job.own[0]} if self._job.own else {}
 
     def wait(self, reason: str) -> None:
         """Do nothing: the first node records it."""

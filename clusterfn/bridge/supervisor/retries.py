@@ -79,10 +79,14 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
         used: How often it has been retried, this time included.
         of: How often it may be.
     """
-    shown = shortened((why.strip().split("\n") or [""])[0], _SHOWN)
     return "attempt %d failed%s: %s; retried (%d of %d)" % (
-        number, " on " + where if where else "", shown, used, of,
+        number, " on " + where if where else "", one_line(why), used, of,
     )  # fmt: skip
+
+
+def one_line(why: str) -> str:
+    """Return the first line of an error, as far as a message about an attempt shows it."""
+    return shortened((why.strip().split("\n") or [""])[0], _SHOWN)
 
 
 def cards_of(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":

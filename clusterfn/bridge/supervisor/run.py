@@ -48,7 +48,9 @@ _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 # Of the bridge, by the worker, before it can say anything.
-_WORKER_MODULES = ("__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices")
+_WORKER_MODULES = (
+    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning",
+)  # fmt: skip
 _NEEDED = (WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
 ))  # fmt: skip
@@ -110,6 +112,7 @@ class AttemptRun:
             cpus = self._cores.chosen
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
+        env.update(self.attempt.variables())
         self.notes += environ.redirect_caches(self.job, env)
         self._check_gpu_kernel(env)
         monitored = gpus.monitored_gpus(cards, spec["resources"]["gpus"], given_gpus(env))
@@ -123,8 +126,7 @@ class AttemptRun:
         keep = self.job.held.worker_fds() if self.job.held else []
         self._started = time.monotonic()
         self._attach(worker_process.start(worker_process.Start(argv, env, cwd, cpus, keep, spec)))
-        if self.watch.time_s is not None:
-            self.watch.deadline = self._started + self.watch.time_s
+        self.watch.start_clock(self._started)
         pid = self._child.pid if self._child else 0
         self.attempt.event("starting", pid=pid, gpus=cards or [], **describe_place(self.job))
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
@@ -173,13 +175,22 @@ class AttemptRun:
         while self._done is None:
             self._turn()
             self.watch.look()
+            self._warn()
             if self._status is not None:
                 self._read_report()
                 break
         self._drain()
-        if self._done is not None:
-            return classify_exit.classify_report(self._done)
-        return self._judge_silence()
+        if self._done is None:
+            return self._judge_silence()
+        heeded = self.watch.heeded() if self._done.get("heeded") else None
+        return heeded or classify_exit.classify_report(self._done)
+
+    def _warn(self) -> None:
+        """Warn the function, once, if its end is near: by SIGTERM, which a scheduler sends for the same reason."""
+        why = self.watch.warning() if self.stage == "function" and self._status is None else ""
+        if why and self._child is not None:
+            self.attempt.event("warned", reason=why)
+            os.kill(self._child.pid, signal.SIGTERM)  # not reaped yet, so nobody else has its pid
 
     def _turn(self) -> None:
         """Wait for the next event, and handle it."""
@@ -291,6 +302,9 @@ class AttemptRun:
         status = self._status or 0
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
             self._await_own_sigterm()
+            heeded = self.watch.heeded()  # the function has given SIGTERM its usual effect back
+            if heeded is not None:
+                return heeded
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
         oom = self._oom.seen() or self.job.scheduler.find_oom(self._scheduler_log())

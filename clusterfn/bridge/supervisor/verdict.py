@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FACTS = (
     "stage", "message", "code", "signal", "evidence", "hint", "exception", "value", "usage", "notes", "node", "by",
-    "superseded_by", "left", "retried", "earlier", "checkpoint", "cause",
+    "superseded_by", "left", "retried", "requeued", "earlier", "checkpoint", "cause",
 )  # fmt: skip
 
 

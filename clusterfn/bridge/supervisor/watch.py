@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from ..layout import CANCELLED, HEARTBEAT_S, OUTCOME, SCHEDULER_LOG, TIME
+from ..layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, SCHEDULER_LOG, TIME
 from . import publish
 from .text import duration
 from .verdict import Fenced, Verdict
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
 _SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait before naming a SIGTERM
+# What SLURM leaves a job between SIGTERM and SIGKILL (KillWait, 30 s), less what it takes to publish an outcome.
+_KILL_WAIT_S = 20.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -62,6 +64,7 @@ class EndWatch:
     Attributes:
         deadline: On the monotonic clock; None while the function has no time limit running.
         time_s: What the function has of it when it starts; None without a limit.
+        warned: Why the function was warned of its end; "" if it was not.
     """
 
     def __init__(
@@ -74,6 +77,10 @@ class EndWatch:
         self._job = job
         self._attempt = attempt
         self._script_dead = False
+        self.warned = ""
+        self._warn_s: "Optional[float]" = job.spec.get("warn_s")
+        self._announced: "Optional[Verdict]" = None  # what a signal announced, of which the function is to be warned
+        self._until = 0.0  # by when the function must have ended after that
         self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
 
     def of(self, attempt: "RunnableAttempt") -> "EndWatch":
@@ -82,6 +89,32 @@ class EndWatch:
         following = EndWatch(self._job, attempt, self.signals)
         following.time_s, following._script_dead = self.time_s, self._script_dead
         return following
+
+    def start_clock(self, began: float) -> None:
+        """The function runs since then."""
+        self.warned = ""
+        if self.time_s is not None:
+            self.deadline = began + self.time_s
+
+    def warning(self) -> str:
+        """Return why the function is to be warned now; "" if it is not, or was warned before."""
+        if self._warn_s is None or self.warned:
+            return ""
+        if self._announced is not None:
+            self.warned = self._announced.facts["message"]
+        elif self.deadline is not None and time.monotonic() >= self.deadline - self._warn_s:
+            self.warned = "%s until its time limit" % duration(max(0.0, self.deadline - time.monotonic()))
+        return self.warned
+
+    def heeded(self) -> "Optional[Verdict]":
+        """Return the verdict on a function that ended itself because it was warned; None if it was not."""
+        if self._announced is not None or self.is_ending():
+            return self._on_signal()
+        if not self.warned:
+            return None
+        found = self._too_long()
+        found.facts["message"] = "the function ended when it was warned (%s)" % self.warned
+        return found
 
     def stop_clock(self) -> None:
         """The function does not run; a retry has the time that is left."""
@@ -121,8 +154,31 @@ class EndWatch:
             self._script_dead = True
             self._attempt.event("note", message="job.sh was killed; the job keeps running")
         when = self._ended_at()
-        if when is not None and time.monotonic() >= when + _SETTLE_S:
-            raise self.terminated()
+        if when is None or time.monotonic() < when + _SETTLE_S:
+            return
+        if self._announced is None:
+            self._announce(when)
+        if time.monotonic() >= self._until:
+            raise self._on_signal()
+
+    def _announce(self, when: float) -> None:
+        """Find out what a signal means, and by when a function that is warned must have saved its checkpoint.
+
+        Raises:
+            Verdict: It means the end, and the function gets no warning.
+        """
+        found = self._on_signal()
+        if self._warn_s is None or found.kind in (CANCELLED, TIME):
+            raise found
+        self._announced = found  # a scheduler that still lists the job as running only announces its end
+        self._until = when + (self._warn_s if found.facts.get("asked") else min(self._warn_s, _KILL_WAIT_S))
+
+    def _on_signal(self) -> Verdict:
+        """Return the verdict on a SIGTERM; for a job that was warned it has a kind, as nobody will name the reason."""
+        found = self.terminated()
+        if found.kind is None and self._warn_s is not None and self._job.element is None:
+            return Verdict(LOST, "the job was asked to end by SIGTERM", stage="supervisor", asked=True)
+        return found
 
     def _ended_at(self) -> "Optional[float]":
         """When a signal came that means the end. The death of job.sh ends a batch job, but not one on a bare host."""

@@ -13,7 +13,7 @@ from typing import Any
 from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
 from ..layout import ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
-from . import children, devices, payload
+from . import children, devices, payload, warning
 from .descriptors import out_of_reach
 from .report import Report
 
@@ -54,13 +54,14 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     sys.path[:0] = spec["sys_path"]
     report.hide(spec.get("secrets") or [])
     watch = devices.TorchWatch(spec["resources"], lambda text: report.say(note=text))
+    warned = _prepare_warning() if spec.get("warn_s") else None
     try:
         watch.begin()
         report.say(stage="load")
         call, caller = _load(job, spec, item)
         watch.scan_code(children.unwrap(call[0]))
         report.say(stage="function")
-        kind, result = _call(call)
+        kind, result = _call(call, warned)
         watch.finish(result if kind == RAISED else None)
     except devices.OnTheCpu as on_cpu:
         raise CallRejected("environment", str(on_cpu), on_cpu.hint) from on_cpu
@@ -70,7 +71,19 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     facts = keep_result(kind, result, value_fd, caller, report)
     if kind == RAISED and spec.get("retries"):
         facts["transient"] = _transient_fault(result)
+    if kind == RAISED and warned is not None:
+        facts["heeded"] = warned.has_ended(result)
     return facts
+
+
+def _prepare_warning() -> warning.EndWarning:
+    try:
+        warned = warning.EndWarning(warning.load_ending())
+    except ImportError as missing:
+        message = "the clusterfn in the environment is too old for warn_before=: %s" % missing
+        raise CallRejected("environment", message, "update clusterfn there, or remove it") from missing
+    warned.prepare()
+    return warned
 
 
 def _load(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
@@ -136,15 +149,20 @@ def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
     return "compare the versions of the packages on your machine and in the environment"
 
 
-def _call(call: tuple[Callable[..., Any], Any, Any]) -> tuple[str, Any]:
+def _call(call: tuple[Callable[..., Any], Any, Any], warned: warning.EndWarning | None) -> tuple[str, Any]:
     function, args, kwargs = call
     pid = os.getpid()
-    try:
+
+    def run() -> Any:
         value = function(*args, **kwargs)
         if isinstance(value, CoroutineType):
             import asyncio
 
             value = asyncio.run(value)
+        return value
+
+    try:
+        value = run() if warned is None else warned.around(run)
     except BaseException as error:  # whatever the function raises is its outcome, SystemExit included
         if os.getpid() != pid:
             raise  # a forked child's own end

@@ -15,7 +15,7 @@ import os
 import sys
 from typing import Any
 
-from ..layout import FAILED_RANK, RETURNED, SPEC, STACKS
+from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, SPEC, STACKS
 from . import children, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
@@ -54,6 +54,7 @@ def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd
     if spec.get("session"):
         from ..session import serve  # here: other jobs are spared its imports
 
+        os.environ.pop(CHECKPOINT_VARIABLE, None)  # that of the session: its calls have none
         report.say(stage="function")
         result = serve.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report)

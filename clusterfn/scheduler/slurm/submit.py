@@ -170,7 +170,7 @@ class Slurm(Scheduler):
         }
         if resources.memory_bytes is not None:
             options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
-        if job.retries:  # a lost node: SLURM starts it again, also where the site's default is not to
+        if job.retries or job.requeue:  # a lost node: SLURM starts it again, also where the site's default is not to
             options["requeue"] = True
         time_s = job.group.element_s if job.group else resources.time_s
         if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
@@ -181,7 +181,7 @@ class Slurm(Scheduler):
         nodes, tasks = resources.nodes, resources.tasks_per_node
         if nodes * tasks > 1:  # memory and GPUs are for each node
             options.update({"nodes": nodes, "ntasks": nodes * tasks, "ntasks-per-node": tasks})
-        if job.retries:  # sbatch obeys the last of both
+        if job.retries or job.requeue:  # sbatch obeys the last of both
             options.pop("no-requeue", None)
         return options
 

@@ -9,6 +9,8 @@ import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.calls import checkpoint
+from clusterfn.config.options import Options
+from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError
 
 JOB = "7f3a000000000000"
@@ -59,3 +61,29 @@ def test_a_job_that_does_not_stop_in_time_is_refused_as_one_that_is_being_stoppe
 def test_a_job_that_nobody_stops_is_refused_at_once(job, tmp_path):
     with pytest.raises(ConfigError, match="that job is still running"):
         checkpoint.to_resume(session(tmp_path), "7f3a")
+
+
+BARE, SLURM = SimpleNamespace(has_nodes=False, requeues=True), SimpleNamespace(has_nodes=True, requeues=True)
+ENGINE = SimpleNamespace(has_nodes=True, requeues=False, title="Grid Engine")
+
+
+@pytest.mark.parametrize(
+    ("options", "time_s", "scheduler", "says"),
+    [
+        (Options(warn_s=60.0), None, BARE, "warn_before= needs a time limit"),
+        (Options(warn_s=60.0), 60.0, SLURM, "warn_before=1min is no shorter than time=1min"),
+        (Options(requeue={"timeout": 1}), None, SLURM, 'requeue= names "timeout", but the call has no time limit'),
+        (Options(requeue={"node": 1}), 60.0, ENGINE, "requeue= is not supported with Grid Engine"),
+    ],
+)
+def test_what_can_never_come_is_rejected(options, time_s, scheduler, says):
+    resources = Resources(time_s=time_s)
+    with pytest.raises(ConfigError, match=says) as caught:
+        checkpoint.check_warning(options, resources, scheduler)
+        checkpoint.check_requeue(options, resources, scheduler)
+    assert caught.value.hint
+
+
+def test_a_warning_before_slurm_s_own_limit_and_other_causes_need_no_time():
+    checkpoint.check_warning(Options(warn_s=60.0), Resources(), SLURM)
+    checkpoint.check_requeue(Options(requeue={"node": 1}), Resources(), BARE)

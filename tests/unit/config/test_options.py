@@ -94,13 +94,17 @@ def test_every_keyword_is_read():
         "cores": 4, "memory": "16GB", "gpus": 0, "time": timedelta(hours=2), "host": "tensor01",
         "environment": "conda:torch", "modules": ["cuda/12.4"], "env": {"A": ""}, "secrets": ("HF_TOKEN",),
         "outputs": ["*.pt"], "cwd": "~/data", "name": "train", "on_interrupt": "stop",
-        "stall_timeout": "10min", "retries": 2,
+        "stall_timeout": "10min", "retries": 2, "warn_before": "5min", "requeue": {"timeout": 2, "node": 0},
     }  # fmt: skip
     assert parse_options(given) == Options(
         cores=4, memory_bytes=2**34, gpus=0, time_s=7200.0, host="tensor01", environment="conda:torch",
         modules=("cuda/12.4",), env={"A": ""}, secrets=("HF_TOKEN",), outputs=("*.pt",), cwd="~/data", name="train",
-        on_interrupt="stop", stall_s=600.0, retries=2,
+        on_interrupt="stop", stall_s=600.0, retries=2, warn_s=300.0, requeue={"timeout": 2},
     )  # fmt: skip
+
+
+def test_a_list_of_causes_means_three_times_each():
+    assert parse_options({"requeue": ["timeout", "node"]}).requeue == {"timeout": 3, "node": 3}
 
 
 def test_a_number_as_a_variable_is_its_digits_as_in_clusterfn_yml():
@@ -147,6 +151,13 @@ BAD = [
     ({"retries": True}, "retries=True is not a whole number"),
     ({"retry": 2}, "no argument 'retry'; did you mean retries?"),
     ({"stall_timeout": 10}, "stall_timeout=10 is not a duration"),
+    ({"warn_before": 5}, "warn_before=5 is not a duration"),
+    ({"requeue": "timeout"}, "requeue= takes a list of causes, or a dict of how often for each"),
+    ({"requeue": True}, "requeue= takes a list of causes"),
+    ({"requeue": [3]}, "requeue= takes a list of causes"),
+    ({"requeue": ["timeouts"]}, "requeue= has no cause 'timeouts'; did you mean timeout?"),
+    ({"requeue": {"timeout": -1}}, "requeue['timeout']=-1 is not a whole number from 0 to 1000"),
+    ({"requeue": {"timeout": True}}, "requeue['timeout']=True is not a whole number"),
 ]
 
 

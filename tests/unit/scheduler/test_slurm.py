@@ -329,6 +329,13 @@ def test_a_job_waits_for_those_that_squeue_lists_by_the_names_of_its_inputs(tmp_
     assert names in (tmp_path / "asked").read_text().split()
 
 
+def test_a_job_with_requeue_may_be_requeued_whatever_the_site_says():
+    host = replace(SLURM, scheduler_options={"no-requeue": True})
+    words = Slurm(host, "ada").submission(job(host, requeue={"timeout": 1})).argv
+    assert "--requeue" in words and "--no-requeue" not in words
+    assert "--no-requeue" in Slurm(host, "ada").submission(job(host)).argv
+
+
 def test_a_job_is_not_submitted_while_squeue_does_not_say_what_it_must_wait_for(tmp_path):
     for line in ("exit 1", "echo 631; echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2"):
         with pytest.raises(subprocess.CalledProcessError):

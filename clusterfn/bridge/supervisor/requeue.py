@@ -1,0 +1,110 @@
+"""Decide what `requeue=` requeues, how often, and with which message; have the scheduler or the queue start it again.
+
+An attempt after which its job was requeued says so in its outcome (`requeued`), so the count outlives every process.
+`time` applies to each attempt then, and the checkpoint folder is the same for all.
+"""
+
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, LOST, NODE, PREEMPTED, TIME
+from .attempt import Attempt
+from .retries import one_line
+from .verdict import Fenced, Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from .job import JobFolder
+
+TIMEOUT, PREEMPTION, NODE_LOSS = "timeout", "preempted", "node"
+_DONE = {TIMEOUT: "ran out of time", PREEMPTION: "was preempted", NODE_LOSS: "was interrupted"}
+
+
+class Refused(Exception):
+    """The job was not requeued, and why."""
+
+
+def allowed(job: "JobFolder", cause: str) -> int:
+    """Return how often it may be requeued for this cause; 0 if `requeue=` does not name it."""
+    return int((job.spec.get("requeue") or {}).get(cause, 0))
+
+
+def cause_of(job: "JobFolder", verdict: Verdict) -> str:
+    """Return the cause, in the words of `requeue=`, for which this verdict is not to be the last; "" if there is none.
+
+    A cause that `requeue=` does not name is nobody's concern here: a scheduler may restart the job all the same.
+    """
+    cause = ""
+    if verdict.kind == TIME:
+        cause = TIMEOUT
+    elif verdict.kind == PREEMPTED or (job.scheduler.has_nodes and verdict.facts.get("asked")):
+        cause = PREEMPTION
+    elif _is_shutdown(job, verdict):
+        cause = NODE_LOSS
+    return cause if allowed(job, cause) else ""
+
+
+def _is_shutdown(job: "JobFolder", verdict: Verdict) -> bool:
+    """Whether a machine without a scheduler asks all processes to end, as it does before it restarts."""
+    told_to_end = verdict.facts.get("asked") or (verdict.kind is None and not isinstance(verdict, Fenced))
+    return bool(not job.scheduler.has_nodes and told_to_end)
+
+
+def used(attempt: Attempt, cause: str) -> int:
+    """Return how often the job was requeued for this cause before this attempt."""
+    before = (outcome.get("requeued") or {} for outcome in attempt.outcomes_before())
+    return sum(each.get("cause") == cause for each in before)
+
+
+def exhausted(verdict: Verdict, cause: str, of: int) -> Verdict:
+    """The last verdict of a job that was requeued as often as it may be."""
+    facts = dict(verdict.facts)
+    message = "%s, and requeue= allows no more than %d for this cause" % (facts.pop("message"), of)
+    return Verdict(LOST if verdict.kind in (None, PREEMPTED) else verdict.kind, message, **facts)
+
+
+def superseding(number: int, verdict: Verdict, cause: str, count: int, of: int) -> Verdict:
+    """The outcome of an attempt after which the job was requeued; what ended it stays in the message."""
+    facts = dict(verdict.facts, value=None, requeued={"cause": cause, "count": count, "of": of})
+    told = in_words(number, cause, facts.pop("message"), count, of)
+    return Verdict(PREEMPTED, told, **facts)
+
+
+def in_words(number: int, cause: str, why: str, count: int, of: int) -> str:
+    """What people read about an attempt after which the job was requeued."""
+    return "attempt %d %s: %s; requeued (%d of %d)" % (number, _DONE[cause], one_line(why), count, of)
+
+
+def start_again(job: "JobFolder", verdict: Verdict, told: str) -> int:
+    """Have the job started again once this process has ended; return with what that must exit.
+
+    Raises:
+        Refused: It will not be.
+    """
+    if verdict.kind == PREEMPTED:  # the scheduler has requeued it by itself
+        return EXIT_PUBLISHED
+    if job.scheduler.has_nodes:
+        refusal = job.scheduler.requeue()
+        if refusal:
+            raise Refused(refusal)
+        return EXIT_PUBLISHED
+    if job.held is None or not job.held.queue_again(told):
+        raise Refused("this machine has no queue: it runs no Linux")
+    return EXIT_QUEUED
+
+
+def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[dict[str, Any]]":
+    """Return what the outcome of the attempt before this one says, if it was lost with its node; None if it was not.
+
+    Publishes a final outcome there if the job has been requeued as often as it may be.
+    """
+    before = Attempt(job, attempt.number - 1)
+    of = allowed(job, NODE_LOSS)
+    if not of or before.number not in job.attempts() or before.outcome() is not None:
+        return None
+    count, why = 1 + used(before, NODE_LOSS), "its node was lost, or restarted"
+    if count > of:
+        lost = exhausted(Verdict(NODE, "the node of attempt %d was lost, or restarted" % before.number), NODE_LOSS, of)
+        before.publish(NODE, dict(lost.facts, by="supervisor", stage="scheduler", hint="call the function again"))
+        return None
+    facts = {"message": in_words(before.number, NODE_LOSS, why, count, of), "by": "supervisor"}
+    return dict(facts, requeued={"cause": NODE_LOSS, "count": count, "of": of})

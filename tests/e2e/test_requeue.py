@@ -1,0 +1,136 @@
+"""`requeue=` and `warn_before=` as their user meets them: one job, one outcome, and a line for each attempt."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+import clusterfn
+from clusterfn import ConfigError, TimeLimit, WorkerLost, cluster
+from tests.e2e.conftest import BOTH
+from tests.waiting import until
+
+pytestmark = pytest.mark.lab
+
+
+def counting(enough):
+    """Counts its attempts in its checkpoint; ends by itself in attempt `enough`, and else when it is warned."""
+    import time
+
+    import clusterfn
+
+    path = clusterfn.checkpoint() / "attempts"
+    with path.open("a") as file:
+        file.write("x")
+    count = path.stat().st_size
+    try:
+        time.sleep(0 if count == enough else 600)
+    except clusterfn.TimeAlmostUp:
+        if count < enough:
+            raise
+    return count
+
+
+def saving():
+    """Waits until it is warned, and says so."""
+    import time
+
+    import clusterfn
+
+    told = []
+    clusterfn.on_warning(lambda: told.append("warned"))
+    (clusterfn.checkpoint() / "runs").touch()
+    while not told:
+        time.sleep(0.05)
+    return told
+
+
+for travels_by_value in (counting, saving):
+    travels_by_value.__module__ = "__main__"
+# Warned as soon as it runs.
+AT_ONCE = {"time": "600s", "warn_before": "599s"}
+
+
+@BOTH
+def test_a_job_that_runs_out_of_time_begins_again_as_one_job(hosts, host, capsys):
+    job = cluster(host=host, requeue={"timeout": 2}, **AT_ONCE)(counting).submit(2)
+    seen = []
+    job.listen(lambda kind, what: seen.append(job.status) if kind == "state" else None)
+
+    assert job.result(400) == 2
+
+    assert len(job.notes) == 1 and job.notes[0].endswith("requeued (1 of 2)"), job.notes
+    assert any(status.startswith("PENDING (attempt 1 ran out of time") for status in seen), seen
+    assert any("RUNNING (attempt 2 of 3" in status for status in seen), seen
+    again = clusterfn.attach(job.id)
+    assert again.result(150) == 2 and again.notes == job.notes
+    listed = {each.id: each for each in clusterfn.jobs(host)}
+    assert listed[job.id].state == "RETURNED"
+
+
+def test_the_error_of_the_last_attempt_names_all(hosts):
+    job = cluster(host="tensor01", requeue={"timeout": 1}, **AT_ONCE)(counting).submit(9)
+
+    error = job.exception(300)
+
+    assert isinstance(error, TimeLimit) and "requeue= allows no more than 1" in error.message
+    assert "this was the last of 2 attempts" in error.message and "requeued (1 of 1)" in error.evidence[0]
+    assert f'resume="{job.id[:4]}"' in (error.hint or "")
+
+
+def test_a_warned_function_may_return(hosts):
+    assert cluster(host="tensor01", **AT_ONCE)(saving)() == ["warned"]
+
+
+def test_slurm_s_preemption_warns_the_function_and_its_value_counts(hosts, lab):
+    job = cluster(host="slurm", time="10min", warn_before="1min", requeue=["preempted"])(saving).submit()
+    until(lambda: job.checkpoint.files)
+    listed = lab.slurm.run("squeue", "--noheader", "--format=%i", f"--name=saving.{job.id}").stdout
+
+    lab.slurm.run("scontrol", "requeue", listed.strip())
+
+    assert job.result(150) == ["warned"]
+
+
+def test_slurm_preempts_a_job_no_more_often_than_allowed(hosts, lab):
+    job = cluster(host="slurm", time="10min", requeue={"preempted": 1})(counting).submit(9)
+    for count in (1, 2):
+        until(lambda count=count: [file.size for file in job.checkpoint.files] == [count])
+        listed = lab.slurm.run("squeue", "--noheader", "--format=%i", f"--name=counting.{job.id}").stdout
+        lab.slurm.run("scontrol", "requeue", listed.strip())
+
+    error = job.exception(300)
+
+    assert isinstance(error, WorkerLost) and "requeue= allows no more than 1 for this cause" in error.message
+    assert [file.size for file in job.checkpoint.files] == [2]
+
+
+def test_a_job_that_was_interrupted_by_a_reboot_resumes_at_the_next_connection(hosts):
+    """Killed with all of its processes, with files that another boot has written."""
+    job = cluster(host="tensor01", requeue=["node"])(counting).submit(2)
+    until(lambda: [file.size for file in job.checkpoint.files] == [1])
+    folder = hosts.root / "jobs" / job.id
+    (kept,) = hosts.root.glob(f"machines/*/interrupted/{job.id}")
+    boot, script, _ = (folder / "claim").read_text().split(":")
+    os.killpg(int(script), signal.SIGKILL)
+    other = "00000000" + boot[8:]
+    for path in (kept, folder / "claim"):
+        path.write_text(path.read_text().replace(boot, other))
+
+    clusterfn.jobs("tensor01")
+
+    assert job.result(150) == 2
+    assert "requeued (1 of 3)" in job.notes[0]
+
+
+def test_what_requeue_cannot_do_is_rejected_before_anything_is_sent(hosts):
+    before = hosts.jobs()
+    with pytest.raises(ConfigError, match="requeue= cannot be used with map"):
+        cluster(host="tensor01", time="1h", requeue=["timeout"])(counting).map([1])
+    with pytest.raises(ConfigError, match='names "timeout", but the call has no time limit'):
+        cluster(host="tensor01", requeue=["timeout"])(counting)(1)
+    with pytest.raises(ConfigError, match="warn_before= needs a time limit"):
+        cluster(host="tensor01", warn_before="5min")(counting)(1)
+    assert hosts.jobs() == before
