@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from clusterfn.api.dask.client import dask_client
     from clusterfn.api.decorator import ClusterFunction, cluster
     from clusterfn.api.executor import Executor
+    from clusterfn.api.in_job.checkpoint import checkpoint
+    from clusterfn.api.in_job.ending import TimeAlmostUp, on_warning
+    from clusterfn.api.in_job.training import load_training, save_training
     from clusterfn.api.launchers import register_joblib
     from clusterfn.api.login import login, logout
     from clusterfn.api.session import Session
@@ -63,9 +66,6 @@ if TYPE_CHECKING:
         Unsatisfiable,
         WorkerLost,
     )
-    from clusterfn.api.in_job.checkpoint import checkpoint
-    from clusterfn.api.in_job.ending import TimeAlmostUp, on_warning
-    from clusterfn.api.in_job.training import load_training, save_training
 
 __all__ = [
     "AuthenticationError",

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from clusterfn.errors import ClusterfnError
 from clusterfn.api.in_job.checkpoint import checkpoint
+from clusterfn.errors import ClusterfnError
 
 _NAME = "training.state"
 _FORMAT = "clusterfn training 1"

@@ -26,7 +26,9 @@ LOCAL = Host("local", "", "local", "")
 def session(host: Host, **facts: Any) -> Any:
     """Of a host that has told these facts, and has eight cards."""
     connection = SimpleNamespace(facts=SimpleNamespace(**{"cpus": 64, "memory_bytes": 100 * GB, **facts}))
-    return SimpleNamespace(host=host, connection=connection, count_gpus_for=lambda asked: 8)
+    return SimpleNamespace(
+        host=host, connection=connection, count_gpus_for=lambda asked: 8, limit=lambda unlimited: unlimited
+    )
 
 
 def at_once(host: Host, asked: Resources) -> int:
@@ -163,7 +165,7 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
     defaults = JobSpec(*[getattr(SENT, name) for name in ("id", "name", "host", "root", "bridge", "host_python")],
                        Resources(), Interpreter("", (3, 9)))  # fmt: skip
     same = [each.name for each in fields(JobSpec)[6:] if getattr(SENT, each.name) == getattr(defaults, each.name)]
-    assert same == ["serving", "kernel", "keep_value"], "what this test would not see to be lost; no group has these"
+    assert same == ["serving", "kernel", "keep_value", "results"], "what this test would not see to be lost; no group has these"
 
     read = JobSpec.from_json(json.loads(SENT.to_json()), SLURM, "/usr/bin/python3")
 
