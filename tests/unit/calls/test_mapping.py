@@ -165,7 +165,8 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
     defaults = JobSpec(*[getattr(SENT, name) for name in ("id", "name", "host", "root", "bridge", "host_python")],
                        Resources(), Interpreter("", (3, 9)))  # fmt: skip
     same = [each.name for each in fields(JobSpec)[6:] if getattr(SENT, each.name) == getattr(defaults, each.name)]
-    assert same == ["serving", "kernel", "keep_value", "results"], "what this test would not see to be lost; no group has these"
+    unseen = ["serving", "kernel", "keep_value", "results"]
+    assert same == unseen, "what this test would not see to be lost; no group has these"
 
     read = JobSpec.from_json(json.loads(SENT.to_json()), SLURM, "/usr/bin/python3")
 
