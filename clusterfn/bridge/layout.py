@@ -8,6 +8,8 @@ import posixpath
 
 FORMAT = 1
 
+SITE_RULES = "/etc/clusterfn.yml"  # what an administrator allows each user: agent/site_rules.py reads it
+
 # below a host's root
 BRIDGE = "bridge"
 BLOBS = "blobs"

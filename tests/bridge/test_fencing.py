@@ -24,13 +24,12 @@ HOLDS = (
     "    while not os.path.exists(path + '-go'):\n        time.sleep(0.05)\n    return 1\n"
 )
 SLEEP = "def f():\n    import time\n    print('up', flush=True)\n    time.sleep(600)\n"
-SCONTROL_LIMITS = "_SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S"
 
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One whose supervisors wait longer for scontrol: on a busy machine the usual 5 s may be over too soon."""
-    longer = ("schedulers/slurm.py", f"{SCONTROL_LIMITS} = 5, 10, 20, 30", f"{SCONTROL_LIMITS} = 100, 10, 20, 30")
+    longer = ("schedulers/slurm.py", "_SHOW_JOB_S = 5", "_SHOW_JOB_S = 100")
     return layout_bridge(tmp_path_factory.mktemp("root") / "bridge" / "test", longer)
 
 

@@ -16,7 +16,8 @@ _LOG_TAIL = 4096
 _ENDS = re.compile(rb"slurmstepd.*\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
-_SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S, _SCONTROL_S, _REQUEUE_S = 5, 10, 20, 30, 20, 30
+_SHOW_JOB_S = 5
+_SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S, _SCONTROL_S, _REQUEUE_S = 10, 20, 30, 20, 30
 
 
 class SlurmOnHost(HostScheduler):

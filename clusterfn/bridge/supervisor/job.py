@@ -7,7 +7,6 @@ import os
 import re
 from collections import namedtuple
 
-from ..agent import site_rules
 from ..layout import (
     ABOUT,
     ATTEMPTS,
@@ -20,6 +19,7 @@ from ..layout import (
     SCHEDULER_LOG,
     SCRIPT,
     SECRETS,
+    SITE_RULES,
     SPEC,
     element_log,
     environment_dir,
@@ -87,7 +87,9 @@ class JobFolder:
         self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
         self.scheduler = scheduler_named(self.spec["scheduler"])
-        if not self.scheduler.has_nodes:
+        if not self.scheduler.has_nodes and os.path.exists(SITE_RULES):
+            from ..agent import site_rules  # most machines have no such file
+
             self.spec = site_rules.obeyed(self.spec, site_rules.read_rules())
         self.held: "Optional[HeldResources]" = None
         script = os.getppid()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from clusterfn.bridge import layout
 from clusterfn.bridge.agent import site_rules
 from clusterfn.bridge.queue.machine import UserLimits, limits_of
 from clusterfn.config.spec import Host, Limits, Resources
@@ -145,3 +146,7 @@ def test_a_host_that_tells_nonsense_limits_nothing_and_is_named_by_check(told):
     rules = on_client.read(told)
 
     assert rules.limits == Limits() and rules.trouble and rules.exists
+
+
+def test_a_supervisor_looks_for_the_file_that_is_read():
+    assert layout.SITE_RULES == site_rules.PATH
