@@ -103,7 +103,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         (report.passed, facts)
         for report in [*ends, *failed]
         if not report.skipped
-        for name, facts in report.user_properties
+        for name, facts in getattr(report, "user_properties", ())  # a failed collection has none
         if name == PROPERTY
     ]
     if told:

@@ -132,7 +132,7 @@ def open_bar(stream: TextIO, line: str, done: int, total: int, columns: int) -> 
 
 
 def agrees(question: str, who: str) -> bool:
-    """Ask the person at this terminal or notebook for yes or no; false where there is nobody to ask.
+    """Ask the person at this terminal or notebook for yes or no; false where no person can answer.
 
     Args:
         question: What to ask.

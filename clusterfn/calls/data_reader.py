@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from clusterfn.calls import data_types
-from clusterfn.calls.data_types import Damaged as Damaged
+from clusterfn.calls.data_types import DamagedPickle as DamagedPickle
 
 _FLOAT, _INT, _SHORT = struct.Struct(">d"), struct.Struct("<i"), struct.Struct("<H")
 _MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
@@ -44,16 +44,16 @@ def load(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
 
     Raises:
         NotData: It names anything else; no part of that was made.
-        Damaged: Our pickler does not write such bytes.
+        DamagedPickle: Our pickler does not write such bytes.
         ModuleNotFoundError: numpy or torch is not installed here.
     """
     reader = _Reader(memoryview(data), buffers)
     try:
         value = reader.read()
-    except (Damaged, NotData, ImportError, MemoryError):
+    except (DamagedPickle, NotData, ImportError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - makers of the standard library, numpy and torch say in their own ways what is wrong
-        raise Damaged(f"{type(error).__name__}: {error}"[:_SHOWN]) from None
+        raise DamagedPickle(f"{type(error).__name__}: {error}"[:_SHOWN]) from None
     names = reader.names
     del reader
     for each in names:
@@ -104,20 +104,20 @@ class _Reader:
             if code == _STOP:
                 value = self._stack.pop()
                 if self._stack or self._below or self._at + 1 != size:
-                    raise Damaged("the pickle does not stop at its end")
+                    raise DamagedPickle("the pickle does not stop at its end")
                 return value
             take = _TAKES[code]
             if take is None:
                 raise NotData(self._unknown(code))
             self._at += 1
             take(self)
-        raise Damaged("the pickle has no end")
+        raise DamagedPickle("the pickle has no end")
 
     def _bytes(self, size: int) -> memoryview:
         """Return the next bytes; what a pickle claims is compared with what there is before any memory is taken."""
         end = self._at + size
         if end > len(self._data):
-            raise Damaged(f"the pickle claims {size} bytes, and has {len(self._data) - self._at}")
+            raise DamagedPickle(f"the pickle claims {size} bytes, and has {len(self._data) - self._at}")
         found, self._at = self._data[self._at : end], end
         return found
 
@@ -137,12 +137,13 @@ class _Reader:
 
     def proto(self) -> None:
         if self._size(1) > 5:
-            raise Damaged("the pickle is of a protocol that is not known here")
+            raise DamagedPickle("the pickle is of a protocol that is not known here")
 
     def frame(self) -> None:
         size = self._size(8)
         if size > len(self._data) - self._at:
-            raise Damaged(f"a frame of the pickle claims {size} bytes, and there are {len(self._data) - self._at}")
+            there = len(self._data) - self._at
+            raise DamagedPickle(f"a frame of the pickle claims {size} bytes, and there are {there}")
 
     def mark(self) -> None:
         self._below.append(self._stack)
@@ -173,7 +174,7 @@ class _Reader:
     def name(self) -> None:
         name, module = self._stack.pop(), self._stack.pop()
         if type(name) is not str or type(module) is not str:
-            raise Damaged("a name that is no text")
+            raise DamagedPickle("a name that is no text")
         key = module, name
         if key in data_types.CONSTANTS:
             self._stack.append(data_types.CONSTANTS[key])
@@ -204,7 +205,7 @@ class _Reader:
     def reduce(self) -> None:
         args, called = self._stack.pop(), self._stack.pop()
         if type(called) is not _Name or type(args) is not tuple:
-            raise Damaged("a call of what is no function")
+            raise DamagedPickle("a call of what is no function")
         if called.key == data_types.GETATTR:
             self._method(args)
             return
@@ -260,7 +261,7 @@ class _Reader:
     def _extend(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if type(target) not in (list, collections.deque):
-            raise Damaged(f"items for a {type(target).__name__}")
+            raise DamagedPickle(f"items for a {type(target).__name__}")
         target.extend(items)
 
     def set_item(self) -> None:
@@ -273,7 +274,7 @@ class _Reader:
     def _update(self, items: list[Any]) -> None:
         target, keys = self._stack[-1], items[::2]
         if type(target) not in _MAPPINGS or len(items) % 2:
-            raise Damaged(f"entries for a {type(target).__name__}")
+            raise DamagedPickle(f"entries for a {type(target).__name__}")
         self._check_keys(keys)
         for key, value in zip(keys, items[1::2]):
             target[key] = value
@@ -281,7 +282,7 @@ class _Reader:
     def add_items(self) -> None:
         items, target = self._marked(), self._stack[-1]
         if type(target) is not set:
-            raise Damaged(f"items for a {type(target).__name__}")
+            raise DamagedPickle(f"items for a {type(target).__name__}")
         self._check_keys(items)
         target.update(items)
 
@@ -296,7 +297,7 @@ class _Reader:
             if type(key) is tuple or type(key) is frozenset:
                 self._work -= len(key)
                 if depth >= _DEEPEST_KEY or self._work < 0:
-                    raise Damaged("a key that is nested too deeply")
+                    raise DamagedPickle("a key that is nested too deeply")
                 self._check_keys(key, depth + 1)
 
     # plain values; those that often come in rows take the whole row

@@ -31,13 +31,13 @@ _BYTES = (bytes, bytearray, memoryview)
 _POSIX = os.name == "posix"
 
 
-class Damaged(Exception):
+class DamagedPickle(Exception):
     """The arguments of a maker, or the pickle itself, are not those that our pickler writes."""
 
 
 def _need(true: bool, what: str) -> None:
     if not true:
-        raise Damaged(what)
+        raise DamagedPickle(what)
 
 
 def _is_count(value: Any) -> bool:

@@ -335,7 +335,7 @@ def _load(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocatio
             f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
             hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
         ) from error  # fmt: skip
-    except (container.Damaged, data_reader.Damaged) as error:
+    except (container.Damaged, data_reader.DamagedPickle) as error:
         raise _result_error(
             f"the value is damaged: {error}", outcome, place,
             hint=f"fetch it again: clusterfn.attach({place.job!r}).result()",

@@ -145,7 +145,7 @@ def _check_nodes(nodes: int, workers: int | None) -> None:
 def _refuse_nodes_of_one_machine(nodes: int, host: Host) -> None:
     if nodes > 1 and not open_session(host).scheduler_rules.has_nodes:
         raise ConfigError(
-            f"nodes={nodes}: {host.name} is one machine; only a host with `scheduler: slurm` has nodes",
+            f"nodes={nodes}: {host.name} is one machine; only a cluster with a batch scheduler has nodes",
             host=host.name,
             hint="write nodes=1: one job then holds dask's scheduler and all workers",
         )

@@ -32,7 +32,7 @@ def forget(root: str, job: str) -> None:
 
 
 def requeue_interrupted(root: str) -> bool:
-    """Put each job into the queue that ran when this machine was restarted; once, whoever else is at it.
+    """Put each job into the queue that ran when this machine was restarted; once, even if several processes try.
 
     Returns:
         Whether there was one.

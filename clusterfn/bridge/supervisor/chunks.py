@@ -8,7 +8,7 @@ writes its own journal: a line when an item begins, and one when it has ended. T
 journals together say what has become of a group.
 
 Where items start as their inputs end, claims are not one after another. Then chunk <n> is the block of items from
-`n * block` on, whoever claims it and when."""
+`n * block` on, in whatever order blocks are claimed."""
 
 import errno
 import json

@@ -227,8 +227,8 @@ def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional
 def _requeue(attempt: Attempt, work: "AttemptRun", verdict: Verdict, alive: bool) -> "Optional[int]":
     """End an attempt after which the job is started again, by its scheduler or its queue; return the exit code.
 
-    None if `requeue=` does not name what ended it. Whoever starts it is asked before the attempt says so: a process
-    that dies in between is overtaken by the next one.
+    None if `requeue=` does not name what ended it. The scheduler or the queue is asked before the attempt says so:
+    the next process takes over from one that dies in between.
     """
     from . import requeue  # few jobs need it
 

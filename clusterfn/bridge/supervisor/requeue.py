@@ -31,7 +31,7 @@ def allowed(job: "JobFolder", cause: str) -> int:
 def cause_of(job: "JobFolder", verdict: Verdict) -> str:
     """Return the cause, in the words of `requeue=`, for which this verdict is not to be the last; "" if there is none.
 
-    A cause that `requeue=` does not name is nobody's concern here: a scheduler may restart the job all the same.
+    A cause that `requeue=` does not name is ignored here: a scheduler may restart the job all the same.
     """
     cause = ""
     if verdict.kind == TIME:

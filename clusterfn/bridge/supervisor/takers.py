@@ -1,8 +1,8 @@
 """Groups whose items start one by one as the values of a job appear: the job tells their scheduler, or their queue.
 
 Such a group leaves a file in the folder of each job whose value one of its items takes. Where a scheduler has the
-elements, they wait by its own option until all inputs have ended. Whoever sees enough inputs end lets an element start
-earlier, once. If the scheduler refuses, the element starts as without it.
+elements, they wait by its own option until all inputs have ended. The process that sees enough
+inputs end lets an element start earlier, once. If the scheduler refuses, the element starts as without it.
 """
 
 import json

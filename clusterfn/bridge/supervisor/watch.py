@@ -174,7 +174,7 @@ class EndWatch:
         self._until = when + (self._warn_s if found.facts.get("asked") else min(self._warn_s, _KILL_WAIT_S))
 
     def _on_signal(self) -> Verdict:
-        """Return the verdict on a SIGTERM; for a job that was warned it has a kind, as nobody will name the reason."""
+        """Return the verdict on a SIGTERM; for a job that was warned it has a kind, as none will be named later."""
         found = self.terminated()
         if found.kind is None and self._warn_s is not None and self._job.element is None:
             return Verdict(LOST, "the job was asked to end by SIGTERM", stage="supervisor", asked=True)

@@ -23,7 +23,7 @@ import pytest
 
 from clusterfn import errors
 from clusterfn.calls import data_reader, outcome
-from clusterfn.calls.data_reader import Damaged, NotData
+from clusterfn.calls.data_reader import DamagedPickle, NotData
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
@@ -223,7 +223,7 @@ def test_a_class_that_comes_by_value_is_rejected_by_its_own_name(name):
 
 def test_a_stream_that_only_begins_as_a_class_by_value_is_rejected_all_the_same():
     for rest in (b"", b".", b"(", b"h\x09", b"(X\xff\xff\xff\xff", b"(K\x01"):
-        with pytest.raises((NotData, Damaged)):
+        with pytest.raises((NotData, DamagedPickle)):
             data_reader.load(b"\x80\x05" + _global("_clusterfn_wire.pickler", "remake_class") + rest)
 
 
@@ -279,7 +279,7 @@ DAMAGED = {
 def test_a_pickle_that_ours_does_not_write_is_damaged_and_takes_neither_memory_nor_time(name):
     limit = threading.stack_size()
     began = time.monotonic()
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedPickle):
         data_reader.load(DAMAGED[name])
 
     assert time.monotonic() - began < 30 and threading.stack_size() == limit
@@ -290,7 +290,7 @@ def test_a_pickle_that_ours_does_not_write_is_damaged_and_takes_neither_memory_n
 
 @pytest.mark.parametrize("name", [name for name in DAMAGED if "10^12" in name])
 def test_a_claim_of_a_terabyte_is_named_before_any_memory_is_taken(name):
-    with pytest.raises(Damaged, match="claims 1000000000000 bytes"):
+    with pytest.raises(DamagedPickle, match="claims 1000000000000 bytes"):
         data_reader.load(DAMAGED[name])
 
 
@@ -310,7 +310,7 @@ def test_lists_may_be_nested_deeper_than_python_would_follow():
 
 def test_the_state_of_a_class_cannot_be_set_so_none_changes_for_others():
     stream = b"\x80\x05" + _global("uuid", "UUID") + b"}\x8c\x08__init__Nsb."
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedPickle):
         data_reader.load(stream)
 
     assert uuid.UUID(int=7).int == 7
@@ -369,6 +369,7 @@ UNPICKLES = {
     "bridge/serialization/exceptions.py::_rebuild": "the same",
     "bridge/serialization/exceptions.py::_without_constructor": "the same",
     "bridge/serialization/references.py::_load": "runs in jobs alone",
+    "api/in_job/training.py::_read": "reads what a function saved, where the user calls it: usually in the job",
     "api/sweep/store.py::get": "reads what this machine has pickled itself, in a folder of its own",
     "calls/outcome.py::_load": "passes `data_reader.load` with results=data",
     "calls/outcome.py::_rebuilt": "is not called with results=data",
