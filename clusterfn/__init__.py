@@ -161,7 +161,22 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'clusterfn' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"clusterfn.{_HOMES.get(name, 'errors')}"), name)
+    try:
+        home = importlib.import_module(f"clusterfn.{_HOMES.get(name, 'errors')}")
+    except ModuleNotFoundError as missing:
+        if not (missing.name or "").startswith("clusterfn."):
+            raise
+        return _not_in_jobs(name)
+    return getattr(home, name)
+
+
+def _not_in_jobs(name: str) -> Any:
+    """Return what stands for a function that does not travel with jobs: a module may import it there."""
+
+    def reject(*_: object, **__: object) -> None:
+        raise RuntimeError(f"clusterfn.{name}() inside a job: call it on your own machine")
+
+    return reject
 
 
 def __dir__() -> list[str]:

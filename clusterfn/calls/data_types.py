@@ -40,8 +40,17 @@ def _need(true: bool, what: str) -> None:
         raise DamagedPickle(what)
 
 
+_MOST_AXES = 64  # as numpy and torch allow
+_LONGEST_PATH = 1 << 16
+_LONGEST_FRACTION_BITS = 1 << 16
+
+
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_shape(value: Any) -> bool:
+    return type(value) is tuple and len(value) <= _MOST_AXES and all(map(_is_count, value))
 
 
 def _array(*given: Any) -> Any:
@@ -49,7 +58,7 @@ def _array(*given: Any) -> Any:
     _need(len(given) == 4, "an array needs a buffer, a dtype, a shape and an order")
     buffer, dtype, shape, order = given
     _check_numpy(buffer, dtype)
-    _need(type(shape) is tuple and all(map(_is_count, shape)) and order in ("C", "F"), "the shape of an array")
+    _need(_is_shape(shape) and order in ("C", "F"), "the shape of an array")
     size = _item_size(dtype) * math.prod(shape)
     _need(len(buffer) == size, f"an array of {size} bytes in a buffer of {len(buffer)}")
     return serialization.part("pickler").array(buffer, dtype, shape, order)
@@ -81,7 +90,7 @@ def _tensor(*given: Any) -> Any:
     buffer, dtype, shape, order, requires_grad = given
     _need(type(buffer) in _BYTES and type(requires_grad) is bool, "the parts of a tensor")
     _need(type(dtype) is str and _TENSOR.fullmatch(dtype) is not None, "the dtype of a tensor")
-    _need(type(shape) is tuple and all(map(_is_count, shape)), "the shape of a tensor")
+    _need(_is_shape(shape), "the shape of a tensor")
     _need(type(order) is tuple and all(map(_is_count, order)), "the order of a tensor")
     _need(sorted(order) == list(range(len(shape))), "the order of a tensor")
     import torch
@@ -94,6 +103,7 @@ def _tensor(*given: Any) -> Any:
 def _path(kind: type[pathlib.PurePath]) -> Maker:
     def make(*parts: Any) -> pathlib.PurePath:
         _need(all(type(part) is str for part in parts), "the parts of a path")
+        _need(sum(map(len, parts)) <= _LONGEST_PATH, "a path of a usual length")
         return kind(*parts)
 
     return make
@@ -107,6 +117,13 @@ def _numbers(make: Maker, *kinds: type) -> Maker:
         return make(*given)
 
     return checked
+
+
+def _fraction(*given: Any) -> Any:
+    _need(all(type(each) is int for each in given), "the numbers of a Fraction")
+    # Their common divisor takes a time that is quadratic in their length, and Ctrl-C waits for it.
+    _need(sum(each.bit_length() for each in given) <= _LONGEST_FRACTION_BITS, "a Fraction of a usual length")
+    return fractions.Fraction(*given)
 
 
 def _counter(*given: Any) -> Any:
@@ -175,7 +192,7 @@ MAKERS: Mapping[tuple[str, str], Maker] = {
     ("datetime", "timedelta"): _numbers(datetime.timedelta, int),
     ("datetime", "timezone"): _numbers(datetime.timezone, datetime.timedelta, str),
     ("decimal", "Decimal"): _numbers(decimal.Decimal, str),
-    ("fractions", "Fraction"): _numbers(fractions.Fraction, int),
+    ("fractions", "Fraction"): _fraction,
     ("collections", "OrderedDict"): _ordered,
     ("collections", "Counter"): _counter,
     ("collections", "deque"): _deque,

@@ -6,6 +6,7 @@ The supervisors there obey it themselves. Here it makes a call that can never ru
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -84,7 +85,7 @@ def read(told: str) -> SiteRules:
         longest = _number(most.pop("time_s", None))
         limits = Limits(**{name: _whole(most.get(name)) for name in (each.name for each in fields(Limits))})
         memory, time_s = _whole(defaults.get("memory_bytes")), _number(defaults.get("time_s"))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         return SiteRules(trouble=(f"it was not understood: {error}",), exists=True)
     return SiteRules(limits, longest, memory, time_s, trouble, exists=True)
 
@@ -98,6 +99,6 @@ def _whole(value: Any) -> int | None:
 def _number(value: Any) -> float | None:
     if value is None:
         return None
-    if type(value) not in (int, float) or not value > 0:
+    if type(value) not in (int, float) or not 0 < float(value) < math.inf:
         raise ValueError(ascii(value)[:40])
     return float(value)

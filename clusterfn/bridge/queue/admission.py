@@ -120,6 +120,7 @@ class Admission:
         self.needs = [os.path.join(environment_dir(root, building["id"]), READY) for root in roots if root]
         self._waits_there = waits
         self._resumes = bool((job.spec.get("requeue") or {}).get("node")) and job.element is None
+        self._waits_again = ""  # why, from `queue_again` on
         self._run: "Optional[Lease]" = None
         self.held: "dict[str, Lease]" = {}
 
@@ -178,13 +179,15 @@ class Admission:
             return
         # Before the next holder may record that it has them.
         tickets.record_event(self.job.root, tickets.RELEASED, self.job.id, cards=list(self.held))
+        if self._waits_again:
+            self._note_ticket(self._waits_again)
         gpu_leases.release_gpus(self.held)
-        self._run.close()
-        self._run = None
         if self._resumes:
             from . import restart  # as above
 
-            restart.forget(self.job.root, self.job.id)
+            restart.forget(self.job.root, self.job.id)  # before the next attempt can begin and be remembered
+        self._run.close()
+        self._run = None
 
     def queue_again(self, reason: str) -> bool:
         """Put the job, whose attempt is over, into the queue again, behind those that wait; false if there is none.
@@ -198,7 +201,7 @@ class Admission:
             self.submitted = machine.now_ns()
             release_claim(self.job)  # a ticket counts only where no claim is
             self.queue.write(dict(self._ticket_fields(reason), queue_timeout_s=None))  # it has begun
-            self._note_ticket(reason)
+            self._waits_again = reason
         finally:
             if lock is not None:
                 lock.close()

@@ -49,7 +49,9 @@ def requeue_interrupted(root: str) -> bool:
                 _requeue(root, fields)
                 kept.remove(job)
                 found = True
-        except DAMAGED as error:  # its folder is gone, or holds something else: the others are requeued
+        except FileNotFoundError:  # it was removed
+            kept.remove(job)
+        except DAMAGED as error:  # its folder holds something else, or cannot be read now: the others are requeued
             say("the interrupted job %s was not requeued: %s" % (job, error))
         finally:
             if lock is not None:

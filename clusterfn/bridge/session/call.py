@@ -44,6 +44,7 @@ class CallJob(JobFolder):
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         resources = {**spec["resources"], "memory_bytes": None, "time_s": None}
         super().__init__(folder, {**spec, "resources": resources, "stall_s": None, "quiet_s": None})
+        self.spec = {**self.spec, "resources": resources}  # without an administrator's defaults: the session has them
         self.scheduler = BareOnHost(self.scheduler.node_name())  # the scheduler knows the session alone
         self._of_session: int | None = spec["resources"]["memory_bytes"]
 

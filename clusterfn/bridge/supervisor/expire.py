@@ -26,6 +26,7 @@ from ..layout import (
     ELEMENTS,
     FILES,
     HEARTBEAT,
+    INTERRUPTED,
     JOBS,
     MACHINES,
     OUTCOME,
@@ -170,7 +171,8 @@ class LivingJobs:
     """Which jobs wait or run."""
 
     def __init__(self, root: str) -> None:
-        tickets = glob.glob(os.path.join(glob.escape(root), MACHINES, "*", QUEUE, "*"))
+        folders = [os.path.join(glob.escape(root), MACHINES, "*", name, "*") for name in (QUEUE, INTERRUPTED)]
+        tickets = [path for folder in folders for path in glob.glob(folder)]
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
         self._looks: "dict[tuple[str, str, int], Optional[set[str]]]" = {}
 

@@ -418,3 +418,11 @@ def test_a_million_numbers_are_read_in_a_moment():
 def test_a_path_of_another_system_is_read_as_a_pure_one():
     stream = b"\x80\x05" + _global("pathlib._local", "WindowsPath") + b"\x8c\x03c:/\x85R."
     assert data_reader.load(stream) == pathlib.PureWindowsPath("c:/")
+
+
+@pytest.mark.parametrize(
+    "value", [fractions.Fraction(1, (1 << 70_000) + 1), pathlib.PurePosixPath("a" * 70_000)], ids=["Fraction", "path"]
+)
+def test_what_would_hold_the_client_for_minutes_is_rejected(value):
+    with pytest.raises((DamagedPickle, NotData)):
+        data_reader.load(container.pack(value).pickle)

@@ -64,6 +64,23 @@ def test_the_bridge_alone_is_enough_to_import_wire_and_library(tmp_path, python)
     subprocess.run([python, "-I", "-S", "-c", code, str(tmp_path), str(tmp_path / "library")], check=True)
 
 
+def test_every_public_name_can_be_imported_in_a_job(tmp_path):
+    for name, data in bridge_bundle.bridge().files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:];"
+        "import clusterfn\nfor name in clusterfn.__all__: getattr(clusterfn, name)\n"
+        "try: clusterfn.login('tensor01')\n"
+        "except RuntimeError as error: print(error)"
+    )
+
+    argv = [sys.executable, "-I", "-S", "-c", code, str(tmp_path), str(tmp_path / "library")]
+    ran = subprocess.run(argv, check=True, capture_output=True, text=True)
+
+    assert ran.stdout == "clusterfn.login() inside a job: call it on your own machine\n"
+
+
 OLD = next(map(str, Path.home().glob(".pyenv/versions/3.6.*/bin/python3.6")), None) or shutil.which("python3.6")
 
 
