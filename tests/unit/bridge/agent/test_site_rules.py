@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -117,19 +116,6 @@ def test_a_job_that_the_supervisor_opens_obeys_the_file(file, tmp_path):
     assert JobFolder(str(folder)).spec["resources"]["time_s"] == 43200.0
     (folder / "spec.json").write_text(json.dumps({**spec, "scheduler": "slurm"}))
     assert JobFolder(str(folder)).spec["resources"]["time_s"] is None  # which has limits of its own
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="the session's side of the host needs Unix")
-def test_a_call_of_a_session_has_the_limits_of_the_session(file, tmp_path):
-    from clusterfn.bridge.session.call import CallJob
-
-    resources = {"cores": 1, "gpus": 0, "memory_bytes": 32 << 30, "time_s": 600.0}
-    spec = {**SPEC, "id": "7f3a" * 4, "root": str(tmp_path), "resources": resources, "secrets": []}
-
-    call = CallJob(str(tmp_path / "jobs" / ("7f3a" * 4)), spec)
-
-    assert (call.spec["resources"]["memory_bytes"], call.spec["resources"]["time_s"]) == (None, None)
-    assert call.asked_memory == 32 << 30
 
 
 def test_the_client_narrows_the_limits_and_the_defaults_of_the_host():

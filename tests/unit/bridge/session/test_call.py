@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from clusterfn.bridge import session
+from clusterfn.bridge.agent import site_rules
 from clusterfn.bridge.supervisor.classify_exit import classify_silence
 from clusterfn.hosts import serialization
 
@@ -25,3 +29,22 @@ def test_a_call_that_is_killed_for_memory_names_what_its_session_asked_for(tmp_p
 
     assert "the job used up to 290.0 MB and asked for 300.0 MB; the kernel ended it" in verdict.facts["message"]
     assert job.spec["resources"]["memory_bytes"] is None, "the session's supervisor watches the limit, not the call"
+
+
+def test_a_call_has_the_limits_of_its_session_whatever_an_administrator_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rules = tmp_path / "clusterfn.yml"
+    rules.write_text("defaults:\n  memory: 1GB\n  time: 1h\n")
+    rules.chmod(0o644)
+    monkeypatch.setattr("clusterfn.bridge.supervisor.job.SITE_RULES", str(rules))
+    monkeypatch.setattr(site_rules, "PATH", str(rules))
+    monkeypatch.setattr(site_rules, "OWNER", os.getuid())
+    serialization.part("container")
+    call = importlib.import_module(".call", session.__name__)
+    spec = {**SPEC, "limits": {"gpus": None, "cores": None, "memory_bytes": None, "jobs": None}}
+
+    job = call.CallJob(str(tmp_path), spec)
+
+    assert (job.spec["resources"]["memory_bytes"], job.spec["resources"]["time_s"]) == (None, None)
+    assert job.asked_memory == 300 << 20
