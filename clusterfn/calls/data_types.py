@@ -163,8 +163,9 @@ def empty_uuid() -> uuid.UUID:
 def fill(made: Any, state: Any) -> None:
     """Give an object the state that comes after it: a UUID its number, an OrderedDict what torch notes on it."""
     if type(made) is uuid.UUID:
-        _need(type(state) is dict and set(state) <= {"int", "is_safe"} and _is_count(state.get("int")), "a UUID")
-        object.__setattr__(made, "int", uuid.UUID(int=state["int"]).int)
+        _need(type(state) is dict and set(state) <= {"int", "is_safe"} and type(state.get("int")) is int, "a UUID")
+        _need(0 <= state["int"] < 1 << 128, "the number of a UUID")
+        object.__setattr__(made, "int", state["int"])
         object.__setattr__(made, "is_safe", uuid.SafeUUID.unknown)
         return
     _need(type(made) is collections.OrderedDict, f"the state of a {type(made).__name__}")
