@@ -161,9 +161,11 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             host = for_call(host, options)
             rules = scheduler_for(host)
         host = session.limit(host)
-        resources = session.rules.limit_time(resources_of(options, host, rules), host.name)
-        checkpoint.check_warning(options, resources, rules)
-        checkpoint.check_requeue(options, resources, rules)
+        resources = session.limit_time(resources_of(options, host, rules))
+        if options.warn_s is not None:
+            checkpoint.check_warning(options, resources, rules)
+        if options.requeue:
+            checkpoint.check_requeue(options, resources, rules)
         name = job_name(options.name or str(getattr(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes

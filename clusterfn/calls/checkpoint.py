@@ -44,9 +44,7 @@ def check_warning(options: Options, resources: Resources, scheduler: Scheduler) 
     Raises:
         ConfigError: There is no time limit before which to warn, or it is too short.
     """
-    warn_s, time_s = options.warn_s, resources.time_s
-    if warn_s is None:
-        return
+    warn_s, time_s = options.warn_s or 0.0, resources.time_s
     if time_s is None and not scheduler.has_nodes:
         raise ConfigError("warn_before= needs a time limit to warn of", hint='add time=, for example time="2h"')
     if time_s is not None and warn_s >= time_s:
@@ -63,7 +61,7 @@ def check_requeue(options: Options, resources: Resources, scheduler: Scheduler) 
     Raises:
         ConfigError: As above.
     """
-    if options.requeue and not scheduler.requeues:
+    if not scheduler.requeues:
         raise ConfigError(
             f"requeue= is not supported with {scheduler.title}",
             hint='leave it out; after a TimeLimit, call again with resume="…"',

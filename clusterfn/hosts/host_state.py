@@ -235,7 +235,7 @@ class HostState:
         for name, amount, limit, shown in wanted:
             if limit is not None and amount > limit:  # it would wait for ever for the user's own jobs
                 field = "memory_bytes" if name == "memory" else name
-                by_site = limit == getattr(self.rules.limits, field)
+                by_site = self.rules is not None and limit == getattr(self.rules.limits, field)
                 mend = f", or change limits: {{{name}: …}} in {host.source}"
                 raise Unsatisfiable(
                     f"{name}={shown(amount)} is more than all your jobs on {host.name} may have: {shown(limit)}",
@@ -251,13 +251,18 @@ class HostState:
                 gpus.enough(there, asked, self.host.name)
 
     @property
-    def rules(self) -> SiteRules:
-        """What the administrator allows there; a scheduler has rules of its own."""
-        return SiteRules() if self.scheduler_rules.has_nodes else site_rules.read(self.connection.facts.site)
+    def rules(self) -> SiteRules | None:
+        """What the administrator allows there, None for all there is; a scheduler has rules of its own."""
+        told = self.connection.facts.site
+        return site_rules.read(told) if told and not self.scheduler_rules.has_nodes else None
 
     def limit(self, host: Host) -> Host:
         """Return the host, with the options of a call, within what the administrator allows."""
-        return self.rules.limit(host)
+        return self.rules.limit(host) if self.rules else host
+
+    def limit_time(self, asked: Resources) -> Resources:
+        """Return what a job asks for with a time that the administrator allows; raise Unsatisfiable if it has more."""
+        return self.rules.limit_time(asked, self.host.name) if self.rules else asked
 
     def warning(self) -> str:
         """Return what the user should know before a job goes there; "" if nothing, and after the first time."""

@@ -30,7 +30,6 @@ class SiteRules:
         longest_s: The longest time of one job.
         memory_bytes, time_s: Of a job that asks for none.
         trouble: The lines that could not be read, and why.
-        exists: Whether there is such a file.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -38,12 +37,9 @@ class SiteRules:
     memory_bytes: int | None = None
     time_s: float | None = None
     trouble: tuple[str, ...] = ()
-    exists: bool = False
 
     def limit(self, host: Host) -> Host:
         """Return the host with limits that are no wider than these, and with these defaults where it has none."""
-        if not self.exists:
-            return host
         names = [each.name for each in fields(Limits)]
         pairs = {name: (getattr(host.limits, name), getattr(self.limits, name)) for name in names}
         least = {name: min((each for each in pair if each is not None), default=None) for name, pair in pairs.items()}
@@ -75,9 +71,7 @@ class SiteRules:
 
 
 def read(told: str) -> SiteRules:
-    """Read what an agent told of the file: a JSON object, "" without one. A host that tells nonsense limits nothing."""
-    if not told:
-        return SiteRules()
+    """Read what an agent told of the file: a JSON object. A host that tells nonsense limits nothing."""
     try:
         rules = json.loads(told)
         most, defaults = dict(rules["limits"]), dict(rules["defaults"])
@@ -86,8 +80,8 @@ def read(told: str) -> SiteRules:
         limits = Limits(**{name: _whole(most.get(name)) for name in (each.name for each in fields(Limits))})
         memory, time_s = _whole(defaults.get("memory_bytes")), _number(defaults.get("time_s"))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        return SiteRules(trouble=(f"it was not understood: {error}",), exists=True)
-    return SiteRules(limits, longest, memory, time_s, trouble, exists=True)
+        return SiteRules(trouble=(f"it was not understood: {error}",))
+    return SiteRules(limits, longest, memory, time_s, trouble)
 
 
 def _whole(value: Any) -> int | None:

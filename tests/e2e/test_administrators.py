@@ -53,10 +53,9 @@ if __name__ == "__main__":
 CHANGED_CLIENT = """
 import json
 from clusterfn import cluster
-from clusterfn.hosts.site_rules import SiteRules
 from clusterfn.hosts.host_state import HostState
 
-HostState.rules = property(lambda self: SiteRules())
+HostState.rules = None
 
 def spin():
     import time

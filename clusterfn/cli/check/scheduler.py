@@ -46,7 +46,7 @@ def limits(found: CheckState) -> str:
     if found.has_nodes:
         raise StepSkipped("the scheduler sets them")
     rules = found.session.rules
-    if not rules.exists:
+    if rules is None:
         raise StepSkipped(f"the host has no {FILE}")
     if rules.trouble:
         hint = f"show this to the administrator of {found.name}; the other lines of {FILE} are obeyed"

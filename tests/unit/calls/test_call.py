@@ -14,7 +14,6 @@ from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Interpreter
 from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.hosts.site_rules import SiteRules
 from clusterfn.scheduler import scheduler_for
 
 OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
@@ -33,7 +32,8 @@ def host(monkeypatch, tmp_path):
     facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
     known.session = SimpleNamespace(
         root="/root", bridge="/root/bridge/x", host=LOCAL, connection=SimpleNamespace(facts=facts), warning=str,
-        scheduler_rules=scheduler_for(LOCAL), enough=lambda resources: None, limit=lambda host: host, rules=SiteRules(),
+        scheduler_rules=scheduler_for(LOCAL), enough=lambda resources: None, limit=lambda host: host,
+        limit_time=lambda resources: resources,
         expected_python=lambda request: known.expected,
         environment=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from clusterfn.api.sweep.report import Trial
 from clusterfn.calls.attach import JobInfo, JobList
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
-from clusterfn.config.spec import Resources
+from clusterfn.config.spec import Resources, ResultPolicy
 from clusterfn.errors import JobError
 from tests.waiting import until
 
@@ -28,7 +28,8 @@ USED = {
 class Output:
     """Gives what a job prints, and can answer nothing else: a representation must ask no host."""
 
-    keeps = False
+    is_fetched_apart = False
+    results = ResultPolicy()
 
     def __init__(self):
         self.on_output = None

@@ -68,7 +68,6 @@ def test_without_a_file_nothing_changes(file):
     file.unlink()
 
     assert site_rules.read_rules() == {} and site_rules.obeyed(SPEC, {}) is SPEC
-    assert on_client.read("").limit(HOST) is HOST
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646])
@@ -146,7 +145,7 @@ def test_a_job_without_a_time_gets_the_longest_and_one_that_asks_for_more_is_rej
 def test_a_host_that_tells_nonsense_limits_nothing_and_is_named_by_check(told):
     rules = on_client.read(told)
 
-    assert rules.limits == Limits() and rules.trouble and rules.exists
+    assert rules.limits == Limits() and rules.trouble
 
 
 def test_a_supervisor_looks_for_the_file_that_is_read():

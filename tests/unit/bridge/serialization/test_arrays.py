@@ -61,6 +61,7 @@ def test_numpy_1_and_2_read_each_other(new_there: bool, tmp_path: Path):
 
 def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path):
     there = (str(TORCH), version(str(TORCH)))
-    report = roundtrip.run(sys.executable, [str(CALLS / "without_libraries.py")], tmp_path, CALLS, there=there)
+    # -S: the tests' own environment has numpy
+    report = roundtrip.run(sys.executable, ["-S", str(CALLS / "without_libraries.py")], tmp_path, CALLS, there=there)
 
     assert broken(report) == {}
