@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, Callable, TypedDict, Union
 
 from clusterfn.config.units import GPU_TYPE, NUMBER, finite, parse_memory, parse_time
-from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 Time = Union[str, timedelta]
 Check = Callable[[Any, str], Any]  # of a value and its keyword
@@ -384,10 +384,12 @@ def _sbatch_options(value: Any, name: str) -> dict[str, Any]:
 
 def _requeue(value: Any, name: str) -> dict[str, int]:
     usual = f'write {name}=["timeout", "preempted", "node"], or {name}={{"timeout": 3}}'
-    if isinstance(value, (list, tuple)):
-        value = dict.fromkeys(value, _REQUEUED) if all(isinstance(each, str) for each in value) else None
+    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        value = dict.fromkeys(value, _REQUEUED)
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}= takes a list of causes, or a dict of how often for each", hint=usual)
+        problem = f"{name}={value!r:.60} is neither a list of causes nor a dict of how often for each"
+        cause = nearest_word(value.strip().lower(), _CAUSES) if isinstance(value, str) else None
+        raise ConfigError(problem, hint=f'write {name}=["{cause}"], even for one' if cause else usual)
     for cause, count in value.items():
         if cause not in _CAUSES:
             near = did_you_mean(cause, _CAUSES) if isinstance(cause, str) else ""
