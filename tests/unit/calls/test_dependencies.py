@@ -1,14 +1,16 @@
-"""A Job where its value was meant: the error says how to get that value."""
+"""A Job where its value was meant, and a value that does not come: the error says how to get it."""
 
 from __future__ import annotations
 
 import operator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn import Job, JobGroup, cluster
+from clusterfn import Job, JobGroup, ResultError, cluster
 from clusterfn.calls.group_state import GroupState
+from clusterfn.config.spec import ResultPolicy
 
 JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)  # type: ignore[arg-type]
 GROUP: JobGroup[Any, Any] = JobGroup(GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 2))
@@ -35,6 +37,16 @@ def test_calculating_with_a_group_says_to_call_results() -> None:
 
 def test_jobs_can_be_compared_and_tested_for_being_there() -> None:
     assert JOB == JOB and JOB != 3 and JOB and JOB in {JOB}
+
+
+def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None:
+    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
+    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+
+    job.on_outcome({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
+
+    assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
+    assert isinstance(job.exception(0), ResultError)
 
 
 @pytest.mark.parametrize("given", [JOB, JOB["history"]])
