@@ -69,7 +69,7 @@ def run(
     for each in iterables:
         if isinstance(each, JobArgument) and not isinstance(each, JobGroup):
             raise TypeError(
-                f"{each!r:.80} stands for one value, and map() takes lists of them: map over its .result() to call "
+                f"{each!r:.80} means one value, and map() takes lists: map over its .result() to call "
                 f"{name} with each item of that value, or use submit() to call {name} once, with the value"
             )
         if not isinstance(each, Iterable) and not hasattr(type(each), "__getitem__"):

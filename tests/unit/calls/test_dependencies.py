@@ -57,6 +57,6 @@ def test_mapping_over_one_job_says_both_things_that_can_be_meant(given: Any) -> 
     with pytest.raises(TypeError) as rejected:
         cluster(total).map(given)
     assert str(rejected.value) == (
-        f"{given!r:.80} stands for one value, and map() takes lists of them: map over its .result() to call total with "
+        f"{given!r:.80} means one value, and map() takes lists: map over its .result() to call total with "
         "each item of that value, or use submit() to call total once, with the value"
     )
