@@ -4,6 +4,7 @@ import contextlib
 import math
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -172,6 +173,14 @@ def test_a_wrong_keyword_is_named_with_one_thing_to_do(given, says):
 ADVICE = [  # what people write, and what they are told to write instead
     ({"cpus": 4}, "did you mean cores?", "write cores=4"),
     ({"ncpus": 4}, "did you mean cores?", "write cores=4"),
+    ({"keep": "14d"}, "keep='14d' is a duration", "write keep=True; how long a host keeps jobs is the key `keep: 14d`"),
+    ({"keep": "yes"}, "keep='yes' is neither True nor False", "write keep=True"),
+    ({"resume": SimpleNamespace(id="7f3a000011112222")}, "is not the id of a job", 'write resume="7f3a000011112222"'),
+    ({"resume": 7}, "resume=7 is not the id of a job", 'use at least its first four digits: resume="7f3a"'),
+    ({"results": "text"}, "results='text' is not possible", 'write results="objects" or results="data"'),
+    ({"results": "object"}, "results='object' is not possible", 'write results="objects"'),
+    ({"environment": "pyproject.tml"}, "does not name an environment", 'write environment="pyproject.toml"'),
+    ({"environment": "pyproject.toml[gpu"}, "does not name an", 'write environment="pyproject.toml[gpu]"'),
     ({"requeue": "timeout"}, "requeue='timeout' is neither a list", 'write requeue=["timeout"], even for one'),
     ({"requeue": "Preemption"}, "is neither a list of causes", 'write requeue=["preempted"], even for one'),
     ({"requeue": 3}, "is neither a list of causes", 'write requeue=["timeout", "preempted", "node"]'),
