@@ -136,7 +136,7 @@ def attach(
 
 
 def _reject_inside_job(name: str) -> None:
-    """A job has neither the keys nor the configuration with which to reach hosts, and not all of this library."""
+    """Say so where the environment has the whole library; what travels with a job has no `attach`."""
     if layout.TAG in os.environ:
         raise RuntimeError(f"clusterfn.{name}() inside a job: call it on your own machine")
 
