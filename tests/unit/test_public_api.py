@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn import ConfigError, Executor, Session, attach, cluster, public_api, sweep
+from clusterfn import ConfigError, Executor, Session, attach, cluster, jobs, public_api, sweep
+from clusterfn.bridge import layout
 from clusterfn.config.options import CallOptions, JobOptions
 
 
@@ -34,6 +35,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: cluster(mem=16), 'next:  write it with a unit: memory="16GB"'),  # type: ignore[call-overload]
     (lambda: there.map([1], gpu=1), "gpus= goes to @cluster or .with_options()"),
     (lambda: cluster(image="nvcr.io/x"), "containers are not supported: set environment="),  # type: ignore[call-overload]
+    (lambda: Executor(8), 'write Executor("tensor01", max_workers=8), with the name of your host'),  # type: ignore[arg-type]
     (lambda: Session(max_workers=4), "or use Executor(max_workers=4)"),  # type: ignore[call-arg]
     (lambda: Session(partition="short"), 'write slurm={"partition": "short"}'),  # type: ignore[call-arg]
 ]  # fmt: skip
@@ -107,6 +109,15 @@ def test_an_error_shows_the_users_frames_and_one_of_ours(what: str) -> None:
     theirs, ours = traceback.extract_tb(refused.value.__traceback__)[:-1], traceback.extract_tb(refused.tb)[-1]
     assert {Path(each.filename).name for each in theirs} == {"test_public_api.py"}
     assert ours.line is not None and "noqa" not in ours.line
+
+
+@pytest.mark.parametrize(("call", "name"), [(lambda: attach("7f3a"), "attach"), (jobs, "jobs")])
+def test_jobs_are_not_looked_for_inside_a_job(
+    call: Callable[[], Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(layout.TAG, "7f3a000011112222/1")
+    with pytest.raises(RuntimeError, match=rf"^clusterfn\.{name}\(\) inside a job: call it on your own machine$"):
+        call()
 
 
 @pytest.mark.usefixtures("here")
