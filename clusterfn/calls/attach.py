@@ -6,7 +6,6 @@ The ledger (`history`) remembers on which host a job was started from here; the 
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 import re
 import time
@@ -103,12 +102,10 @@ def attach(
 
     Raises:
         ConfigError: There is no such job, or the digits fit several.
-        RuntimeError: Inside a job.
 
     Example:
         >>> clusterfn.attach("7f3a").result()
     """
-    _reject_inside_job("attach")
     given = parse_options({"results": results, "max_result": max_result})
     session, folder = find_job(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
@@ -135,12 +132,6 @@ def attach(
     return job
 
 
-def _reject_inside_job(name: str) -> None:
-    """Say so where the environment has the whole library; what travels with a job has no `attach`."""
-    if layout.TAG in os.environ:
-        raise RuntimeError(f"clusterfn.{name}() inside a job: call it on your own machine")
-
-
 def _results_of(host: Host, digits: str, given: Options) -> ResultPolicy:
     """Return what is accepted of a job's value. Its spec.json says nothing of that: the host could have changed it."""
     sent = history.results_of(digits, host.result_policy())
@@ -164,9 +155,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
 
     Raises:
         ConfigError, HostError: The host is unknown or cannot be reached.
-        RuntimeError: Inside a job.
     """
-    _reject_inside_job("jobs")
     known = config_file.load()
     chosen, _ = known.resolve(host)
     told = list_host_jobs(open_session(chosen))

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import ConfigError, Executor, Session, attach, cluster, jobs, public_api, sweep
-from clusterfn.bridge import layout
+from clusterfn import ConfigError, Executor, Session, attach, cluster, public_api, sweep
 from clusterfn.config.options import CallOptions, JobOptions
 
 
@@ -109,15 +108,6 @@ def test_an_error_shows_the_users_frames_and_one_of_ours(what: str) -> None:
     theirs, ours = traceback.extract_tb(refused.value.__traceback__)[:-1], traceback.extract_tb(refused.tb)[-1]
     assert {Path(each.filename).name for each in theirs} == {"test_public_api.py"}
     assert ours.line is not None and "noqa" not in ours.line
-
-
-@pytest.mark.parametrize(("call", "name"), [(lambda: attach("7f3a"), "attach"), (jobs, "jobs")])
-def test_jobs_are_not_looked_for_inside_a_job(
-    call: Callable[[], Any], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(layout.TAG, "7f3a000011112222/1")
-    with pytest.raises(RuntimeError, match=rf"^clusterfn\.{name}\(\) inside a job: call it on your own machine$"):
-        call()
 
 
 @pytest.mark.usefixtures("here")
