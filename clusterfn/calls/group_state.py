@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RETURNED, RUNNING, UNKNOWN
+from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class GroupState:
             return RUNNING if known[PENDING] < len(self) else PENDING
         if known[CANCELLED]:
             return CANCELLED
-        return RETURNED if known[RETURNED] or not len(self) else DIED
+        return RETURNED if known[RETURNED] or not len(self) else RAISED if known[RAISED] else DIED
 
     @property
     def reason(self) -> str:

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from ..layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
+from ..layout import CANCELLED, ELEMENTS, LOST, RAISED, RESULT, RETURNED, VERDICT
 from . import publish, retries
 from .attempt import Attempt, make_folder
 from .chunks import NO_ELEMENT, Chunks, ItemJournal, journal_lines
@@ -48,8 +48,10 @@ def conclude_if_complete(job: JobFolder) -> None:
     ended = kinds(job.home)
     group = JobFolder(job.home)
     facts = {"message": in_words(ended, spec["count"]), "by": "supervisor"}
-    kind = RETURNED if RETURNED in ended.values() or not ended else RAISED  # as `JobGroup.state` says it
-    Attempt(group, 1).publish(CANCELLED if CANCELLED in ended.values() else kind, facts)
+    ends = list(ended.values())
+    # as `JobGroup.state` says it
+    known = [kind for kind in (CANCELLED, RETURNED, RESULT, RAISED) if kind in ends] + ends + [RETURNED]
+    Attempt(group, 1).publish(known[0], facts)
     job.scheduler.cancel_waiting_elements()
 
 

@@ -17,6 +17,9 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn import Cancelled, ClusterfnError, MapError, SubmitError
+from clusterfn.bridge.job_states import FINAL
+from clusterfn.bridge.supervisor.group import conclude_if_complete
+from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.calls import job_display, map_display
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
@@ -228,6 +231,32 @@ def test_what_is_known_is_told_in_one_line():
 
     assert made.status == "RUNNING (1 of 3 ended: 1 returned; waiting for its turn)"
     assert repr(made).startswith("<JobGroup 7f3a000011112222 train on tensor01: RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state"),
+    [(["returned", "raised"], "RETURNED"), (["raised", "memory"], "RAISED"), (["result"], "RETURNED"),
+     (["memory", "exited"], "DIED"), (["returned", "cancelled"], "CANCELLED")],
+)  # fmt: skip
+def test_the_state_of_a_group_is_the_one_that_its_host_lists(tmp_path, kinds, state):
+    known, made = group(len(kinds))
+    lines = []
+    for index, kind in enumerate(kinds):
+        known.on_end(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
+        lines.append(json.dumps({"index": index, "kind": kind}) + "\n")
+    assert made.state == state
+
+    spec = {"id": "7f3a000011112222", "scheduler": "bare", "root": str(tmp_path), "group": {"count": len(kinds)}}
+    journal = tmp_path / "elements" / "1" / "attempts" / "1" / "journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_text("".join(lines))
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    for folder, content in (("claims", f"1 0 {len(kinds)}"), ("done", "")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0").write_text(content)
+    conclude_if_complete(JobFolder(str(tmp_path)))
+    outcome = json.loads((tmp_path / "attempts" / "1" / "outcome.json").read_text())
+    assert FINAL.get(outcome["kind"], "DIED") == state
 
 
 def test_how_items_died_is_said_in_the_words_of_the_list_of_jobs():
