@@ -254,7 +254,7 @@ ROWS: list[Row] = [
         text=("went down",), act=do.lose_node, check=used_so_far, takes_s=60, long=True, alone="nodes",
     ),
     Row(
-        "slurmd killed", "3c 18", calls.attempt, (45,), value=2, hosts=("slurm",), act=do.kill_slurmd,
+        "slurmd killed", "3c 18", calls.attempt, (120,), value=2, hosts=("slurm",), act=do.kill_slurmd,
         check=second_attempt, takes_s=90, long=True, alone="nodes",
     ),
     Row(
