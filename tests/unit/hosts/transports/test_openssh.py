@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a s
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3", transport="openssh")
 SSH = """#!/bin/sh
 case " $* " in
-    *" -G "*) cat "$STUB/resolved"; exit 0 ;;
+    *" -G "*) echo asked >> "$STUB/asked"; cat "$STUB/resolved"; exit 0 ;;
     *" -O check "*) . "$STUB/check"; exit 255 ;;
 esac
 printf '%s\\n' "$@" > "$STUB/argv"
@@ -269,3 +269,13 @@ def test_a_master_that_does_not_answer_is_none(ssh: Stub, monkeypatch: pytest.Mo
     ssh(resolved="controlpath /tmp/c", check="exec sleep 600")
 
     assert not openssh.has_master(auto.resolve(HOST))
+
+
+@pytest.mark.parametrize("unmet", ["", "remotecommand tmux"])
+def test_auto_asks_ssh_once_for_the_way(ssh: Stub, unmet: str, opened: Callable[[], list[str]]) -> None:
+    ssh(resolved=unmet)
+    stream = AutoTransport(HOST).open("true")
+    if stream is not None:
+        stream.close()
+
+    assert (ssh.folder / "asked").read_text() == "asked\n"
