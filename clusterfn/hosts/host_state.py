@@ -54,6 +54,7 @@ class HostState:
         self._looked, self._again = time.time(), False
         self.limits: list[str] | None = None
         self._suffix = ""
+        self._probe: Sequence[str] = ()
         self._has_warned = False
         self._gpus: tuple[GpuInfo, ...] | None = None
         self._watch: SchedulerWatch | None = None
@@ -63,7 +64,16 @@ class HostState:
     @property
     def connection(self) -> hosts.HostConnection:
         """The one connection to the host; opened again if it was given up."""
-        return hosts.connection_for(self.host, have=[posixpath.join(self.host.root, self._bridge_name)])
+        have = [posixpath.join(self.host.root, self._bridge_name)]
+        return hosts.connection_for(self.host, have=have, probe=self._probe)
+
+    def expect(self, wanted: EnvironmentRequest) -> None:
+        """Ask for this environment together with the next connection, if there is none yet: one round trip less.
+
+        Raises:
+            ConfigError: No such kind of environment.
+        """
+        self._probe = self._environments.early_probe(wanted)
 
     @functools.cached_property
     def _bridge_name(self) -> str:
