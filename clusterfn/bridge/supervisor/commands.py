@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..queue import launch, report, spooler, users
-from . import conclude, expire, group, listing, remove, shell, takers
+from . import allocation, conclude, expire, group, listing, remove, shell, takers
 from .verdict import say
 
 
@@ -37,6 +37,12 @@ def run_command(argv: "list[str]") -> int:
         return remove.remove_jobs(argv[1], argv[3:], argv[2] == "dry")
     if command == "shell" and count == 3:
         return shell.start_shell(argv[1], argv[2])
+    if command == "hold" and count == 3:
+        return allocation.hold(argv[1], argv[2])
+    if command == "enter" and count >= 4:
+        return allocation.enter(*argv[1:])
+    if command == "step" and count == 3:
+        return allocation.step(argv[1], argv[2])
     if command == "queue" and count == 2:
         return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
     if command == "spool" and count >= 4:
@@ -45,5 +51,6 @@ def run_command(argv: "list[str]") -> int:
         " | register GROUP NUMBER FIRST COUNT BESIDES"
         " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
         " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS"
+        " | hold FOLDER FACTS | enter FOLDER WANTED SBATCH... | step FOLDER SCRIPT"
         " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2
