@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
 _BELIEVED_S = 3600.0
-_HELD_S = 5.0
+HELD_S = 5.0
 
 
 class HostState:
@@ -111,7 +111,7 @@ class HostState:
         connection = self.connection
         if self._held is None:
             self._held, self._held_looked = connection.facts.have[1:2] == (True,), time.monotonic()
-        elif time.monotonic() - self._held_looked > _HELD_S:
+        elif time.monotonic() - self._held_looked > HELD_S:
             self._held_looked = time.monotonic()
             connection.have([posixpath.join(self.root, layout.HOLD)]).add_done_callback(self._on_held)
         return self._held

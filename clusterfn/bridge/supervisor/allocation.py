@@ -26,7 +26,9 @@ _LOOK_S = 1.0
 _START_S, _START_LOOK_S = 20.0, 0.005
 _LEFT_S = 30.0  # the least that must be left of the allocation
 _OF_THE_STEP = ("SLURM_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-_GONE = re.compile("invalid job id|expired|revoked|unable to confirm allocation", re.IGNORECASE)
+_GONE = re.compile(
+    "invalid job id|expired|revoked|unable to confirm allocation|completing or completed", re.IGNORECASE
+)
 _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import JobSpec
-    from clusterfn.scheduler.slurm.submit import Slurm
 
 _NOTE = "clusterfn: "
 _MB = 2**20
@@ -27,14 +26,14 @@ _STEP = (
 )  # fmt: skip
 
 
-def request(slurm: Slurm, job: JobSpec, by_sbatch: Submission) -> Submission:
-    """As `Scheduler.into_held`."""
+def request(job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str]) -> Submission:
+    """As `Scheduler.into_held`; `gpu_options` are those of srun for the GPUs of one job."""
     resources, folder = job.resources, layout.job_dir(job.root, job.id)
     memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)
     options = {"job-name": layout.job_name(job.name, job.id), "chdir": folder, "cpus-per-task": resources.cores}
     # The host's default is how long a job of its own may take; here the end of the allocation ends it before.
     time_s = None if resources.time_s == job.host.defaults.time_s else resources.time_s
-    gpus = slurm.gpu_options(job) if resources.gpus else {"gres": "none"}
+    gpus = gpu_options if resources.gpus else {"gres": "none"}
     words = [f"--{name}={value}" for name, value in {**options, **gpus}.items()]
     words += [f"--mem={memory}M"] if memory is not None else []
     wanted = {

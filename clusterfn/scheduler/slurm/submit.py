@@ -145,15 +145,12 @@ class Slurm(Scheduler):
 
     def into_held(self, job: JobSpec, request: Submission) -> Submission:
         """Run `enter` of the supervisor, with the words of srun and those of sbatch."""
-        return held.request(self, job, request)
+        words = str(job.host.scheduler_options.get("gres") or "")
+        gpus = gres.gpu_options(self.host.gpu_option, job.resources.gpus, words, job.resources.gpu_type)
+        return held.request(job, request, gpus)
 
     def notes(self, answer: Answer) -> Sequence[str]:
         return held.notes(answer)
-
-    def gpu_options(self, job: JobSpec) -> dict[str, str]:
-        """Return the options of srun by which one job gets its GPUs."""
-        words = str(job.host.scheduler_options.get("gres") or "")
-        return gres.gpu_options(self.host.gpu_option, job.resources.gpus, words, job.resources.gpu_type)
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
         """Ask scontrol, and sacctmgr where a site has accounting."""

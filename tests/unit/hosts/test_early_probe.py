@@ -1,4 +1,4 @@
-"""The environment that a first call names is asked for together with the connection, and no other."""
+"""What is asked for together with the connection: the environment that a first call names, and what is held."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import connection as hosts
+from clusterfn.hosts import host_state
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import HostState
 from tests.fakes.transport import FakeTransport, agent
+from tests.waiting import until
 
 PYTHON = "/opt/py/bin/python3"
 FOUND = {"path": PYTHON, "version": list(sys.version_info[:2]), "prefix": "/opt/py", "named": True, "missing": [],
@@ -108,3 +110,48 @@ def test_an_unknown_kind_is_rejected_before_anything_is_sent(there: Host8) -> No
     with pytest.raises(ConfigError, match="current"):
         state(None, "unknown").expect(EnvironmentRequest("current"))
     assert there.asked == []
+
+
+class Cluster(agent):
+    """A login node on which an allocation is held, or not."""
+
+    def __init__(self, held: bool) -> None:
+        super().__init__(self._looked, have=[True, held])
+        self.held = held
+
+    def _looked(self, request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        yield {"end": True, "ok": True, "have": [self.held]}, b""
+
+
+def on_slurm(monkeypatch: pytest.MonkeyPatch, far: agent, name: str) -> HostState:
+    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(far))
+    return HostState(Host(name, name, "slurm", "clusterfn.yml:3"))
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_the_connection_says_whether_an_allocation_is_held(monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
+    far = Cluster(held)
+    host = on_slurm(monkeypatch, far, f"held-{held}")
+
+    assert host.has_held_allocation is held
+    assert far.asked == []
+    host.connection.close()
+
+
+def test_a_connected_program_notices_what_is_held_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_state, "HELD_S", 0.0)
+    far = Cluster(False)
+    host = on_slurm(monkeypatch, far, "later")
+    assert not host.has_held_allocation
+
+    far.held = True
+
+    until(lambda: host.has_held_allocation)
+    host.connection.close()
+
+
+def test_a_host_without_slurm_is_not_asked(there: Host8) -> None:
+    host = state(None, "bare")
+
+    assert not host.has_held_allocation
+    host.connection.close()
