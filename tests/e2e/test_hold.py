@@ -44,7 +44,9 @@ def hold(root: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..
     def begin(*words: str) -> dict[str, Any]:
         assert command(["hold", "held", "--json", *words]) == 0
         held.append(json.loads(capsys.readouterr().out)["id"])
-        until(lambda: (root / "held" / "record").exists() or attach(held[0], "held").done())
+        job = attach(held[0], "held")
+        until(lambda: (root / "held" / "record").exists() or job.done())
+        assert not job.done(), job.exception()
         return dict(json.loads((root / "held" / "record").read_text()))
 
     yield begin
@@ -180,6 +182,8 @@ def test_a_record_of_what_is_gone_costs_no_call(hold: Hold, program: Program, ro
     until(lambda: holder.done() and not (root / "held").exists())
     (root / "held").mkdir(mode=0o700)
     (root / "held" / "record").write_text(json.dumps(record))
+    for path in (root / "held", root / "held" / "record"):
+        shutil.chown(path, root.owner(), root.group())
 
     found, said = ended(program())
 
