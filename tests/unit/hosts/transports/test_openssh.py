@@ -271,11 +271,23 @@ def test_a_master_that_does_not_answer_is_none(ssh: Stub, monkeypatch: pytest.Mo
     assert not openssh.has_master(auto.resolve(HOST))
 
 
-@pytest.mark.parametrize("unmet", ["", "remotecommand tmux"])
-def test_auto_asks_ssh_once_for_the_way(ssh: Stub, unmet: str, opened: Callable[[], list[str]]) -> None:
-    ssh(resolved=unmet)
-    stream = AutoTransport(HOST).open("true")
-    if stream is not None:
-        stream.close()
+def test_auto_asks_ssh_once_for_the_way_of_ssh(ssh: Stub) -> None:
+    ssh(resolved="remotecommand tmux")
+
+    AutoTransport(HOST).open("true").close()
+
+    assert (ssh.folder / "asked").read_text() == "asked\n"
+
+
+def test_auto_asks_ssh_once_for_the_way_of_paramiko(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from clusterfn.hosts.transports import paramiko
+
+    def connect(*_: object) -> None:
+        raise HostError("it is not there")
+
+    monkeypatch.setattr(paramiko, "connect", connect)
+
+    with pytest.raises(HostError, match="it is not there"):
+        AutoTransport(HOST).open("true")
 
     assert (ssh.folder / "asked").read_text() == "asked\n"
