@@ -1,4 +1,4 @@
-"""The supervisor's commands other than `run` and `node`: conclude a job, fail items of a group, and ask about a root.
+"""The supervisor's other commands: conclude a job, fail items of a group, and ask about a root.
 
 job.sh calls `after`, the spooler and the agent the others; docs/reference/protocol.md says what each takes and prints.
 """
@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..queue import launch, report, spooler, users
-from . import allocation, conclude, expire, group, listing, remove, shell, takers
+from . import conclude, expire, group, listing, remove, shell, takers
 from .verdict import say
 
 
@@ -37,12 +37,6 @@ def run_command(argv: "list[str]") -> int:
         return remove.remove_jobs(argv[1], argv[3:], argv[2] == "dry")
     if command == "shell" and count == 3:
         return shell.start_shell(argv[1], argv[2])
-    if command == "hold" and count == 3:
-        return allocation.hold(argv[1], argv[2])
-    if command == "enter" and count >= 4:
-        return allocation.enter(*argv[1:])
-    if command == "step" and count == 3:
-        return allocation.step(argv[1], argv[2])
     if command == "queue" and count == 2:
         return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
     if command == "spool" and count >= 4:
