@@ -108,6 +108,11 @@ INPUTS = "inputs.json"  # where the values of other jobs are that its arguments 
 
 # below bridge/<hash>
 SUPERVISE = "supervise.py"
+HOLD = "held"  # below the root, of an allocation that is held for many calls; there as long as it takes jobs
+HOLD_RECORD = "record"  # in it: what it has
+HOLD_ENVIRONMENT = "environment"  # the variables of a batch job on its node
+HOLD_RELEASE = "release"  # asks it to end
+STEP = "CLUSTERFN_STEP"  # the variable of a job that is a step of such an allocation
 BUILD = "build.py"
 WORKER = "worker.py"
 

@@ -156,6 +156,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         if config_file.runs_locally():
             options = without_needs(options)
         session = open_session(host)
+        session.expect(EnvironmentRequest(options.environment, options.packages))
         rules = session.scheduler_rules
         if options.scheduler_options:
             host = for_call(host, options)

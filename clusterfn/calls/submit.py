@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
+from clusterfn.calls import console
 from clusterfn.calls.files import FileUpload
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle
@@ -72,7 +73,20 @@ def submit_job(
 ) -> None:  # fmt: skip
     """Put the job's folder and its start on the stream, after `before` and `inputs`; `job` gets a refusal later."""
     folder = send_folder(session, tracker, job, job_files(spec, payload), before, inputs)
-    tracker.submission = start(session, session.scheduler.submission(spec), [folder], JobSubmission(tracker, job))
+    tracker.submission = start(session, submission_of(session, spec), [folder], JobSubmission(tracker, job))
+
+
+def submission_of(session: HostState, spec: JobSpec) -> Submission:
+    """Return the request that starts a job: in the allocation that is held there, if there is one for it."""
+    scheduler = session.scheduler
+    request = scheduler.submission(spec)
+    if not session.has_held_allocation:
+        return request
+    why = scheduler.never_held(spec)
+    if why:
+        console.tell(f"{spec.name} is not in the held allocation: {why}")
+        return request
+    return scheduler.into_held(spec, request)
 
 
 class JobSubmission:
@@ -154,6 +168,8 @@ def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) ->
                 raise
             answer = Answer(None, "", error.message)  # killed because it took too long: it may have submitted
         scheduler_id, doubt = scheduler.submitted(answer), None
+        for note in scheduler.notes(answer):
+            console.tell(note)
     except SubmitError as refusal:
         if not scheduler.ambiguous(answer):
             on.on_not_started(refusal)

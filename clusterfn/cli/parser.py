@@ -149,6 +149,19 @@ def _add_logins(commands: Any) -> None:
     command = _add(commands, "logout", "login.logout", "end the shared connection; jobs on the host keep running")
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
     _add_json(command, "one object")
+    command = _add(commands, "hold", "hold.hold", "keep a SLURM allocation for the calls of all programs")
+    command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
+    command.add_argument("--cores", metavar="N", type=int)
+    command.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
+    command.add_argument("--gpus", metavar="N", type=int)
+    command.add_argument("--gpu-type", metavar="NAME", help="of each GPU, such as a6000")
+    command.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
+    about = "release it after so long without a call (never); such as 20min"
+    command.add_argument("--idle", metavar="DURATION", help=about)
+    _add_json(command, "one object")
+    command = _add(commands, "release", "hold.release", "end what hold keeps, once the calls that run in it have ended")
+    command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
+    _add_json(command, "one object")
 
 
 def _add_calls(commands: Any) -> None:

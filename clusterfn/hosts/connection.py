@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot
-from clusterfn.hosts.rpc.link import ConnectionState, Link
+from clusterfn.hosts.rpc.frames import pack
+from clusterfn.hosts.rpc.link import FIRST, ConnectionState, Link
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import CommandLook, Data, Sink, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
@@ -107,13 +108,21 @@ class HostConnection:
         noise: What the login shell printed before the agent, of the first connection; its first 2 KB.
     """
 
-    def __init__(self, host: Host, transport: Transport, have: Sequence[str] = (), asker: Asker | None = None) -> None:
+    def __init__(
+        self, host: Host, transport: Transport, have: Sequence[str] = (), asker: Asker | None = None,
+        probe: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.host = host
         self._transport = transport
-        opened = _open(transport, host, have, asker)
+        first = self._run_request(probe) if probe else None
+        if first is not None:
+            first.register(FIRST, host.name)
+        self._probed = (tuple(probe), first.reply) if first else None
+        ahead = pack(first.header(lambda _: False), first.body) if first else b""
+        opened = _open(transport, host, have, asker, ahead)
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
-        self.link = Link(host, lambda: _open(transport, host), opened, self._on_hello)
+        self.link = Link(host, lambda: _open(transport, host), opened, self._on_hello, first)
 
     @property
     def via(self) -> str:
@@ -225,10 +234,19 @@ class HostConnection:
         Raises (by the reply):
             HostError: It does not exist, may not be run, was killed after `timeout_s`, or printed more than 4 MB.
         """
+        return self._send(self._run_request(argv, stdin, cwd, env, unset, timeout_s, after=after))
+
+    def _run_request(
+        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (), timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (),
+    ) -> _r.SimpleRequest[Completed]:  # fmt: skip
         fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s}
-        return self._send(
-            _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
-        )
+        return _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
+
+    def probed(self, argv: Sequence[str]) -> Reply[Completed] | None:
+        """Return the reply to the probe that was sent with the hello if this is its command: once, else None."""
+        found, self._probed = self._probed, None
+        return found[1] if found and found[0] == tuple(argv) else None
 
     def spawn(
         self,
@@ -344,14 +362,16 @@ class ConnectedHost(Protocol):
     def root(self) -> str: ...
 
 
-def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> AgentStream:
+def _open(
+    transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None, ahead: bytes = b""
+) -> AgentStream:
     """Start an agent, as `boot`, and check that its hello holds all facts.
 
     Raises:
         HostError: Also where this machine cannot open one more stream, for which there may be room later.
     """
     try:
-        opened = boot(transport, host, have, asker)
+        opened = boot(transport, host, have, asker, ahead)
     except OSError as error:
         raise Unreachable(
             f"This machine could not open a connection to {host.name}: {error}", host=host.name, retryable=True
@@ -428,8 +448,10 @@ def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     return [ListedFile(*row) for row in rows]
 
 
-def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
+def connect(host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = ()) -> HostConnection:
     """Open a new connection to `host`; `facts.have` says which of the paths exist.
+
+    The command `probe` runs there as soon as the agent does, which saves a round trip: `probed` has its reply.
 
     The person at this process is asked for what the login needs, now and never again: not at a reconnect.
 
@@ -437,7 +459,7 @@ def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
         HostError: Unreachable, AuthenticationError, HostKeyError; or no agent could be started there.
         ConfigError: The host's address or another of its keys cannot be used.
     """
-    connection = HostConnection(host, transport_for(host), have, prompts.person())
+    connection = HostConnection(host, transport_for(host), have, prompts.person(), probe)
     with _lock:
         _opened[:] = [each for each in _opened if each.usable()] + [connection]
     return connection
@@ -449,7 +471,7 @@ _exiting = False
 _shared: dict[Any, tuple[threading.Lock, list[HostConnection]]] = {}
 
 
-def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
+def connection_for(host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = ()) -> HostConnection:
     """Return the connection to `host` that this process shares; open one if there is none that can be used.
 
     A callback of a connection that has ended gets that one, whose requests raise why: it must not log in again, nor
@@ -466,7 +488,7 @@ def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
         return held[0]
     with lock:
         if not held or not held[0].usable():
-            held[:] = [connect(host, have=have)]
+            held[:] = [connect(host, have=have, probe=probe)]
         return held[0]
 
 

@@ -6,7 +6,7 @@ Asks the host each thing once per process; makes nothing on it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,18 @@ class EnvironmentResolver:
             named = self._named_on_host(wanted)
         return named.interpreter.version if named else self._pythons.get((self._text(wanted), wanted.packages))
 
+    def early_probe(self, wanted: EnvironmentRequest) -> Sequence[str]:
+        """Return the command that finds the existing environment that is named, if it has not been found yet.
+
+        Raises:
+            ConfigError: No such kind of environment.
+        """
+        text = self._text(wanted)
+        if (text, wanted.packages) in self._named or wanted.packages or not existing.is_existing(text):
+            return ()
+        spec = existing.parse_existing(text, self._session.host.scheduler)
+        return () if spec.kind == "found" else ExistingEnvironment(spec).probe()
+
     def find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """As `HostState.environment`."""
         with self._finding:
@@ -116,7 +128,9 @@ class EnvironmentResolver:
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         key = environment.key()
         if key not in self._known:
-            answer = self._session.connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+            connection, probe = self._session.connection, environment.probe()
+            asked = connection.probed(probe) or connection.run(probe, timeout_s=_TIMEOUT_S)
+            answer = asked.result(_TIMEOUT_S)
             try:
                 found = environment.verification(answer.rc, answer.out, answer.err)
             except EnvironmentBuildError as error:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
 _BELIEVED_S = 3600.0
+HELD_S = 5.0
 
 
 class HostState:
@@ -54,6 +55,9 @@ class HostState:
         self._looked, self._again = time.time(), False
         self.limits: list[str] | None = None
         self._suffix = ""
+        self._probe: Sequence[str] = ()
+        self._held: bool | None = None
+        self._held_looked = 0.0
         self._has_warned = False
         self._gpus: tuple[GpuInfo, ...] | None = None
         self._watch: SchedulerWatch | None = None
@@ -63,7 +67,17 @@ class HostState:
     @property
     def connection(self) -> hosts.HostConnection:
         """The one connection to the host; opened again if it was given up."""
-        return hosts.connection_for(self.host, have=[posixpath.join(self.host.root, self._bridge_name)])
+        have = [posixpath.join(self.host.root, self._bridge_name)]
+        have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
+        return hosts.connection_for(self.host, have=have, probe=self._probe)
+
+    def expect(self, wanted: EnvironmentRequest) -> None:
+        """Ask for this environment together with the next connection, if there is none yet: one round trip less.
+
+        Raises:
+            ConfigError: No such kind of environment.
+        """
+        self._probe = self._environments.early_probe(wanted)
 
     @functools.cached_property
     def _bridge_name(self) -> str:
@@ -85,6 +99,26 @@ class HostState:
         self._believe_no_longer()
         found = self.connection.facts.have[:1] == (True,) and not self._suffix and not self._again
         return found or self.bridge in self.there
+
+    @property
+    def has_held_allocation(self) -> bool:
+        """Whether an allocation was held there, as the connection or a look of a few seconds ago has found.
+
+        Waits for nothing: the first call says how it was, and has the host look for the calls after it.
+        """
+        if not self.scheduler_rules.holds:
+            return False
+        connection = self.connection
+        if self._held is None:
+            self._held, self._held_looked = connection.facts.have[1:2] == (True,), time.monotonic()
+        elif time.monotonic() - self._held_looked > HELD_S:
+            self._held_looked = time.monotonic()
+            connection.have([posixpath.join(self.root, layout.HOLD)]).add_done_callback(self._on_held)
+        return self._held
+
+    def _on_held(self, reply: Reply[list[bool]]) -> None:
+        if reply.exception() is None:
+            self._held = reply.result(0)[0]
 
     def distrust(self) -> None:
         """Look again for what was there, which may be gone or damaged, and send the bridge again under another name."""

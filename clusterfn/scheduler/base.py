@@ -183,6 +183,7 @@ class Scheduler(ABC):
         unset: Prefixes of variables that none of its commands may inherit.
         knows_all: Whether a look at it lists every job from its submission on; else only those that wait.
         starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
+        holds: Whether an allocation can be held there, in which the jobs of many programs run (`into_held`).
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
     """
 
@@ -192,6 +193,7 @@ class Scheduler(ABC):
     unset: tuple[str, ...] = ()
     knows_all: bool = True
     starts_one_by_one: bool = True
+    holds: bool = False
     looks_s: Sequence[tuple[float, float]]
 
     def resolve_resources(self, asked: Resources) -> Resources:
@@ -224,6 +226,18 @@ class Scheduler(ABC):
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
         """Return the request that runs one line of shell as a small batch job of its own, which needs no GPU."""
         raise NotImplementedError("only a scheduler with nodes has batch jobs")
+
+    def never_held(self, job: JobSpec) -> str:
+        """Return why a job of this kind runs in no allocation that is held; "" if its size and time decide."""
+        return "only SLURM's allocations can be held"
+
+    def into_held(self, job: JobSpec, request: Submission) -> Submission:
+        """Return the request that starts the job in the held allocation, and by `request` if it does not fit."""
+        raise NotImplementedError("only SLURM's allocations can be held")
+
+    def notes(self, answer: Answer) -> Sequence[str]:
+        """Return what a submission has to tell the user."""
+        return ()
 
     @abstractmethod
     def submitted(self, answer: Answer) -> str:

@@ -3,7 +3,7 @@
 import os
 import re
 
-from ..layout import CANCELLED, LOST, PREEMPTED, TIME
+from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TIME
 from ..supervisor.verdict import Verdict
 from .base import HostScheduler
 
@@ -27,7 +27,10 @@ class SlurmOnHost(HostScheduler):
     def submission_id(self) -> "Optional[str]":
         # SLURM_JOB_ID of an array's last task is the array's own.
         array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-        return "%s_%s" % (array, task) if array and task else os.environ.get("SLURM_JOB_ID") or None
+        if array and task:
+            return "%s_%s" % (array, task)
+        number, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
+        return "%s.%s" % (number, step) if os.environ.get(STEP) and step else number or None
 
     def restarts(self) -> int:
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)

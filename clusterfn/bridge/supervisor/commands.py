@@ -1,4 +1,4 @@
-"""The supervisor's commands other than `run` and `node`: conclude a job, fail items of a group, and ask about a root.
+"""The supervisor's other commands: conclude a job, fail items of a group, and ask about a root.
 
 job.sh calls `after`, the spooler and the agent the others; docs/reference/protocol.md says what each takes and prints.
 """
@@ -45,5 +45,6 @@ def run_command(argv: "list[str]") -> int:
         " | register GROUP NUMBER FIRST COUNT BESIDES"
         " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
         " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS"
+        " | hold FOLDER FACTS | enter FOLDER WANTED SBATCH... | step FOLDER SCRIPT"
         " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2

@@ -40,6 +40,10 @@ def main(argv: "list[str]") -> int:
             from .nodes import run_on_node
 
             return run_on_node(*argv[1:])
+        if argv[:1] in (["enter"], ["step"], ["hold"]) and len(argv) >= 3:
+            from . import allocation  # without the other commands, as a call waits for these
+
+            return int(getattr(allocation, argv[0])(*argv[1:]))
         from .commands import run_command
 
         return run_command(argv)

@@ -57,11 +57,14 @@ NO_PYTHON = "CLUSTERFN-NO-PYTHON:"
 LOOKED_AT = "python3 in PATH, /usr/libexec/platform-python, python3 of a login shell, conda in the home and in /opt"
 
 
-def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> AgentStream:
+def boot(
+    transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None, ahead: bytes = b""
+) -> AgentStream:
     """Open a stream, start the agent there and say hello.
 
     Args:
         asker: As for `Transport.open`.
+        ahead: Frames that go right after the hello; their answers come after its own, and the caller reads them.
 
     Raises:
         HostError: No Python, no agent, or a root that cannot be used; what the host has printed is the evidence.
@@ -69,7 +72,7 @@ def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Aske
     wanted = wanted_python(host)
     stream = transport.open(COMMAND, asker)
     try:
-        return _start(stream, host, wanted, have)
+        return _start(stream, host, wanted, have, ahead)
     except BaseException:  # Ctrl-C too: no caller has the stream yet
         stream.close()
         raise
@@ -90,10 +93,10 @@ def wanted_python(host: Host) -> str:
     return wanted
 
 
-def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> AgentStream:
+def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str], ahead: bytes) -> AgentStream:
     marker = secrets.token_hex(16)
     hello = pack({"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)})
-    printed, rest = _until_marker(stream, b"\n" * 8 + f"{wanted}\n".encode() + loader(marker) + hello, marker)
+    printed, rest = _until_marker(stream, b"\n" * 8 + f"{wanted}\n".encode() + loader(marker) + hello + ahead, marker)
     if rest is None:
         raise _no_agent(host, stream, printed)
     reader = FrameReader(stream.read, rest)

@@ -18,12 +18,13 @@ from typing import Any
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Unreachable
 from clusterfn.hosts.rpc import keepalive, reconnect
-from clusterfn.hosts.rpc.frames import AgentStream, Header, error_of, no_frame
+from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, Header, error_of, no_frame
 from clusterfn.hosts.rpc.keepalive import ASK, DEAD
 from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
 
+FIRST = HELLO_ID + 1  # the number of the first request
 PING_ID = 2**31
 LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
 GARBLED = 3  # streams in a row that broke soon, on what was no frame
@@ -53,6 +54,7 @@ class Link:
         opener: Makes a stream whose agent has said hello.
         opened: The first one.
         on_hello: Called with the hello of each later agent.
+        sent: A request that was sent with the first hello; its number is `FIRST`.
 
     Attributes:
         line: The stream as it is now.
@@ -60,8 +62,9 @@ class Link:
     """
 
     def __init__(
-        self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream, on_hello: Callable[[Header], None]
-    ) -> None:
+        self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream, on_hello: Callable[[Header], None],
+        sent: OpenRequest[Any] | None = None,
+    ) -> None:  # fmt: skip
         self.host = host
         self.line = LinkStream(host.name, opened)
         self._opener = opener
@@ -74,6 +77,8 @@ class Link:
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
+        if sent is not None:
+            self._add(sent)
         for loop in (self._read, self._write):
             name = f"clusterfn-{loop.__name__.strip('_')}-{host.name}"
             threading.Thread(target=loop, name=name, daemon=True).start()
@@ -91,10 +96,7 @@ class Link:
         self._check()  # before the lock too: in a forked child it may be held for ever
         with self.line.changed:
             self._check()
-            number = self._requests.number()
-            request.register(number, self.host.name, self._answering)
-            request.cancel = lambda: self.cancel(number)
-            self._requests[number] = request
+            number = self._add(request)
             failed = self._requests.failed_before(request)
             if failed is None and self.line.connected:
                 self._sender.send(request)
@@ -103,6 +105,13 @@ class Link:
             self.line.changed.notify_all()
         if failed is not None:
             request.fail(error_of(self.host, failed))
+
+    def _add(self, request: OpenRequest[Any]) -> int:
+        number = self._requests.number()
+        request.register(number, self.host.name, self._answering)
+        request.cancel = lambda: self.cancel(number)
+        self._requests[number] = request
+        return number
 
     def cancel(self, number: int) -> None:
         """Forget the request of that number, and ask the host to stop it."""

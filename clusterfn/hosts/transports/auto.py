@@ -1,7 +1,7 @@
 """Choose between paramiko and the system's ssh for a host, and say why.
 
 `transport: auto` takes paramiko where it can do what the ssh configuration asks for. It chooses again for each stream,
-because a ControlMaster may open or close. paramiko is imported when it is needed: that takes a tenth of a second.
+because a ControlMaster may open or close. paramiko is imported when it is needed, because that takes time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts.transports import host_keys, openssh
 from clusterfn.hosts.transports.base import Stream, Transport
+from clusterfn.hosts.transports.load_paramiko import load_paramiko
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.shared_login import ReusingTransport
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
@@ -23,6 +24,7 @@ KLIST_S = 5.0
 def transport_by_ssh(host: Host) -> Transport:
     """Return the transport of a host that is reached by SSH; it prefers a held connection to a new one."""
     if host.transport == "paramiko":
+        load_paramiko()
         from clusterfn.hosts.transports.paramiko import ParamikoTransport
 
         return ReusingTransport(host, ParamikoTransport(host))
@@ -41,25 +43,26 @@ class AutoTransport:
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Open a stream by the chosen transport; see `Transport.open`."""
-        reason = self._reason() if openssh.has_ssh() else ""
+        settings = resolve(self.host)
+        reason = self._reason(settings) if openssh.has_ssh() else ""
         if not reason:
+            load_paramiko()
             from clusterfn.hosts.transports.paramiko import ParamikoTransport, is_mismatch
 
             self.via = "paramiko"
             try:
-                return ParamikoTransport(self.host).open(command, asker)
+                return ParamikoTransport(self.host, settings).open(command, asker)
             except HostError as error:
                 if not is_mismatch(error) or not openssh.has_ssh():
                     raise
             self._mismatch = True
-            reason = self._reason()
+            reason = self._reason(settings)
         self.via = f"openssh ({reason})"
-        return openssh.OpensshTransport(self.host).open(command, asker)
+        return openssh.OpensshTransport(self.host, settings).open(command, asker)
 
-    def _reason(self) -> str:
+    def _reason(self, settings: Settings) -> str:
         if self._mismatch:
             return "paramiko and the host have no algorithm in common"
-        settings = resolve(self.host)
         if openssh.has_master(settings):
             return "a ControlMaster is open"
         return next((need for hop in (settings, *jumps(self.host, settings)) if (need := needs_ssh(hop))), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
@@ -39,17 +40,25 @@ def fingerprint(blob: bytes) -> str:
 
 def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
     """Return what the files remember of a host; `name` is as known_hosts writes it: `[lab8]:2222`."""
-    found = []
+    found: list[KnownKey] = []
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        for number, line in enumerate(text.splitlines(), 1):
-            words = line.split()
-            marker = words.pop(0) if words and words[0].startswith("@") else ""
-            if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
-                continue
-            with contextlib.suppress(ValueError):  # binascii.Error is one; another where a sign is not even of ASCII
-                found.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2])))
+        found += _keys_of(name, str(path), text)
     return found
+
+
+# By the whole text: the file is read each time, so a key that was removed or revoked meanwhile is never accepted.
+@functools.lru_cache(maxsize=8)
+def _keys_of(name: str, path: str, text: str) -> tuple[KnownKey, ...]:
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        marker = words.pop(0) if words and words[0].startswith("@") else ""
+        if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
+            continue
+        with contextlib.suppress(ValueError):  # binascii.Error is one; another where a sign is not even of ASCII
+            found.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2])))
+    return tuple(found)
 
 
 def matches(patterns: str, name: str) -> bool:

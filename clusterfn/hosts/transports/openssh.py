@@ -55,12 +55,17 @@ sys.exit(not answer)
 
 
 class OpensshTransport:
-    """A way to one host by the system's ssh."""
+    """A way to one host by the system's ssh.
+
+    Args:
+        settings: How to reach it, if that has just been resolved; None resolves it for each stream.
+    """
 
     via = "openssh"
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, settings: Settings | None = None) -> None:
         self.host = host
+        self._settings = settings
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
@@ -71,7 +76,7 @@ class OpensshTransport:
                 evidence=[self.host.source],
                 hint="install OpenSSH's client, or use transport: paramiko",
             )
-        settings = resolve(self.host)
+        settings = self._settings or resolve(self.host)
 
         def open_once() -> Stream:
             if asker is None or sys.platform == "win32":

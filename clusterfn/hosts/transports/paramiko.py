@@ -56,16 +56,21 @@ if logging.getLogger(LOG).level == logging.NOTSET:
 
 
 class ParamikoTransport:
-    """A way to one host by SSH."""
+    """A way to one host by SSH.
+
+    Args:
+        settings: How to reach it, if that has just been resolved; None resolves it for each stream.
+    """
 
     via = "paramiko"
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, settings: Settings | None = None) -> None:
         self.host = host
+        self._settings = settings
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
-        settings = resolve(self.host)
+        settings = self._settings or resolve(self.host)
         hops = connect(self.host, settings, asker)
         try:
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
@@ -143,6 +148,7 @@ def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: st
     """Start `command` on a channel of its own."""
     with _translated(host, settings):
         channel = ssh.open_session(timeout=settings.timeout_s)
+        # Not to wait for the answer would save nothing: sshd takes no input before it (it gives a window of 0 bytes).
         channel.exec_command(command)
     return channel
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
+from clusterfn.hosts.transports.load_paramiko import load_paramiko
 
 Options = dict[str, list[str]]
 
@@ -41,6 +42,7 @@ def read(host: Host, name: str, given: Options, config: str | None) -> Options:
     Raises:
         ConfigError: A line cannot be understood, or needs ssh itself; file and line are named.
     """
+    load_paramiko()
     from paramiko.config import SSHConfig
 
     if config is not None and not Path(config).is_file():

@@ -23,6 +23,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, HostKeyError
 from clusterfn.hosts.transports import host_keys, openssh, ssh_errors
 from clusterfn.hosts.transports.host_keys import KnownKey
+from clusterfn.hosts.transports.load_paramiko import load_paramiko
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
 
 KINDS = (
@@ -151,6 +152,7 @@ def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> lis
 
 
 def _by_paramiko(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[ShownKey]:
+    load_paramiko()
     from clusterfn.hosts.transports import paramiko
 
     hops: list[Any] = []

@@ -205,6 +205,8 @@ _ENDINGS = {
 
 def explain(evidence: Evidence) -> SchedulerVerdict | None:
     """Say how the job ended, by scontrol and the end of scheduler.log; None while it may live."""
+    if "." in evidence.scheduler_id:
+        return _explain_step(evidence)
     facts = _facts(evidence.answer)
     if not facts:
         return _forgotten(evidence) if _FORGOTTEN in evidence.answer.lower() else None
@@ -213,6 +215,17 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     kind, message, hint, stage = _ending(facts, evidence.log)
     seen = "scontrol: " + " ".join(f"{name}={value}" for name, value in facts.items())
     return SchedulerVerdict(kind, message, (seen, *_end_of(evidence.log)), hint, stage)
+
+
+_NO_STEP = re.compile(r"job step \S+ not found|" + _FORGOTTEN, re.IGNORECASE)
+
+
+def _explain_step(evidence: Evidence) -> SchedulerVerdict | None:
+    """Say that a step of a held allocation has ended: SLURM forgets it at once. None for any other answer."""
+    if not _NO_STEP.search(evidence.answer):
+        return None
+    message = "the job ended in the held allocation and left no result"
+    return SchedulerVerdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
 
 
 def _facts(answer: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ from clusterfn.scheduler.base import (
     Submission,
     Waiting,
 )
-from clusterfn.scheduler.slurm import gres, site
+from clusterfn.scheduler.slurm import gres, held, site
 from clusterfn.scheduler.slurm import states as slurm_states
 from clusterfn.scheduler.slurm.site import INHERITED
 
@@ -85,6 +85,7 @@ class Slurm(Scheduler):
     """
 
     title = "SLURM"
+    holds = True
     unset = INHERITED
     looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its controller serves everybody
 
@@ -138,6 +139,18 @@ class Slurm(Scheduler):
             argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", names, others, self.host.clusters, self.user)
         argv = (*argv, *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
         return Submission("run", argv, folder, self.unset)
+
+    def never_held(self, job: JobSpec) -> str:
+        return held.never(job)
+
+    def into_held(self, job: JobSpec, request: Submission) -> Submission:
+        """Run `enter` of the supervisor, with the words of srun and those of sbatch."""
+        words = str(job.host.scheduler_options.get("gres") or "")
+        gpus = gres.gpu_options(self.host.gpu_option, job.resources.gpus, words, job.resources.gpu_type)
+        return held.request(job, request, gpus)
+
+    def notes(self, answer: Answer) -> Sequence[str]:
+        return held.notes(answer)
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
         """Ask scontrol, and sacctmgr where a site has accounting."""
@@ -283,13 +296,15 @@ class Slurm(Scheduler):
     def join_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Run a step on the first node that shares what the job has (--overlap: SLURM 20.11); keep no output back."""
         step = ("--overlap", "--nodes=1", "--relative=0", "--ntasks=1", "--mpi=none", "--unbuffered", "--quiet")
-        return ("srun", *self._clusters, f"--jobid={scheduler_id}", *step)
+        return ("srun", *self._clusters, f"--jobid={scheduler_id.partition('.')[0]}", *step)
 
     def element_log(self, number: int, scheduler_id: str) -> str:
         return layout.element_log(scheduler_id)
 
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
-        """Ask scontrol, which knows a job for MinJobAge (300 s) after its end."""
+        """Ask scontrol, which knows a job for MinJobAge (300 s) after its end, and a step until its end."""
+        if "." in scheduler_id:
+            return ("scontrol", *self._clusters, "--oneliner", "show", "step", scheduler_id)
         return ("scontrol", *self._clusters, "--oneliner", "show", "job", scheduler_id)
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:

@@ -33,6 +33,7 @@ def host(monkeypatch, tmp_path):
     known.session = SimpleNamespace(
         root="/root", bridge="/root/bridge/x", host=LOCAL, connection=SimpleNamespace(facts=facts), warning=str,
         scheduler_rules=scheduler_for(LOCAL), enough=lambda resources: None, limit=lambda host: host,
+        expect=lambda wanted: None,
         limit_time=lambda resources: resources,
         expected_python=lambda request: known.expected,
         environment=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,3 +135,26 @@ def test_a_key_beside_an_authority_counts(settings: Settings) -> None:
 )  # fmt: skip
 def test_no_pattern_takes_long(pattern: str, text: str, found: bool) -> None:
     assert matches(pattern, text) is found
+
+
+def test_a_key_that_was_replaced_is_rejected_though_the_file_looks_the_same(settings: Settings) -> None:
+    remember(settings, line("[lab8]:2222", KEY))
+    check(settings, "lab8", KIND, KEY)
+    before = settings.known_hosts[0].stat()
+
+    remember(settings, line("[lab8]:2222", b"yek"))
+    os.utime(settings.known_hosts[0], ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert settings.known_hosts[0].stat().st_size == before.st_size
+    with pytest.raises(HostKeyError, match="has changed"):
+        check(settings, "lab8", KIND, KEY)
+
+
+def test_a_key_that_was_revoked_meanwhile_is_rejected(settings: Settings) -> None:
+    remember(settings, line("[lab8]:2222", KEY))
+    check(settings, "lab8", KIND, KEY)
+
+    remember(settings, line("[lab8]:2222", KEY), line("*", KEY, marker="@revoked"))
+
+    with pytest.raises(HostKeyError, match="is revoked"):
+        check(settings, "lab8", KIND, KEY)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a s
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3", transport="openssh")
 SSH = """#!/bin/sh
 case " $* " in
-    *" -G "*) cat "$STUB/resolved"; exit 0 ;;
+    *" -G "*) echo asked >> "$STUB/asked"; cat "$STUB/resolved"; exit 0 ;;
     *" -O check "*) . "$STUB/check"; exit 255 ;;
 esac
 printf '%s\\n' "$@" > "$STUB/argv"
@@ -269,3 +269,25 @@ def test_a_master_that_does_not_answer_is_none(ssh: Stub, monkeypatch: pytest.Mo
     ssh(resolved="controlpath /tmp/c", check="exec sleep 600")
 
     assert not openssh.has_master(auto.resolve(HOST))
+
+
+def test_auto_asks_ssh_once_for_the_way_of_ssh(ssh: Stub) -> None:
+    ssh(resolved="remotecommand tmux")
+
+    AutoTransport(HOST).open("true").close()
+
+    assert (ssh.folder / "asked").read_text() == "asked\n"
+
+
+def test_auto_asks_ssh_once_for_the_way_of_paramiko(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from clusterfn.hosts.transports import paramiko
+
+    def connect(*_: object) -> None:
+        raise HostError("it is not there")
+
+    monkeypatch.setattr(paramiko, "connect", connect)
+
+    with pytest.raises(HostError, match="it is not there"):
+        AutoTransport(HOST).open("true")
+
+    assert (ssh.folder / "asked").read_text() == "asked\n"

@@ -1,0 +1,203 @@
+"""An allocation that is held for the calls of many programs: hold it, start a job in it, and become that job.
+
+`hold` runs in the job that holds it, and keeps a folder with its record below the root, as long as it takes jobs.
+`enter` runs where jobs are submitted: it starts a job by srun if it fits, or leaves it to sbatch and says why. `step`
+runs on the node, and gives the job the variables that a batch job has there.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from ..layout import HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STARTED, STEP, TAG
+from .publish import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+NOTE = "clusterfn: "  # begins a line for the user
+_LOOK_S = 1.0
+_START_S, _START_LOOK_S = 20.0, 0.005
+_LEFT_S = 30.0  # the least that must be left of the allocation
+_OF_THE_STEP = ("SLURM_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_GONE = re.compile(
+    "invalid job id|expired|revoked|unable to confirm allocation|completing or completed", re.IGNORECASE
+)
+_ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
+
+
+def hold(folder: str, facts: str) -> int:
+    """Keep the record of this allocation until it is released, or idle for too long; then let its jobs end.
+
+    Args:
+        folder: Of the record; it appears as a whole.
+        facts: What it has, and after how many seconds without a job it ends (0: never), as JSON.
+    """
+    told = json.loads(facts)
+    number, idle_s = os.environ[_ID], told.pop("idle_s")
+    ends = os.environ.get("SLURM_JOB_END_TIME", "")
+    by_time = time.time() + told["time_s"] if told["time_s"] else None
+    node, job = os.environ.get("SLURMD_NODENAME") or os.uname()[1], os.environ[TAG].partition("/")[0]
+    mine = dict(told, id=number, ends=int(ends) if ends.isdecimal() else by_time, node=node, job=job)
+    part = "%s.%s" % (folder, number)
+    shutil.rmtree(part, ignore_errors=True)
+    os.makedirs(part, mode=0o700)
+    replace(os.path.join(part, HOLD_ENVIRONMENT), _environment_of_batch())
+    replace(os.path.join(part, HOLD_RECORD), json.dumps(mine).encode())
+    _forget(folder)  # of one that is gone: the client has looked
+    os.rename(part, folder)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        _wait_for_release(folder, number, idle_s)
+    finally:
+        _forget(folder, number)
+    while _jobs_in(number):
+        time.sleep(_LOOK_S)
+    return 0
+
+
+def _wait_for_release(folder: str, number: str, idle_s: float) -> None:
+    busy, release = time.monotonic(), os.path.join(folder, HOLD_RELEASE)
+    while os.path.isdir(folder) and not os.path.exists(release):
+        time.sleep(min(_LOOK_S, idle_s / 4) if idle_s else _LOOK_S)
+        if idle_s and _jobs_in(number):
+            busy = time.monotonic()
+        if idle_s and time.monotonic() - busy >= idle_s:
+            return
+
+
+def _jobs_in(number: str) -> bool:
+    """Whether a process of a step runs on this node: one of another step of the allocation than this process."""
+    wanted, own = "%s=%s" % (_ID, number), os.environ.get(_STEP_ID, "")
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        variables = _variables_of(pid)
+        step = next((each.partition("=")[2] for each in variables if each.startswith(_STEP_ID + "=")), "")
+        if wanted in variables and step.isdecimal() and step != own:
+            return True
+    return False
+
+
+def _variables_of(pid: str) -> "list[str]":
+    try:
+        with open("/proc/%s/%s" % (pid, _ENV), "rb") as file:
+            return os.fsdecode(file.read()).split("\0")
+    except OSError:
+        return []
+
+
+def _environment_of_batch() -> bytes:
+    """Return the variables that SLURM gave to the batch script, which is the oldest process of this user above."""
+    pid, found = os.getpid(), b""
+    while pid > 1:
+        try:
+            with open("/proc/%d/%s" % (pid, _ENV), "rb") as file:
+                variables = file.read()
+            with open("/proc/%d/stat" % pid, "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError):
+            break
+        if os.fsencode("%s=%s" % (_ID, os.environ[_ID])) not in variables.split(b"\0"):
+            break  # what starts batch jobs has no such variable
+        pid, found = parent, variables
+    return found
+
+
+def read_record(folder: str) -> "Optional[dict[str, Any]]":
+    """Return what is held; None if nothing is."""
+    try:
+        with open(os.path.join(folder, HOLD_RECORD), encoding="utf-8") as file:
+            told = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def enter(folder: str, wanted: str, *sbatch: str) -> int:
+    """Start a job in the allocation that is held; become `sbatch` if there is none, or the job does not fit.
+
+    Prints the number of the allocation, as sbatch prints that of a job.
+
+    Args:
+        folder: Of the record.
+        wanted: What the job needs, its folder, and the words of its srun, as JSON.
+    """
+    record, asked = read_record(folder), json.loads(wanted)
+    if record is not None:
+        why = misfit(record, asked, time.time()) or _start(folder, record, asked)
+        if not why:
+            sys.stdout.write("%s\n" % record["id"])
+            return 0
+        if _GONE.search(why):  # without its last word, as when its node dies
+            _forget(folder, record["id"])
+        sys.stderr.write("%s%s is not in the held allocation %s: %s\n" % (NOTE, asked["name"], record["id"], why))
+        sys.stderr.flush()
+    os.execvp(sbatch[0], sbatch)
+    return 1  # never: sbatch has taken the place of this process
+
+
+def misfit(record: "dict[str, Any]", asked: "dict[str, Any]", now: float) -> str:
+    """Return why the job does not fit into the allocation at all; "" if it does."""
+    for name, unit in ("cores", "cores"), ("memory_mb", "MB of memory"), ("gpus", "GPUs"):
+        if record[name] is not None and (asked[name] or 0) > record[name]:
+            return "it needs %s %s, and that has %s" % (asked[name], unit, record[name])
+    if asked["gpus"] and asked["gpu_type"] and asked["gpu_type"] != record["gpu_type"]:
+        return "it needs GPUs of type %s" % asked["gpu_type"]
+    left_s = record["ends"] - now if record["ends"] else None
+    if left_s is not None and left_s < max(_LEFT_S, asked["time_s"] or 0):
+        wanted = " and it may take %d s" % asked["time_s"] if asked["time_s"] else ""
+        return "%d s are left of that%s" % (max(0, left_s), wanted)
+    return ""
+
+
+def _start(folder: str, record: "dict[str, Any]", asked: "dict[str, Any]") -> str:
+    """Start srun, which outlives this process, and wait until the job begins; return why it does not."""
+    script, began = os.path.join(asked["folder"], SCRIPT), os.path.join(asked["folder"], STARTED)
+    step = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "step", folder, script]
+    with open(os.path.join(asked["folder"], SCHEDULER_LOG), "a+b") as log:
+        try:
+            srun = subprocess.Popen(
+                [*asked["srun"], "--jobid=%s" % record["id"], *step],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=asked["folder"], start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            return str(error)
+        until = time.monotonic() + _START_S
+        while time.monotonic() < until and srun.poll() is None and not os.path.exists(began):
+            time.sleep(_START_LOOK_S)
+        if srun.poll() is None and not os.path.exists(began):
+            srun.terminate()
+            srun.wait()
+        if os.path.exists(began):
+            return ""
+        log.seek(0)
+        said = log.read().decode("utf-8", "replace").strip().splitlines()
+    return said[-1] if said else "srun did not start it"
+
+
+def step(folder: str, script: str) -> int:
+    """Become the job's script, with the variables of a batch job, and what SLURM has set for this step."""
+    with open(os.path.join(folder, HOLD_ENVIRONMENT), "rb") as file:
+        pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0") if each]
+    variables = {name: value for name, _, value in pairs if not name.startswith(_OF_THE_STEP)}
+    variables.update({name: value for name, value in os.environ.items() if name.startswith(_OF_THE_STEP)})
+    variables[STEP] = "1"
+    os.execve("/bin/sh", ["/bin/sh", script], variables)
+    return 1  # never
+
+
+def _forget(folder: str, number: str = "") -> None:
+    """Remove the record, if it is of the allocation of that number, or whosever it is: whole, or not at all."""
+    if number and (read_record(folder) or {}).get("id") != number:
+        return
+    aside = "%s-gone.%d" % (folder, os.getpid())
+    try:
+        os.rename(folder, aside)
+    except OSError:  # another process has done that
+        return
+    shutil.rmtree(aside, ignore_errors=True)
