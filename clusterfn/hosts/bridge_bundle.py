@@ -33,10 +33,13 @@ _NOT_IN_JOBS = (
     "jupyter/cell_magic.py", "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py",
     "jupyter/kernel", "jupyter/lab.py",
 )  # fmt: skip
-# Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
-_NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
+# Errors print themselves by `text`; Executor and the like import the client's side of schedulers; Session its frames.
+_NEEDED_BY_THE_REST = (
+    *(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus")),
+    *(f"bridge/agent/{name}.py" for name in ("__init__", "frames")),
+)
 
-_OF_THE_AGENT = ("agent/__init__.py", "agent/inotify.py", "agent/site_rules.py", "agent/trusted.py")
+_OF_THE_AGENT = ("agent/__init__.py", "agent/frames.py", "agent/inotify.py", "agent/site_rules.py", "agent/trusted.py")
 _SINGLE_FILES = ("layout.py", "job_states.py", *_OF_THE_AGENT)
 
 
