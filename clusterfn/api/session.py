@@ -20,7 +20,8 @@ from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.dependencies import NotEnded
 from clusterfn.calls.job import Job
 from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.session_job import SessionCallJob, SessionJob
+from clusterfn.calls.session_job import SessionJob
+from clusterfn.calls.session_tracker import SessionCallJob
 from clusterfn.calls.summary import Summary
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.spec import JobSpec, SessionSpec
