@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import clusterfn
 from clusterfn import Cancelled, Session, WorkerLost
 from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import session_stream
@@ -185,3 +186,23 @@ def test_a_session_that_is_closed_at_once_serves_what_was_sent(sent: list[int]):
         assert [call.result(150) for call in calls] == [number**2 for number in range(40)]
 
     assert session.job is not None and session.job.result(150)["why"] == "closed"
+
+
+def test_workers_run_the_calls_of_a_map_beside_one_another(sent: list[int], tmp_path: Path):
+    @of_main
+    def meet(folder: str, name: int) -> int:
+        import os
+        import time
+        from pathlib import Path
+
+        Path(folder, str(name)).touch()
+        while len(os.listdir(folder)) < 2:
+            time.sleep(0.02)
+        return name * name
+
+    (tmp_path / "met").mkdir()
+    with Session(workers=2, cores=2) as session:
+        through_the_socket(session, sent)
+        assert list(session.map(meet, [str(tmp_path / "met")] * 2, [3, 4])) == [9, 16]
+        with pytest.raises(clusterfn.ConfigError, match="asks for cores=2, each worker of the session has 1"):
+            session.submit(clusterfn.cluster(cores=2)(speak), "never")
