@@ -35,12 +35,13 @@ from ..schedulers.base import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
+from ..supervisor.limits import OomDetector
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.watch import EndWatch, Signals
 from ..supervisor.worker_process import WorkerProcess
-from .spare import SpareProcess
+from .ahead import Ahead
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOM = "make room there, or point root: to another file system"
@@ -55,12 +56,12 @@ class Say(Protocol):
 
         Args:
             what: "events", "stdout", "stderr", or "end" with the outcome.
-            data: What was appended to the file, or all of it.
+            data: What was appended to the file, or all of it. Nothing, if only time has passed.
             facts: For "end" the `size` of the value.
         """
 
 
-TakeSpare = Callable[[], SpareProcess]
+_FIRST_SAMPLE_S = 0.05  # most calls have ended by then, and say themselves what they used
 
 
 class CallJob(JobFolder):
@@ -99,9 +100,9 @@ class CallAttempt:
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def prepare(self) -> None:
-        """Reserve the space on the disk that its outcome needs."""
-        self._reserve = publish.Reserve(self.folder)
+    def prepare(self, reserve: publish.Reserve | None) -> None:
+        """Reserve the space on the disk that its outcome needs, if nobody has done so."""
+        self._reserve = reserve or publish.Reserve(self.folder)
 
     def call(self) -> list[str]:
         return []
@@ -136,6 +137,10 @@ class CallAttempt:
             os.close(fd)
         self._say("events", data)
 
+    def tick(self) -> None:
+        """Let events be said that have waited for what could be said with them."""
+        self._say("events", b"")
+
     def publish(self, kind: str, facts: dict[str, Any]) -> bool:
         """Publish the outcome, unless there is one."""
         outcome = document(self._job.id, 1, kind, portable(facts))
@@ -163,7 +168,7 @@ class CallRun(AttemptRun):
     """The run of one call: its process is forked, with the modules that earlier calls needed, and not started by exec.
 
     Args:
-        spare: Returns a process that waits for a call.
+        ahead: What was made for it.
         say: Gets what the call prints; None if nobody wants it.
 
     Attributes:
@@ -171,11 +176,12 @@ class CallRun(AttemptRun):
     """
 
     def __init__(
-        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, spare: TakeSpare, say: Say | None
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead, say: Say | None
     ) -> None:  # fmt: skip
+        self._ahead = ahead
         super().__init__(job, attempt, watch)
+        self._call = attempt
         self.loaded: list[str] = []
-        self._spare = spare
         self._output = say
         self._peak = 0
 
@@ -187,11 +193,18 @@ class CallRun(AttemptRun):
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
         self._started = time.monotonic()
-        spare = self._spare()
-        while not spare.give(self.job.folder, self.attempt.folder, sys_path):  # something has killed it
-            spare.dismiss()
-            spare = self._spare()
-        self._attach(spare)
+        self._attach(self._ahead.give(self.job.folder, self.attempt.folder, sys_path))
+
+    def _turn(self) -> None:
+        super()._turn()
+        self._call.tick()
+
+    def _oom_detector(self) -> OomDetector:
+        return self._ahead.oom
+
+    def _sample(self) -> None:
+        if time.monotonic() >= self._started + _FIRST_SAMPLE_S:
+            super()._sample()
 
     def _attach(self, child: WorkerProcess) -> None:
         super()._attach(child)
@@ -247,7 +260,7 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
 
 
 def serve_call(
-    folder: str, spec: dict[str, Any], signals: Signals, spare: TakeSpare, say: Say, is_live: bool
+    folder: str, spec: dict[str, Any], signals: Signals, take: Callable[[], Ahead], say: Say, is_live: bool
 ) -> list[str] | None:  # fmt: skip
     """Run one call to its published end; the top-level modules that it loaded, None if it was not to be run.
 
@@ -255,7 +268,7 @@ def serve_call(
         folder: `calls/<n>`.
         spec: The session's.
         signals: That wake this process when a child ends.
-        spare: Returns a process that waits for a call.
+        take: Returns what was made for a call.
         say: Gets all that is written to the call's files.
         is_live: Whether that includes what it prints.
     """
@@ -263,14 +276,16 @@ def serve_call(
     attempt = CallAttempt(job, say)
     if not take_call(attempt, folder):
         return None
+    ahead = take()
     try:
-        attempt.prepare()
+        attempt.prepare(ahead.reserve)
     except OSError as error:
+        ahead.dismiss()
         if error.errno not in _FULL:
             raise
         attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=_ROOM))
         return []
-    work = CallRun(job, attempt, CallWatch(job, attempt, signals), spare, say if is_live else None)
+    work = CallRun(job, attempt, CallWatch(job, attempt, signals), ahead, say if is_live else None)
     verdict, alive = run_through(work)
     if verdict.kind is not None:
         work.publish(verdict)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
 
 MOST_UNSENT = 16 << 20  # bytes, after which a client is too slow
-EVENTS_AFTER_S = 0.02  # events of a call wait so long for what can travel with them, such as its end
+TAKEN_AFTER_S = 0.02  # that a call was taken waits so long for what can be said with it, such as its end
 SMALL_VALUE = 1 << 20  # a larger one is fetched from its file
 
 
@@ -74,7 +74,7 @@ class ClientConnection:
     def has_taken(self, number: int) -> None:
         """Say with the next frame that all calls up to this number that came through it are in their folders."""
         self._taken = max(self._taken, number)
-        self.due = self.due or time.monotonic() + EVENTS_AFTER_S
+        self.due = self.due or time.monotonic() + TAKEN_AFTER_S
 
     def say(self, what: str, body: bytes = b"", **facts: Any) -> None:
         """Send a frame; close a connection that takes too long to take what was sent before."""
@@ -171,46 +171,32 @@ class Listener:
         connection: The client's.
         number: The call's.
         is_live: Whether it hears what the call prints.
-
-    Attributes:
-        due: When to send events that have come; 0 for never.
     """
 
     def __init__(self, connection: ClientConnection, number: int, is_live: bool) -> None:
         self.is_live = is_live
         self._connection = connection
         self._number = number
-        self._events = b""
-        self.due = 0.0
 
-    def take(self, what: str, data: bytes, value_path: str, size: int) -> None:
+    def take(self, what: str, data: bytes, events: bytes, value_path: str, size: int) -> None:
         """Take what was written to the call's files.
 
         Args:
-            what: "events", "stdout", "stderr" or "end".
-            data: It.
+            what: "events" for nothing but these, "stdout", "stderr" or "end".
+            data: What was appended to the file, or the outcome.
+            events: What was appended to events.jsonl before that.
             value_path: The file of its value.
             size: How large that is.
         """
-        if what == "events":
-            if not self._events:
-                self.due = time.monotonic() + EVENTS_AFTER_S
-            self._events += data
-            return
         if what == "end":
             value = b"" if size > SMALL_VALUE else _read(value_path, size)
-            lengths = {"events": len(self._events), "outcome": len(data), "has_value": len(value) == size}
-            self._connection.say("end", self._events + data + value, n=self._number, **lengths)
-            self._events = b""
-        else:
-            self.flush()
+            lengths = {"events": len(events), "outcome": len(data), "has_value": len(value) == size}
+            self._connection.say("end", events + data + value, n=self._number, **lengths)
+            return
+        if events:
+            self._connection.say("events", events, n=self._number)
+        if data:
             self._connection.say(what, data, n=self._number)
-
-    def flush(self) -> None:
-        """Send the events that wait."""
-        if self._events:
-            self._connection.say("events", self._events, n=self._number)
-            self._events, self.due = b"", 0.0
 
 
 def _read(path: str, size: int) -> bytes:

@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import socket
+import time
 import traceback
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -19,11 +20,13 @@ from ..agent.frames import Inbox, pack
 from ..layout import THREADS
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper, die_with_parent
+from .ahead import Ahead
 from .call import serve_call
 from .preload import Preloader
 from .spare import SpareProcess, fork_spare
 
 READ_BYTES = 256 * 1024
+EVENTS_AFTER_S = 0.02  # events wait so long for what can be said with them, such as the end
 
 
 class Share:
@@ -120,6 +123,34 @@ def _live(folder: str, share: Share, sock: socket.socket, parent: int, foreign: 
         os._exit(1)
 
 
+class Voice:
+    """Tells the server what is written to the files of one call.
+
+    Each word wakes the server, which takes time from the call. So events wait a moment for what comes next.
+
+    Args:
+        sock: The way to the server.
+        number: The call's.
+    """
+
+    def __init__(self, sock: socket.socket, number: int) -> None:
+        self._sock = sock
+        self._number = number
+        self._events = b""
+        self._due = 0.0
+
+    def __call__(self, what: str, data: bytes, **facts: Any) -> None:
+        """Tell it, as `Say`."""
+        if what == "events":
+            self._events += data
+            self._due = self._due or time.monotonic() + EVENTS_AFTER_S
+            if not self._events or time.monotonic() < self._due:
+                return
+            data = b""
+        events, self._events, self._due = self._events, b"", 0.0
+        self._sock.sendall(pack({**facts, "n": self._number, "what": what, "events": len(events)}, events + data))
+
+
 class Runner:
     """The process itself.
 
@@ -135,7 +166,7 @@ class Runner:
         self._sock = sock
         self._preloader = Preloader()
         self._signals = Signals([signal.SIGCHLD])
-        self._spare: SpareProcess | None = None
+        self._ahead: Ahead | None = None
 
     def serve(self) -> None:
         """Run call after call, until the server closes the socket."""
@@ -144,16 +175,16 @@ class Runner:
         while True:
             data = self._sock.recv(READ_BYTES)
             if not data:
-                return
+                break
             for header, _ in inbox.feed(data):
                 self._run(header["n"], header["live"])
+        if self._ahead is not None:
+            self._ahead.dismiss()
 
     def _run(self, number: int, is_live: bool) -> None:
-        def say(what: str, data: bytes, **facts: Any) -> None:
-            self._sock.sendall(pack({**facts, "n": number, "what": what}, data))
-
+        say = Voice(self._sock, number)
         folder = os.path.join(self._folder, str(number))
-        loaded = serve_call(folder, self._spec, self._signals, self._take_spare, say, is_live)
+        loaded = serve_call(folder, self._spec, self._signals, self._take, say, is_live)
         ran = loaded is not None
         self._prepare(ran, self._preloader.load(loaded or []))
 
@@ -167,16 +198,15 @@ class Runner:
         if loaded or ran is None:
             gc.collect()
             gc.freeze()  # else the first collection in each call would copy the pages of all that is loaded
-        if loaded and self._spare is not None:
-            self._spare.dismiss()
-            self._spare = None
-        if self._spare is None:
-            self._spare = self._fork()
+        if self._ahead is None:
+            self._ahead = Ahead(self._folder, self._fork)
+        elif loaded:
+            self._ahead.renew()
         self._sock.sendall(pack({"what": "ready", "ran": ran, "loaded": loaded}))
 
-    def _take_spare(self) -> SpareProcess:
-        spare, self._spare = self._spare or self._fork(), None
-        return spare
+    def _take(self) -> Ahead:
+        ahead, self._ahead = self._ahead or Ahead(self._folder, self._fork), None
+        return ahead
 
     def _fork(self) -> SpareProcess:
         return fork_spare(self._spec, [self._sock.fileno()])

@@ -96,7 +96,7 @@ class SessionServer:
             if why:
                 return why
             self._watcher.wait(self._pause_s())
-            self._flush()
+            self._door.flush(time.monotonic())
 
     def close(self) -> None:
         """End the runners, and wait until all is on the disk."""
@@ -145,20 +145,8 @@ class SessionServer:
 
     def _pause_s(self) -> float:
         pause = self._calls.pause_s()
-        due = [self._listeners[number].due for number in self._running() if self._listeners[number].due]
-        due += self._door.due()
+        due = self._door.due()
         return max(0.0, min(pause, min(due) - time.monotonic())) if due else pause
-
-    def _running(self) -> list[int]:
-        """Return the numbers of calls that run, and of which a client hears."""
-        return [runner.call for runner in self._runners if runner.call in self._listeners]
-
-    def _flush(self) -> None:
-        now = time.monotonic()
-        for number in self._running():
-            if 0.0 < self._listeners[number].due <= now:
-                self._listeners[number].flush()
-        self._door.flush(now)
 
     # the client
 
@@ -202,14 +190,15 @@ class SessionServer:
                 self.loaded += [name for name in header["loaded"] if name not in self.loaded]
                 self._calls.busy()
             else:
-                self._tell(header["n"], header["what"], body, header.get("size", 0))
+                events = header["events"]
+                self._tell(header["n"], header["what"], body[events:], header.get("size", 0), body[:events])
 
-    def _tell(self, number: int, what: str, data: bytes, size: int = 0) -> None:
+    def _tell(self, number: int, what: str, data: bytes, size: int = 0, events: bytes = b"") -> None:
         """Pass on what was written to a call's files; have what has ended brought to the disk."""
         attempt = self._attempt_of(number)
         listener = self._listeners.get(number)
         if listener is not None:
-            listener.take(what, data, os.path.join(attempt, VALUE), size)
+            listener.take(what, data, events, os.path.join(attempt, VALUE), size)
         if what == "end":
             self._listeners.pop(number, None)
             self._flusher.add(attempt)
