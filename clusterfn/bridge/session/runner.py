@@ -53,10 +53,10 @@ class Share:
             return
         if self.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus)
-        if hasattr(os, "sched_getaffinity") and hasattr(os, "sched_setaffinity"):  # Linux
-            cpus = sorted(os.sched_getaffinity(0))
-            first, end = (len(cpus) * number // self._of for number in (self.number, self.number + 1))
-            os.sched_setaffinity(0, cpus[first:end] or cpus)
+        cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # Linux alone has it
+        first, end = (len(cpus) * number // self._of for number in (self.number, self.number + 1))
+        if end > first and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cpus[first:end])
         for name in THREADS:
             if os.environ.get(name, "").isdecimal():
                 os.environ[name] = str(max(1, int(os.environ[name]) // self._of))
