@@ -20,8 +20,6 @@ from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.dependencies import NotEnded
 from clusterfn.calls.job import Job
 from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.session_job import SessionJob
-from clusterfn.calls.session_tracker import SessionCallJob
 from clusterfn.calls.summary import Summary
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.spec import JobSpec, SessionSpec
@@ -32,6 +30,9 @@ from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from clusterfn.calls.session_job import SessionJob
+    from clusterfn.calls.session_tracker import SessionCallJob
 
 R = TypeVar("R")
 # Of these the session must have as much; its time ends all of its calls together.
@@ -136,6 +137,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         _refuse_what_it_lacks(wanted, self._options, replace(prepared.job, resources=resources), self._workers)
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
+        from clusterfn.calls.session_job import SessionJob  # here: it does not travel with jobs, which have no sessions
+
         serving = SessionSpec(self._idle_s, CALLER, self._workers)
         job = replace(prepared.job, name="session", serving=serving, resources=resources)
         self._holding = SessionJob(replace(prepared, job=job), self._again)
