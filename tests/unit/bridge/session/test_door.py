@@ -82,9 +82,14 @@ class Client:
             assert data, f"the server closed the connection before {what!r} of {number}: {self.frames}"
             self.frames += self.inbox.feed(data)
 
-    def printed(self) -> list[tuple[str, int, bytes]]:
-        """The output that has come, in its order."""
-        return [(told["what"], told["n"], data) for told, data in self.frames if told["what"] in ("stdout", "stderr")]
+    def printed(self) -> dict[tuple[str, int], bytes]:
+        """The output that has come, by its stream and call."""
+        found: dict[tuple[str, int], bytes] = {}
+        for told, data in self.frames:
+            if told["what"] in ("stdout", "stderr"):
+                key = told["what"], told["n"]
+                found[key] = found.get(key, b"") + data
+        return found
 
     def end(self, number: int) -> tuple[dict[str, Any], Any]:
         """The outcome of a call, and its value if that came with it."""
@@ -167,7 +172,7 @@ def test_a_call_goes_through_the_socket_and_its_output_and_value_come_back(start
     assert first[0]["kind"] == second[0]["kind"] == "returned"
     assert first[1][0] != second[1][0], "a process of its own for each"
     assert first[1][1] == second[1][1], "forked from one that stays"
-    assert client.printed() == [("stdout", 1, b"one\n"), ("stderr", 1, b"ONE\n")]
+    assert client.printed() == {("stdout", 1): b"one\n", ("stderr", 1): b"ONE\n"}
     assert json.loads(server.outcome(1).read_text())["kind"] == "returned", "the files are the record"
     assert (server.folder / "calls" / "2" / "attempts" / "1" / "stdout").read_text() == "two\n"
     assert server.close() == {"calls": 2, "why": "closed", "loaded beforehand": []}
@@ -317,7 +322,7 @@ def test_workers_run_calls_beside_one_another_each_with_its_gpu(start: Callable[
     assert server.close()["calls"] == 3
 
 
-def test_numpy_random_numbers_and_lines_that_wait_for_a_newline_are_each_calls_own(start: Callable[..., Server]):
+def test_random_numbers_and_lines_that_wait_for_a_newline_are_each_calls_own(start: Callable[..., Server]):
     client = Client(start())
 
     @of_main
@@ -332,7 +337,7 @@ def test_numpy_random_numbers_and_lines_that_wait_for_a_newline_are_each_calls_o
     drawn = {client.end(number)[1] for number in range(1, 4)}
 
     assert len(drawn) == 3
-    assert client.printed() == [("stdout", number, b"half a line") for number in range(1, 4)]
+    assert client.printed() == {("stdout", number): b"half a line" for number in range(1, 4)}
 
 
 def test_an_idle_session_ends_and_removes_its_socket(start: Callable[..., Server]):
