@@ -18,7 +18,7 @@ from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import Reply
+    from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
 MOST_BYTES = 256 << 10  # of a call; a larger one goes as files, beside which others can be sent
@@ -36,6 +36,9 @@ class StreamedCall(Protocol):
 
     def on_lost(self, has_arrived: bool) -> None:
         """Go on with the files; send it as files too, unless it has arrived."""
+
+    def on_dead(self, reply: Reply[None]) -> None:
+        """Take the error of a connection that is not opened again."""
 
 
 class CallStream:
@@ -56,6 +59,7 @@ class CallStream:
         self._inbox = Inbox()
         self._coming: Reply[bytes] | None = None
         self._reply: Reply[None] | None = None
+        self._connection: HostConnection | None = None  # the one that carries it: the host may get another
 
     def open(self) -> None:
         """Connect once the session listens. Waits for nothing, and tells nobody if that is impossible."""
@@ -71,6 +75,7 @@ class CallStream:
         except (ValueError, KeyError, TypeError):  # damaged: the calls go by files
             return
         connection, scheduler = self._session.connection, self._session.scheduler
+        self._connection = connection
         self._inbox = Inbox()
         hello = pack({"what": "hello"})
         try:
@@ -94,8 +99,8 @@ class CallStream:
             sys_path: The folders of its modules on the host.
             live: Whether what it prints is to be heard.
         """
-        connection = self._session.connection
-        if len(payload) > MOST_BYTES or not connection.usable():
+        connection = self._connection
+        if len(payload) > MOST_BYTES or connection is None or not connection.usable():
             return False
         with self._changed:
             if not self._is_open or self._reply is None:
@@ -164,12 +169,17 @@ class CallStream:
         with self._changed:
             had_answered, self._is_open, self._reply = self._is_open, False, None
             lost, taken = dict(self._calls), self._taken
+        connection = self._connection
+        is_dead = connection is None or not connection.usable()
         for number, call in sorted(lost.items()):
-            call.on_lost(has_arrived=number <= taken)
+            if is_dead and reply.exception() is not None:
+                call.on_dead(reply)
+            else:
+                call.on_lost(has_arrived=number <= taken)
         with self._changed:
             self._calls.clear()
             self._changed.notify_all()
-        if had_answered and not self._is_closed and self._session.connection.usable():
+        if had_answered and not (self._is_closed or is_dead):
             self.open()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import posixpath
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome
@@ -19,6 +19,7 @@ from clusterfn.errors import ClusterfnError, ResultError
 if TYPE_CHECKING:
     from clusterfn.calls.payload import Payload
     from clusterfn.calls.session_stream import CallStream
+    from clusterfn.hosts.connection import Reply
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
@@ -188,8 +189,13 @@ class StreamedSessionCall:
             if not has_arrived:
                 self._send_files()
             self._tracker.follow_rest(self._call)
-        except ClusterfnError as error:  # the connection to the host has ended for good
+        except ClusterfnError as error:  # the connection has ended in this moment
             lost = copy.copy(error)
             lost.job = self._call.id
             self._call.on_lost(lost)
             self._tracker.end()
+
+    def on_dead(self, reply: Reply[None]) -> None:
+        """Take the error of a connection that is not opened again, as a call does that follows its files."""
+        if not self._call.done() and self._call.tracker is self._tracker:
+            self._tracker.receive_outcome(self._call, cast("Reply[Any]", reply))

@@ -452,14 +452,16 @@ def test_a_host_that_reboots_ends_no_wait(on_fake: tuple[HostState, FakeTranspor
 def test_a_call_of_a_lost_stream_gets_the_error_of_a_connection_that_has_ended(
     on_fake: tuple[HostState, FakeTransport],
 ) -> None:
-    session, _ = on_fake
+    session, transport = on_fake
     call = of_a_session(session)
-    streamed = StreamedSessionCall(call, lambda: None)
     call.tracker.hear(call)
+    request = session.connection.connect_socket("/s", b"", lambda _: None)
+    request.add_done_callback(StreamedSessionCall(call, lambda: None).on_dead)
+    opened = len(transport.streams)
 
     session.connection.close()
-    streamed.on_lost(has_arrived=True)
 
     with pytest.raises(HostError, match="was closed") as lost:
         call.result(30)
     assert lost.value.job == call.id
+    assert len(transport.streams) == opened, "no other connection is opened for it"

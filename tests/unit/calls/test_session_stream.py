@@ -68,6 +68,9 @@ class Call:
     def on_lost(self, has_arrived: bool) -> None:
         self.heard.append(("lost", has_arrived))
 
+    def on_dead(self, reply: Reply[None]) -> None:
+        self.heard.append(("dead", str(reply.exception())))
+
 
 def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]:
     """A stream whose session has said where it listens."""
@@ -187,6 +190,19 @@ def test_who_withdraws_a_call_waits_until_it_is_in_its_folder():
         stream.await_taken(None, 60.0)
     stream.close()
     assert send(stream, 2) is None
+
+
+def test_calls_get_the_error_of_a_connection_that_is_not_opened_again():
+    stream, connection = opened()
+    connection.say("welcome")
+    call = send(stream, 1)
+    assert call
+
+    connection.is_usable = False
+    connection.opened[-1][1].reject(Unreachable("the host key has changed"))
+
+    assert call.heard == [("dead", str(Unreachable("the host key has changed")))]
+    assert len(connection.waiting) == 1, "nothing more is asked of the host"
 
 
 def test_a_forked_child_sends_nothing_through_it():
