@@ -29,6 +29,7 @@ def main() -> None:
             "Calls and what they cannot do without": lambda: calls.bare(place, lab),
             "Output": lambda: costs.printing(place, lab),
             "Many calls": lambda: calls.at_once(place, lab),
+            "Sessions": lambda: calls.sessions(place, lab),
             "Beside the function": lambda: costs.beside(place, lab),
             "Helpers for CUDA code": helpers.overhead,
         }

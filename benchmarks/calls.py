@@ -113,6 +113,36 @@ def _after_a_rest(sample: Sample) -> Sample:
     return rested
 
 
+def sessions(place: Place, lab: Lab | None) -> list[Row]:
+    """A call of a session against a line through an open connection; and many at once."""
+    host = "bare" if lab else "here"
+    with contextlib.ExitStack() as stack:
+        asked = {
+            workers: Asked(place, [*place.script("session.py", host), "2", f'{{"workers": {workers}}}'])
+            for workers in (1, 2)
+        }
+        for process in asked.values():
+            stack.callback(process.close)
+            for _ in range(3):  # the first ones go as files, until the session listens
+                process.ask()
+        parts: dict[str, Sample] = {"one": lambda: _after_a_moment(asked[1])}
+        if lab:
+            parts["line"], close = limits.held_line(place, lab)
+            stack.callback(close)
+        taken = in_turns(parts, 60)
+        many = in_turns({"many": lambda: float(asked[2].ask("200")) / 200}, 3)
+    rows = [Row("each of 200 calls at once in a session with 2 workers", many["many"])]
+    if not lab:
+        return [Row("call in a session", taken["one"]), *rows]
+    goal = Series(tuple(3 * line + 0.005 for line in taken["line"].values))
+    return [Row.versus("call in a session over SSH", taken["one"], goal, "3 lines + 5 ms", limit=1.0), *rows]
+
+
+def _after_a_moment(asked: Asked) -> float:
+    time.sleep(0.01)
+    return float(asked.ask())
+
+
 def at_once(place: Place, lab: Lab | None) -> list[Row]:
     """Twenty calls together: what each costs, against one alone and against the interpreters' own work."""
     asked = Asked(place, place.script("many.py", "bare" if lab else "here"))

@@ -81,7 +81,7 @@ def check_keywords() -> None:
     third.with_options(gpu=1)  # type: ignore[call-arg]
     third.with_options(cores="2")  # type: ignore[arg-type]
     cluster(core=1)  # type: ignore[call-overload]
-    Session("tensor01", idle="1h", gpus=1)
+    Session("tensor01", idle="1h", gpus=4, workers=4)
     Session(name="train")  # type: ignore[call-arg]
     Executor("tensor01", packages=["numpy"])
     Executor(cores=1.5)  # type: ignore[arg-type]

@@ -20,7 +20,6 @@ from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.dependencies import NotEnded
 from clusterfn.calls.job import Job
 from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.session_job import SessionCallJob, SessionJob
 from clusterfn.calls.summary import Summary
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.spec import JobSpec, SessionSpec
@@ -32,9 +31,13 @@ from clusterfn.public_api import public_api, show_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from clusterfn.calls.session_job import SessionJob
+    from clusterfn.calls.session_tracker import SessionCallJob
+
 R = TypeVar("R")
 # Of these the session must have as much; its time ends all of its calls together.
 _AMOUNTS = ("cores", "memory_bytes", "gpus", "time_s")
+_SHARED = ("cores", "memory_bytes", "gpus")  # by the workers
 _OF_EACH_CALL = ("host", "name", "on_interrupt")  # all others are the session's
 _SHOWN: dict[str, Callable[[Any], Any]] = {
     "memory_bytes": shown_memory, "gpu_memory_bytes": shown_memory, "time_s": shown_time, "stall_s": shown_time,
@@ -43,7 +46,7 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
 
 
 class Session(concurrent.futures.Executor, NotebookDisplay):
-    """Hold GPUs, cores and an interpreter for many calls that run one after another.
+    """Hold GPUs, cores and an interpreter for many calls, which run one after another, or `workers` at a time.
 
     Each call has a process of its own, forked from an interpreter that has loaded what earlier calls used. It starts in
     milliseconds, and cannot affect the next call. The session releases its resources when you close it, or after
@@ -52,11 +55,12 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
         idle: End the session after this time without a call. Same format as `time`.
+        workers: How many calls run at a time. They share the session's GPUs and cores equally, and its memory.
         options: As for `cluster`, for the session as a whole. `time` limits the session with all of its calls.
             Calls have no limit of their own: the session rejects a decorated function that asks for more.
 
     Raises:
-        ConfigError: An option is unknown, or has the wrong type or unit.
+        ConfigError: An option is unknown, or has the wrong type or unit; or the workers cannot share the GPUs equally.
 
     Example:
         >>> with clusterfn.Session("tensor01", gpus=1) as session:
@@ -71,10 +75,12 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         host: str | None = None,
         *,
         idle: Time = "30min",
+        workers: int = 1,
         **options: Unpack[JobOptions],
     ) -> None:
         self._options = parse_options({"host": host, **options})
         self._idle_s = parse_time(idle, "idle")
+        self._workers = _parse_workers(workers, self._options)
         self._lock = threading.RLock()
         self._holding: SessionJob | None = None
         self._closed = False
@@ -122,14 +128,19 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         """Return the session's job; start it if it has not begun or has ended."""
         holding = self._holding
         if holding is not None and not holding.job.done():
-            _refuse_what_it_lacks(wanted, self._options, holding.spec)
+            _refuse_what_it_lacks(wanted, self._options, holding.spec, self._workers)
             return holding
         prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
-        _refuse_what_it_lacks(wanted, self._options, prepared.job)
+        resources = prepared.job.resources
+        if self._options.cores is None:
+            resources = replace(resources, cores=max(resources.cores, self._workers))
+        _refuse_what_it_lacks(wanted, self._options, replace(prepared.job, resources=resources), self._workers)
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
-        serving = SessionSpec(self._idle_s, CALLER)
-        job = replace(prepared.job, name="session", serving=serving)
+        from clusterfn.calls.session_job import SessionJob  # here: it does not travel with jobs, which have no sessions
+
+        serving = SessionSpec(self._idle_s, CALLER, self._workers)
+        job = replace(prepared.job, name="session", serving=serving, resources=resources)
         self._holding = SessionJob(replace(prepared, job=job), self._again)
         return self._holding
 
@@ -192,12 +203,36 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: unused>"
 
 
-def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec) -> None:
-    """Reject a decorated function that asks for what the session does not have."""
+def _parse_workers(workers: object, options: Options) -> int:
+    """Return how many calls run at a time.
+
+    Raises:
+        ConfigError: That is no such number, or they cannot share what the session asks for.
+    """
+    if type(workers) is not int or workers < 1:
+        raise ConfigError(f"workers={workers!r} is not a number of workers", hint="use 1, 2, 3, …")
+    if options.gpus and options.gpus % workers:
+        raise ConfigError(
+            f"workers={workers} cannot share gpus={options.gpus} equally",
+            hint=f"give each worker one GPU: gpus={workers}",
+        )
+    if options.cores is not None and options.cores < workers:
+        raise ConfigError(
+            f"workers={workers} cannot share cores={options.cores}",
+            hint=f"give each worker at least one core: cores={workers}",
+        )
+    return workers
+
+
+def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec, workers: int) -> None:
+    """Reject a decorated function that asks for what the session, or one of its workers, does not have."""
     for name in _AMOUNTS:
         asked, held = getattr(wanted, name), getattr(session.resources, name)
+        if workers > 1 and name in _SHARED and held is not None:
+            held //= workers
         if asked is not None and held is not None and asked > held:
-            raise _lacks(name, asked, held)
+            is_shared = workers > 1 and name in _SHARED
+            raise _lacks(name, asked, held, "each worker of the session" if is_shared else "the session")
     if wanted.host is not None and wanted.host != session.host.name:
         raise _lacks("host", wanted.host, session.host.name)
     for name, silent in vars(Options()).items():
@@ -210,10 +245,10 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec) -> No
             )
 
 
-def _lacks(name: str, asked: Any, held: Any) -> ConfigError:
+def _lacks(name: str, asked: Any, held: Any, whose: str = "the session") -> ConfigError:
     word = keyword_of(name)
     return ConfigError(
-        f"the function asks for {word}={_shown(name, asked)}, the session has {_shown(name, held)}",
+        f"the function asks for {word}={_shown(name, asked)}, {whose} has {_shown(name, held)}",
         hint=f"give the session {word}=…, or send the undecorated function: session.call(f.__wrapped__, …)",
     )
 

@@ -81,6 +81,7 @@ CALLS = "calls"  # <n>: what belongs to one call, payload.pkl and `attempts` as 
 CALL = "call.json"  # of a call: its modules
 TAKEN = "taken"  # of a call: a folder, made by the process that runs or withdraws it
 CLOSE = "close"  # no more calls are to come
+DOOR = "door.json"  # the socket, on the machine of the job, that takes calls without files
 
 # below jobs/<id> of a kernel
 KERNEL = "kernel.json"  # the socket, on the machine of the job, to which the kernel's proxy connects

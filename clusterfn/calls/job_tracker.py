@@ -203,7 +203,7 @@ class Tracker(BaseTracker):
         self._held_until = 0.0
         self._unsent: tuple[Callable[[], bool], str] | None = None
         self._choosing_attempt = threading.Lock()
-        self._receiving: Transfer
+        self._receiving = Transfer(_RECEIVING)
 
     @property
     def results(self) -> ResultPolicy:
@@ -293,12 +293,22 @@ class Tracker(BaseTracker):
             shown_by = [*self.shown_by, *([job.on_output] if self.live else [])]
         self._watch_connection(job)
         self._partial, self.events_read = b"", 0
+        self._follow_files(job, shown_by, {})
+
+    def _follow_files(
+        self, job: JobListener, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]
+    ) -> None:
+        """Follow the files of the present attempt.
+
+        Args:
+            shown_by: What gets the output.
+            heard: How many bytes of a file have come already, by its name.
+        """
         folder, connection = self.attempt_folder, self.connection
-        self._follows = [
-            connection.follow(posixpath.join(folder, layout.EVENTS), lambda data: self._on_events(job, data))
-        ]
+        events, on_events = posixpath.join(folder, layout.EVENTS), functools.partial(self._on_events, job)
+        self._follows = [connection.follow(events, on_events, heard.get(layout.EVENTS, 0))]
         for on_output in shown_by:
-            self._follows += self._follow_output(folder, on_output)
+            self._follows += self._follow_output(folder, on_output, heard)
         if self.is_fetched_apart:
             waiting = connection.wait(posixpath.join(folder, layout.OUTCOME), drain=self._follows)
         else:
@@ -366,9 +376,13 @@ class Tracker(BaseTracker):
                 hint="remove it once it has ended, and no job needs its value that waits or runs",
             )  # fmt: skip
 
-    def _follow_output(self, folder: str, on_output: Callable[[str, bytes], Any]) -> list[Reply[int]]:
+    def _follow_output(
+        self, folder: str, on_output: Callable[[str, bytes], Any], heard: Mapping[str, int] | None = None
+    ) -> list[Reply[int]]:
         return [
-            self.connection.follow(posixpath.join(folder, name), functools.partial(on_output, name))
+            self.connection.follow(
+                posixpath.join(folder, name), functools.partial(on_output, name), (heard or {}).get(name, 0)
+            )
             for name in (layout.STDOUT, layout.STDERR)
         ]
 

@@ -19,8 +19,8 @@ from clusterfn.calls import job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
 from clusterfn.calls.dependencies import Place
-from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls.session_stream import CallStream
+from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
 from clusterfn.errors import ClusterfnError, WorkerLost
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, Reply, TreeFile
@@ -32,88 +32,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
 _PRIVATE = 0o600
-
-
-class SessionCallJob(Job[R]):
-    """One call of a session: to its user a Job, on the host a folder below the session's own.
-
-    Args:
-        held: The session's job.
-        payload: The call as bytes, in case that it must be sent again.
-    """
-
-    def __init__(self, held: Job[Any], payload: Payload, tracker: SessionCallTracker) -> None:
-        super().__init__(f"{held.id}/{tracker.number}", tracker.name, held.host, tracker.folder, tracker)
-        self.held = held
-        self.tracker = tracker
-        self.payload: Payload | None = payload
-        self.add_done_callback(lambda _: setattr(self, "payload", None))
-
-    def stack(self) -> str:
-        """Return the stacks of the session's processes, this call's among them if it runs."""
-        return self.held.stack()
-
-    def move(self, held: Job[Any], tracker: SessionCallTracker) -> None:
-        """Move it to another session, because the first ended before its turn."""
-        self.tracker.end()
-        tracker.shown_by = self.tracker.shown_by
-        self.held, self.folder = held, tracker.folder
-        self.tracker = self._tracker = tracker
-
-
-class SessionCallTracker(Tracker):
-    """Follows one call of a session.
-
-    Args:
-        holder: The tracker of the session's job.
-        number: Which of its calls.
-        live: Whether what it prints is followed.
-    """
-
-    def __init__(self, holder: Tracker, number: int, name: str, live: bool) -> None:
-        super().__init__(holder.session, posixpath.basename(holder.folder), name, live, results=holder.results)
-        self.number, self.name = number, name
-        self._holder = holder
-        self.folder = layout.call_dir(holder.folder, number)
-        self.scheduler_name = f"{holder.scheduler_name}/{number}"  # the scheduler is only asked about the session
-
-    @property
-    def taken(self) -> str:
-        """The folder that exists once it runs, or was withdrawn."""
-        return posixpath.join(self.folder, layout.TAKEN)
-
-    @property
-    def outcome(self) -> str:
-        """The file that exists once it has ended."""
-        return posixpath.join(self.attempt_folder, layout.OUTCOME)
-
-    def log_path(self, stream: str) -> str:
-        """Return the call's own file, or the session's for "scheduler"."""
-        return self._holder.log_path(stream) if stream == "scheduler" else super().log_path(stream)
-
-    def withdraw(self) -> bool:
-        """Keep it from ever starting; false if it has started."""
-        if self._stop_sending():
-            return True
-        won = self.connection.run(["mkdir", "--", self.taken]).result(_TIMEOUT_S).rc == 0
-        if won:
-            self._put_cancel()
-        return won
-
-    def stop(self) -> None:
-        """End it and every process of it; the session continues."""
-        if not self.withdraw():
-            self._put_cancel()
-
-    def remove(self) -> None:
-        """Refuse: what the session holds stays until the session itself is removed."""
-        raise ClusterfnError(
-            f"{self.name} is a call of a session, whose files stay together", host=self.session.host.name,
-            hint=f"remove the session once it has ended: clusterfn rm {posixpath.basename(self._holder.folder)}",
-        )  # fmt: skip
-
-    def _put_cancel(self) -> None:
-        self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
 
 
 class SessionJob:
@@ -135,6 +53,8 @@ class SessionJob:
         self._unsent: set[str] = set()
         self._settling = threading.Lock()
         self.job, self._tracker = send_call(prepared)
+        self._stream = CallStream(prepared.session, self.job.folder)
+        self._stream.open()
         idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
         idle = f"{idle_s / 60:g} min" if idle_s >= 60 else f"{idle_s:g} s"
         job_display.remember_going(self.job, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
@@ -174,7 +94,7 @@ class SessionJob:
 
     def _next(self, name: str, follow: bool) -> SessionCallTracker:
         self._count += 1
-        return SessionCallTracker(self._tracker, self._count, name, follow)
+        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream)
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
@@ -193,16 +113,24 @@ class SessionJob:
         self._send_skipped()
         before = submit.send_contents(self._session, payload)
         sources = payload.sources
-        own = {"sys_path": [layout.sources_dir(self.spec.root, sources.digest)] if sources else []}
+        modules = [layout.sources_dir(self.spec.root, sources.digest)] if sources else []
+        streamed = StreamedSessionCall(call, lambda: self._send_files(call, payload, modules, []))
+        if before or not streamed.send(self._stream, payload.data, modules):
+            self._send_files(call, payload, modules, before)
+            call.tracker.follow(call, 1)
+
+    def _send_files(
+        self, call: SessionCallJob[Any], payload: Payload, modules: Sequence[str], before: Sequence[Reply[Any]]
+    ) -> None:
+        """Send the folder of a call; the host ignores it if it has that already."""
         files = [
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
-            TreeFile(layout.CALL, json.dumps(own).encode(), _PRIVATE),
+            TreeFile(layout.CALL, json.dumps({"sys_path": list(modules)}).encode(), _PRIVATE),
         ]
         sent = submit.send_folder(self._session, call.tracker, call, files, before, durable=False)
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
         sent.add_done_callback(lambda reply: self._refused(call, reply))
-        call.tracker.follow(call, 1)
 
     def _await_folder(self) -> None:
         """Wait for the session's folder, which appears as a whole: nothing may be made below it before."""
@@ -248,6 +176,7 @@ class SessionJob:
             call.cancel()
         if not self.job.done() and (calls or not self.job.cancel()):
             self._await_folder()
+            self._stream.await_taken(None, _TIMEOUT_S)
             sending = list(self._sending)
             put = self._close_file(after=sending)  # a large call takes time to arrive
             if sending:  # if the host refuses one of them, the session closes all the same
@@ -280,6 +209,7 @@ class SessionJob:
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:
         """Fail the calls that were not served, or move them to the next session, in a thread: nothing may wait here."""
+        self._stream.close()
         exit_flush.run_in_thread(self._settle, "clusterfn-session-over")
 
     def _settle(self) -> None:

@@ -240,10 +240,12 @@ class SessionSpec:
     Attributes:
         idle_s: It ends after so long without a call.
         caller: (major, minor) of the Python that calls.
+        workers: How many calls run at a time; they share the cores and GPUs of the session.
     """
 
     idle_s: float
     caller: tuple[int, int]
+    workers: int = 1
 
 
 @dataclass(frozen=True)

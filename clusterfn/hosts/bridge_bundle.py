@@ -17,7 +17,8 @@ _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/session/", "bridge/queue/", "bridge/schedulers/",
-    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/attach.py", "calls/environment_upload.py", "cli/",
+    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/attach.py", "calls/environment_upload.py",
+    "calls/session_", "cli/",
     "environment/conda_solver.py", "environment/download.py", "environment/environment_yml.py",
     "environment/imports.py", "environment/index_credentials.py", "environment/lock.py", "environment/project",
     "environment/host_python.py", "environment/python_source.py", "environment/standalone.py",
@@ -37,7 +38,7 @@ _NOT_IN_JOBS = (
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
 
-_OF_THE_AGENT = ("agent/__init__.py", "agent/inotify.py", "agent/site_rules.py", "agent/trusted.py")
+_OF_THE_AGENT = ("agent/__init__.py", "agent/frames.py", "agent/inotify.py", "agent/site_rules.py", "agent/trusted.py")
 _SINGLE_FILES = ("layout.py", "job_states.py", *_OF_THE_AGENT)
 
 

@@ -22,6 +22,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Session, cluster
+from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import submit
 from clusterfn.config.spec import JobSpec
 from clusterfn.errors import Cancelled, ConfigError, DiskFull, ExitedEarly, HostDiskFull, KilledBySignal, WorkerLost
@@ -33,6 +34,11 @@ from tests.waiting import until
 def process() -> tuple[int, int]:
     """The process of a call, and the one that it was forked from."""
     return os.getpid(), os.getppid()
+
+
+def server_of(session: Session) -> int:
+    """The process of a session that hands out its calls."""
+    return parent_of(session.call(process)[1])
 
 
 def set_a_mark() -> bool:
@@ -332,10 +338,13 @@ def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here:
     session.shutdown()
 
 
-def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(here: Path):
+def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The session's process is stopped, its end and the call are both on their way when it goes on."""
+    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # the call goes as files, which are seen here
     session = Session(idle="1min")  # long: `close` ends it
-    server = session.call(process)[1]
+    server = server_of(session)
     os.kill(server, signal.SIGSTOP)
     job = session.job
     assert job is not None
@@ -350,9 +359,12 @@ def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(here
     session.shutdown()
 
 
-def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has_just_ended(here: Path):
+def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has_just_ended(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # as above
     session = Session(idle="1min")  # long: `close` ends it
-    server = session.call(process)[1]
+    server = server_of(session)
     os.kill(server, signal.SIGSTOP)
     first = session.job
     assert first is not None
@@ -428,7 +440,7 @@ def test_a_full_disk_costs_a_session_no_other_call(small: Path):
 @pytest.mark.usefixtures("here")
 def test_a_session_that_dies_says_so_in_each_call_and_the_next_starts_another(tmp_path: Path):
     session = Session()
-    server = session.call(process)[1]
+    server = server_of(session)
     running = session.submit(wait_for_gate, str(tmp_path / "gate"))
     waiting = session.submit(abs, -1)
     until(lambda: running.state == "RUNNING")

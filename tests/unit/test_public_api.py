@@ -53,7 +53,7 @@ COMPLETED = [
     (sweep, {"max_configs"}),
     (cluster, {"function", *CallOptions.__annotations__}),
     (there.with_options, {*CallOptions.__annotations__}),
-    (Session, {"host", "idle", *JobOptions.__annotations__}),
+    (Session, {"host", "idle", "workers", *JobOptions.__annotations__}),
     (Executor, {"host", *JobOptions.__annotations__}),
 ]
 

@@ -1,41 +1,67 @@
-"""One call of a session: a process is forked for it, and the same `AttemptRun` as a job's runs and publishes it.
+"""One call of a session: a process of its own runs it, and the same `AttemptRun` as a job's judges and publishes it.
 
-It is laid out in `calls/<n>` as a job's only attempt is. Limits of memory and time are the session's own, whose
-supervisor watches them. No process of the call is left behind: GPUs and memory are the next call's.
+It is laid out in `calls/<n>` as a job's only attempt is, and what is written there is also said to `Say`, for a client
+that is connected. Nothing here waits for the disk: `flush` brings the files there afterwards. Limits of memory and time
+are the session's own, whose supervisor watches them. No process of the call is left behind: GPUs and memory are the
+next call's.
 """
 
 from __future__ import annotations
 
-import atexit
 import errno
+import functools
 import json
 import os
-import random
-import signal
-import sys
-import threading
 import time
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from ..layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, FAILED_RANK, HOST_DISK, LOST, OUTCOME, TAKEN, WORK
+from ..layout import (
+    ATTEMPTS,
+    CALL,
+    CANCEL,
+    CANCELLED,
+    EVENTS,
+    HOST_DISK,
+    LOST,
+    OUTCOME,
+    STDERR,
+    STDOUT,
+    TAKEN,
+    WORK,
+)
 from ..schedulers import given_gpus
 from ..schedulers.base import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
-from ..supervisor.limits import peak_of
+from ..supervisor.limits import OomDetector
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.watch import EndWatch, Signals
 from ..supervisor.worker_process import WorkerProcess
-from ..worker import children, execute, payload
-from ..worker.report import Report
-from . import preload
+from .ahead import Ahead
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOM = "make room there, or point root: to another file system"
 _KIB = 1024  # what wait4 counts in
+
+
+class Say(Protocol):
+    """Tells the session's server what was just written to the files of a call."""
+
+    def __call__(self, what: str, data: bytes, **facts: Any) -> None:
+        """Tell it.
+
+        Args:
+            what: "events", "stdout", "stderr", or "end" with the outcome.
+            data: What was appended to the file, or all of it. Nothing, if only time has passed.
+            facts: For "end" the `size` of the value.
+        """
+
+
+_FIRST_SAMPLE_S = 0.05  # most calls have ended by then, and say themselves what they used
 
 
 class CallJob(JobFolder):
@@ -63,9 +89,10 @@ class CallAttempt:
 
     number = 1
 
-    def __init__(self, job: CallJob) -> None:
+    def __init__(self, job: CallJob, say: Say) -> None:
         self.folder = os.path.join(job.folder, ATTEMPTS, "1")
         self._job = job
+        self._say = say
         self._events = 0
         self._reserve: publish.Reserve | None = None
         os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
@@ -73,9 +100,9 @@ class CallAttempt:
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def prepare(self) -> None:
-        """Reserve the space on the disk that its outcome needs."""
-        self._reserve = publish.Reserve(self.folder)
+    def prepare(self, reserve: publish.Reserve | None) -> None:
+        """Reserve the space on the disk that its outcome needs, if nobody has done so."""
+        self._reserve = reserve or publish.Reserve(self.folder)
 
     def call(self) -> list[str]:
         return []
@@ -96,27 +123,38 @@ class CallAttempt:
     def event(self, name: str, **facts: Any) -> None:
         self._events += 1
         line = {**portable(facts), "n": self._events, "event": name, "t": round(time.time(), 3)}
+        data = (json.dumps(line) + "\n").encode()
         try:
-            with open(self.path(EVENTS), "a", encoding="utf-8", opener=_privately) as file:
-                file.write(json.dumps(line) + "\n")
+            # The mode keeps the umask out of it: that is the user's own, and the function's process has it too.
+            fd = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError:  # full: events are news, not the record
             return
+        try:
+            data = data[: os.write(fd, data)]
+        except OSError:  # as above
+            return
+        finally:
+            os.close(fd)
+        self._say("events", data)
+
+    def tick(self) -> None:
+        """Let events be said that have waited for what could be said with them."""
+        self._say("events", b"")
 
     def publish(self, kind: str, facts: dict[str, Any]) -> bool:
         """Publish the outcome, unless there is one."""
         outcome = document(self._job.id, 1, kind, portable(facts))
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        return publish.publish(self.folder, OUTCOME, (json.dumps(outcome) + "\n").encode(), self._reserve)
+        data = (json.dumps(outcome) + "\n").encode()
+        won = publish.publish(self.folder, OUTCOME, data, self._reserve, sync=False)
+        if won:
+            self._say("end", data, size=(outcome.get("value") or {}).get("size") or 0)
+        return won
 
     def publish_without_run(self, verdict: Verdict) -> None:
         """Publish how a call ended that no process was started for."""
         facts = {"stage": "start", **verdict.facts, "node": self._job.node, "by": "supervisor"}
         self.publish(verdict.kind or LOST, facts)
-
-
-def _privately(path: str, flags: int) -> int:
-    """Keep the umask out of it: that is the user's own, and this process is the parent of the function's."""
-    return os.open(path, flags, 0o600)
 
 
 class CallWatch(EndWatch):
@@ -129,24 +167,50 @@ class CallWatch(EndWatch):
 class CallRun(AttemptRun):
     """The run of one call: its process is forked, with the modules that earlier calls needed, and not started by exec.
 
+    Args:
+        ahead: What was made for it.
+        say: Gets what the call prints; None if nobody wants it.
+
     Attributes:
         loaded: Top-level modules that it loaded.
     """
 
-    def __init__(self, job: CallJob, attempt: CallAttempt, watch: CallWatch) -> None:
+    def __init__(
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead, say: Say | None
+    ) -> None:  # fmt: skip
+        self._ahead = ahead
         super().__init__(job, attempt, watch)
+        self._call = attempt
         self.loaded: list[str] = []
+        self._output = say
         self._peak = 0
 
     def start(self) -> None:
         spec = self.job.spec
         self.attempt.event("starting", node=self.job.node, pid=os.getpid())
         with open(self.job.path(CALL), encoding="utf-8") as file:
-            spec["sys_path"] = json.load(file)["sys_path"]
+            sys_path = json.load(file)["sys_path"]
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
         self._started = time.monotonic()
-        self._attach(fork_call(self.job.folder, self.attempt.folder, spec))
+        self._attach(self._ahead.give(self.job.folder, self.attempt.folder, sys_path))
+
+    def _turn(self) -> None:
+        super()._turn()
+        self._call.tick()
+
+    def _oom_detector(self) -> OomDetector:
+        return self._ahead.oom
+
+    def _sample(self) -> None:
+        if time.monotonic() >= self._started + _FIRST_SAMPLE_S:
+            super()._sample()
+
+    def _attach(self, child: WorkerProcess) -> None:
+        super()._attach(child)
+        if self._output is not None:
+            for pump, name in zip(self._pumps, (STDOUT, STDERR)):
+                pump.on_kept = functools.partial(self._output, name)
 
     def _take_line(self, said: dict[str, Any]) -> None:
         super()._take_line(said)
@@ -174,61 +238,6 @@ class CallRun(AttemptRun):
         self.end_tree()
 
 
-def fork_call(folder: str, attempt: str, spec: dict[str, Any]) -> WorkerProcess:
-    """Fork the process of a call, which runs it as a worker does.
-
-    Args:
-        folder: The call's, with its payload.
-        attempt: With what it prints, its value and its outcome.
-        spec: The session's, with the folders of this call's modules.
-    """
-    pipes = [os.pipe() for _ in range(3)]
-    pid = os.fork()
-    if pid == 0:
-        _live(folder, attempt, spec, pipes)
-    for reading, writing in pipes:
-        os.close(writing)
-        os.set_blocking(reading, False)
-    return WorkerProcess(pid, *(reading for reading, _ in pipes))
-
-
-def _live(folder: str, attempt: str, spec: dict[str, Any], pipes: list[tuple[int, int]]) -> NoReturn:
-    """Run the call, and end this process. Its pipes are for stdout, stderr and the report."""
-    status = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        (out, printing), (err, complaining), (heard, writing) = pipes
-        for fd in (out, err, heard):
-            os.close(fd)
-        report = Report(writing)
-        children.report_own_signals(report.say)
-        os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
-        known = list(sys.modules)
-        for fd, pipe in ((1, printing), (2, complaining)):
-            os.dup2(pipe, fd)
-            os.close(pipe)
-        asked: str | None = spec["cwd"]
-        os.chdir(os.path.expanduser(os.path.expandvars(asked)) if asked else os.path.join(attempt, WORK))
-        random.seed()
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()  # torch starts from the same seed in every process, forked or not
-        value = execute.open_value_file(attempt)
-        try:
-            facts = execute.run_call(folder, spec, [], report, value)
-        except execute.CallRejected as rejected:
-            facts = rejected.facts
-        report.say(loaded=preload.imported_since(known), peak=peak_of(os.getpid()))
-        execute.report_outcome(report, facts)
-        status = 0
-        # What an interpreter does at its end, which a forked process must not reach by unwinding its parent's frames.
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    finally:
-        os._exit(status)
-
-
 def take_call(attempt: CallAttempt, folder: str) -> bool:
     """Take a call to run it. False if it was withdrawn, or an earlier start of the session had it: publish that."""
     try:
@@ -250,26 +259,33 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
     return False
 
 
-def serve_call(folder: str, spec: dict[str, Any], signals: Signals) -> list[str] | None:
+def serve_call(
+    folder: str, spec: dict[str, Any], signals: Signals, take: Callable[[], Ahead], say: Say, is_live: bool
+) -> list[str] | None:  # fmt: skip
     """Run one call to its published end; the top-level modules that it loaded, None if it was not to be run.
 
     Args:
         folder: `calls/<n>`.
         spec: The session's.
         signals: That wake this process when a child ends.
+        take: Returns what was made for a call.
+        say: Gets all that is written to the call's files.
+        is_live: Whether that includes what it prints.
     """
     job = CallJob(folder, spec)
-    attempt = CallAttempt(job)
+    attempt = CallAttempt(job, say)
     if not take_call(attempt, folder):
         return None
+    ahead = take()
     try:
-        attempt.prepare()
+        attempt.prepare(ahead.reserve)
     except OSError as error:
+        ahead.dismiss()
         if error.errno not in _FULL:
             raise
         attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=_ROOM))
         return []
-    work = CallRun(job, attempt, CallWatch(job, attempt, signals))
+    work = CallRun(job, attempt, CallWatch(job, attempt, signals), ahead, say if is_live else None)
     verdict, alive = run_through(work)
     if verdict.kind is not None:
         work.publish(verdict)

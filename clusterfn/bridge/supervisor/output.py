@@ -4,7 +4,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Callable, Optional
 
 
 _CHUNK = 65536
@@ -19,12 +19,14 @@ class Pump:
         fd: The pipe's reading end; -1 once it has ended.
         tail: The last bytes that came, kept or not.
         full: The error that writing met, if any.
+        on_kept: Gets what was written to the file; None if nobody wants it.
     """
 
     def __init__(self, fd: int, path: str, limit: int) -> None:
         self.fd = fd
         self.tail = b""
         self.full: "Optional[OSError]" = None
+        self.on_kept: "Optional[Callable[[bytes], None]]" = None
         self._limit = limit
         self._kept = 0
         self._lost = 0
@@ -65,6 +67,8 @@ class Pump:
             self.full = error
             self._limit = 0  # what follows would come after a gap
         self._kept += written
+        if written and self.on_kept is not None:
+            self.on_kept(wanted[:written])
         self._lost += len(data) - written
 
     def close(self) -> "Optional[str]":
@@ -73,10 +77,13 @@ class Pump:
             return None
         why = os.strerror(self.full.errno or 0) if self.full else "log_limit_bytes is %d" % self._limit
         line = "[clusterfn: %d more bytes were not kept: %s]" % (self._lost, why)
+        data = ("\n%s\n" % line).encode()
         try:
-            os.write(self._file, ("\n%s\n" % line).encode())
+            data = data[: os.write(self._file, data)]
         except OSError:  # still full: the line is in the outcome
             return line
+        if self.on_kept is not None:
+            self.on_kept(data)
         return line
 
     def forget(self) -> None:

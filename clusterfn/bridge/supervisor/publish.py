@@ -36,21 +36,25 @@ class Reserve:
         _remove(self.path)
 
 
-def publish(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = None, mode: int = 0o600) -> bool:
+def publish(
+    folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = None, mode: int = 0o600, sync: bool = True
+) -> bool:  # fmt: skip
     """Let `folder/name` hold `data` unless it exists already; True if and only if this call put it there.
 
     Args:
         mode: Who else may read it, before the umask.
+        sync: Return only once both the data and the name are on the disk.
 
     Raises:
         OSError: It could neither be put there nor is it there.
     """
-    temporary = _write_temporary(folder, name, data, reserve, mode)
+    temporary = _write_temporary(folder, name, data, reserve, mode, sync)
     try:
         won = _link(temporary, folder, name)
     finally:
         _remove(temporary)
-    sync_folder(folder)
+    if sync:
+        sync_folder(folder)
     return won
 
 
@@ -113,18 +117,20 @@ def _aside(folder: str, name: str) -> str:
     return os.path.join(folder, ".%s-%s" % (name, os.urandom(8).hex()))
 
 
-def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]", mode: int) -> str:
+def _write_temporary(
+    folder: str, name: str, data: bytes, reserve: "Optional[Reserve]", mode: int, sync: bool
+) -> str:  # fmt: skip
     if reserve is not None:
         try:
             if os.stat(reserve.path).st_nlink == 1:  # else it is published, and its name could not be removed
-                _write(reserve.path, data, os.O_WRONLY, mode)
+                _write(reserve.path, data, os.O_WRONLY, mode, sync)
                 return reserve.path
         except OSError:  # it was removed with its folder, or holds less than is needed: try without it
             pass
         reserve.release()
     path = _aside(folder, name)
     try:
-        _write(path, data, _NEW, mode)
+        _write(path, data, _NEW, mode, sync)
     except OSError:
         _remove(path)
         raise

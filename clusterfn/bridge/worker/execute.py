@@ -44,8 +44,8 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
 
     Args:
         job: The folder with its payload.
-        spec: `root`, the folders of the user's modules as `sys_path`, the names of variables that are `secrets`, and
-            whether it `discards` the value.
+        spec: `root`, the folders of the user's modules as `sys_path`, the names of variables that are `secrets`,
+            whether it `discards` the value, and whether another process brings the value to the disk: `syncs_later`.
         item: Where its arguments are in items.pkl; empty if the payload holds them.
 
     Raises:
@@ -68,7 +68,7 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     if kind == RETURNED and spec.get("discards"):
         result = None
     report.say(stage="result")
-    facts = keep_result(kind, result, value_fd, caller, report)
+    facts = keep_result(kind, result, value_fd, caller, report, sync=not spec.get("syncs_later"))
     if kind == RAISED and spec.get("retries"):
         facts["transient"] = _transient_fault(result)
     if kind == RAISED and warned is not None:
@@ -186,17 +186,19 @@ def _transient_fault(error: BaseException) -> dict[str, str] | None:
     return {"name": fault.name, "retry": fault.retry} if fault.transient else None
 
 
-def keep_result(kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report: Report) -> dict[str, Any]:
+def keep_result(
+    kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report: Report, sync: bool = True
+) -> dict[str, Any]:  # fmt: skip
     """Write a value or an exception to its file and close it; return the facts of the outcome."""
     try:
         file = os.fdopen(value_fd, "w+b")
     except OSError as error:  # the function closed it
         return _described(result) if kind == RAISED else _not_written(error.errno or 0)
     if kind == RAISED:
-        facts = _keep_exception(result, file, caller, report.secrets)
+        facts = _keep_exception(result, file, caller, report.secrets, sync)
     else:
         try:
-            facts = dict(_write(result, file, caller), done=RETURNED)
+            facts = dict(_write(result, file, caller, sync), done=RETURNED)
         except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
             facts = _not_kept(result, error, caller)
     for note in dict.fromkeys(pickler.notes):
@@ -238,12 +240,14 @@ def _not_written(number: int) -> dict[str, Any]:
     return {"done": RESULT, "message": message, "hint": hints.get(number, "look at the file system of root: there")}
 
 
-def _keep_exception(error: BaseException, file: Any, caller: tuple[int, ...], secrets: list[str]) -> dict[str, Any]:
+def _keep_exception(
+    error: BaseException, file: Any, caller: tuple[int, ...], secrets: list[str], sync: bool
+) -> dict[str, Any]:  # fmt: skip
     from _clusterfn_wire import exceptions
 
     report = _described(error)
     try:
-        return dict(_write(exceptions.to_records(error, caller, secrets), file, caller), **report)
+        return dict(_write(exceptions.to_records(error, caller, secrets), file, caller, sync), **report)
     except BaseException:  # noqa: BLE001 - an odd exception may refuse anything; its text has been taken already
         return report
 
@@ -253,11 +257,14 @@ def _described(error: BaseException) -> dict[str, Any]:
     return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts}
 
 
-def _write(value: Any, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
+def _write(value: Any, file: Any, caller: tuple[int, ...], sync: bool = True) -> dict[str, Any]:
     file.truncate(0)
     written: dict[str, Any] = container.dump(value, file, caller)
     file.flush()
-    os.fsync(file.fileno())
+    if sync:
+        os.fsync(file.fileno())
+    else:
+        os.close(os.dup(file.fileno()))  # by which NFS says that its disk is full
     return written
 
 

@@ -25,7 +25,8 @@ from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker, describe_trouble
-from clusterfn.calls.session_job import SessionCallJob, SessionCallTracker
+from clusterfn.calls.session_stream import CallStream
+from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
 from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
 from clusterfn.errors import (
     Cancelled,
@@ -245,12 +246,17 @@ def in_a_group(session: HostState) -> JobGroup[Any, Any]:
     return JobGroup(known)
 
 
+def of_a_session(session: HostState) -> SessionCallJob[Any]:
+    """A call of a session of that host, which nothing follows yet."""
+    held = followed(session, "c0de" * 4)
+    tracker = SessionCallTracker(held._tracker, 1, "train", live=False, stream=CallStream(session, held.folder))
+    return SessionCallJob(held, payloads.pack(len, ("",), {}, None), tracker)
+
+
 def in_a_session(session: HostState) -> SessionCallJob[Any]:
     """A call that a session of that host serves."""
-    held = followed(session, "c0de" * 4)
-    tracker = SessionCallTracker(held._tracker, 1, "train", live=False)
-    call: SessionCallJob[Any] = SessionCallJob(held, payloads.pack(len, ("",), {}, None), tracker)
-    tracker.follow(call, 1)
+    call = of_a_session(session)
+    call.tracker.follow(call, 1)
     return call
 
 
@@ -441,3 +447,21 @@ def test_a_host_that_reboots_ends_no_wait(on_fake: tuple[HostState, FakeTranspor
 
     with pytest.raises(Cancelled):
         job.result(150)
+
+
+def test_a_call_of_a_lost_stream_gets_the_error_of_a_connection_that_has_ended(
+    on_fake: tuple[HostState, FakeTransport],
+) -> None:
+    session, transport = on_fake
+    call = of_a_session(session)
+    call.tracker.hear(call)
+    request = session.connection.connect_socket("/s", b"", lambda _: None)
+    request.add_done_callback(StreamedSessionCall(call, lambda: None).on_dead)
+    opened = len(transport.streams)
+
+    session.connection.close()
+
+    with pytest.raises(HostError, match="was closed") as lost:
+        call.result(30)
+    assert lost.value.job == call.id
+    assert len(transport.streams) == opened, "no other connection is opened for it"

@@ -1,0 +1,209 @@
+"""The socket of a session: its client sends calls through it, and what becomes of them goes back the same way.
+
+All that is said there is in the files of the calls too, which are the record. So a client that reads too slowly, or is
+lost, is dropped: it goes on with the files, from the byte to which it has heard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..agent.frames import Inbox, pack
+from ..kernel.carried import READ, WRITE, SocketWatcher, receive
+from ..kernel.private_folder import SOCKET, make_private_folder
+
+if TYPE_CHECKING:
+    from ..agent.frames import Header
+
+MOST_UNSENT = 16 << 20  # bytes, after which a client is too slow
+TAKEN_AFTER_S = 0.02  # that a call was taken waits so long for what can be said with it, such as its end
+SMALL_VALUE = 1 << 20  # a larger one is fetched from its file
+
+
+class ClientConnection:
+    """One connection of a client.
+
+    Attributes:
+        due: When to say that calls were taken, if nothing else is said before; 0 for never.
+    """
+
+    def __init__(self, sock: socket.socket, watcher: SocketWatcher, on_frame: Callable[..., None]) -> None:
+        self.due = 0.0
+        self._taken = 0
+        self._sock = sock
+        self._watcher = watcher
+        self._on_frame = on_frame
+        self._inbox = Inbox()
+        self._unsent = bytearray()
+        self._is_open = True
+        watcher.watch(sock, READ, self._on_ready)
+
+    @property
+    def fd(self) -> int:
+        """Return its descriptor."""
+        return self._sock.fileno()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is connected."""
+        return self._is_open
+
+    def _on_ready(self, ready: int) -> None:
+        if ready & WRITE:
+            self._write()
+        if not (ready & READ and self._is_open):
+            return
+        data = receive(self._sock)
+        if data is None:
+            return
+        if not data:
+            self.close()
+            return
+        try:
+            for header, body in self._inbox.feed(data):
+                self._on_frame(self, header, body)
+        except (ValueError, KeyError, TypeError):  # whoever connected says no frames
+            self.close()
+
+    def has_taken(self, number: int) -> None:
+        """Say with the next frame that all calls up to this number that came through it are in their folders."""
+        self._taken = max(self._taken, number)
+        self.due = self.due or time.monotonic() + TAKEN_AFTER_S
+
+    def say(self, what: str, body: bytes = b"", **facts: Any) -> None:
+        """Send a frame; close a connection that takes too long to take what was sent before."""
+        if not self._is_open:
+            return
+        self.due = 0.0
+        self._unsent += pack({**facts, "what": what, "taken": self._taken}, body)
+        self._write()
+        if len(self._unsent) > MOST_UNSENT:
+            self.close()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
+        except (BlockingIOError, InterruptedError):
+            self._watcher.watch(self._sock, READ | WRITE, self._on_ready)
+            return
+        except OSError:  # the client is gone
+            self.close()
+            return
+        self._watcher.watch(self._sock, READ, self._on_ready)
+
+    def close(self) -> None:
+        """End it."""
+        if self._is_open:
+            self._is_open = False
+            self._watcher.forget(self._sock)
+            self._sock.close()
+
+
+class Door:
+    """The socket, in a private folder of this machine.
+
+    Args:
+        watcher: The loop of this process.
+        on_frame: Gets each frame with its connection.
+
+    Attributes:
+        address: The path of the socket; "" if there can be none.
+    """
+
+    def __init__(self, watcher: SocketWatcher, on_frame: Callable[[ClientConnection, Header, bytes], None]) -> None:
+        self.address = ""
+        self._watcher = watcher
+        self._on_frame = on_frame
+        self._connections: list[ClientConnection] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._folder = make_private_folder()
+            address = os.path.join(self._folder, SOCKET)
+            self._listener.bind(address)
+        except OSError:  # no place for one: calls come as files
+            return
+        self.address = address
+        self._listener.listen(8)
+        self._listener.setblocking(False)
+        watcher.watch(self._listener, READ, lambda _: self._accept())
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionAbortedError):
+            sock, _ = self._listener.accept()
+            sock.setblocking(False)
+            self._connections = [each for each in self._connections if each.is_open]
+            self._connections.append(ClientConnection(sock, self._watcher, self._on_frame))
+
+    def due(self) -> list[float]:
+        """Return when something is to be said."""
+        return [each.due for each in self._connections if each.due and each.is_open]
+
+    def flush(self, now: float) -> None:
+        """Say what is due."""
+        for each in self._connections:
+            if each.is_open and 0.0 < each.due <= now:
+                each.say("taken")
+
+    def fds(self) -> list[int]:
+        """Return the descriptors that no other process must keep open."""
+        return [self._listener.fileno(), *(each.fd for each in self._connections if each.is_open)]
+
+    def close(self) -> None:
+        """Close all connections and remove the socket."""
+        for each in self._connections:
+            each.close()
+        self._listener.close()
+        if self.address:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Listener:
+    """Who has sent a call through the socket, and hears of it.
+
+    Args:
+        connection: The client's.
+        number: The call's.
+        is_live: Whether it hears what the call prints.
+    """
+
+    def __init__(self, connection: ClientConnection, number: int, is_live: bool) -> None:
+        self.is_live = is_live
+        self._connection = connection
+        self._number = number
+
+    def take(self, what: str, data: bytes, events: bytes, value_path: str, size: int) -> None:
+        """Take what was written to the call's files.
+
+        Args:
+            what: "events" for nothing but these, "stdout", "stderr" or "end".
+            data: What was appended to the file, or the outcome.
+            events: What was appended to events.jsonl before that.
+            value_path: The file of its value.
+            size: How large that is.
+        """
+        if what == "end":
+            value = b"" if size > SMALL_VALUE else _read(value_path, size)
+            lengths = {"events": len(events), "outcome": len(data), "has_value": len(value) == size}
+            self._connection.say("end", events + data + value, n=self._number, **lengths)
+            return
+        if events:
+            self._connection.say("events", events, n=self._number)
+        if data:
+            self._connection.say(what, data, n=self._number)
+
+
+def _read(path: str, size: int) -> bytes:
+    if not size:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError:  # the client finds out
+        return b""

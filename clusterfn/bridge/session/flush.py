@@ -1,0 +1,89 @@
+"""Brings the files of ended calls to the disk, in a process of its own: no call waits for that.
+
+What a process has written survives the death of every process; only the machine's own death loses it before it is on
+the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from typing import NoReturn
+
+from ..layout import OUTCOME, VALUE
+from ..supervisor.publish import sync_folder
+from ..supervisor.worker_process import die_with_parent
+
+_MOST_WAITING = 1 << 20  # bytes of names; beyond it calls are ended faster than the disk takes them
+
+
+class Flusher:
+    """The process.
+
+    Attributes:
+        pid: Its pid.
+    """
+
+    def __init__(self) -> None:
+        reading, self._writing = os.pipe()
+        self._waiting = bytearray()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._writing)
+            _live(reading, parent)
+        os.close(reading)
+        os.set_blocking(self._writing, False)
+
+    @property
+    def fd(self) -> int:
+        """Return the descriptor that other processes must not keep open."""
+        return self._writing
+
+    def add(self, attempt: str) -> None:
+        """Have the outcome and the value in this folder brought to the disk."""
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting += os.fsencode(attempt) + b"\0"
+        self._write()
+
+    def _write(self) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # the rest goes with the next; or it was killed
+            while self._waiting:
+                del self._waiting[: os.write(self._writing, self._waiting)]
+
+    def close(self) -> None:
+        """Wait until all is on the disk."""
+        os.set_blocking(self._writing, True)
+        self._write()
+        os.close(self._writing)
+        with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
+            os.waitpid(self.pid, 0)
+
+
+def _live(reading: int, parent: int) -> NoReturn:
+    try:
+        die_with_parent(9, parent)
+        rest = b""
+        while True:
+            data = os.read(reading, 65536)
+            if not data:
+                break
+            *names, rest = (rest + data).split(b"\0")
+            sync(map(os.fsdecode, names))
+    finally:
+        os._exit(0)
+
+
+def sync(attempts: Iterable[str]) -> None:
+    """Bring the outcomes and values in these folders to the disk."""
+    for attempt in attempts:
+        for name in (VALUE, OUTCOME):
+            with contextlib.suppress(OSError):  # the function may have removed it, or the disk refuses: nobody to tell
+                fd = os.open(os.path.join(attempt, name), os.O_RDONLY)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        with contextlib.suppress(OSError):  # as above
+            sync_folder(attempt)

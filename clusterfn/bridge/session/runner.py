@@ -1,0 +1,212 @@
+"""A runner: the process of a session from which its calls are forked, one after another.
+
+It loads what calls use, and always has the process of its next call ready. The session's server hands it numbers, and
+hears what is written to the files of a call. Both speak the agent's frames over a pair of sockets. A runner that dies
+takes its call with it; the server starts another.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from ..agent.frames import Inbox, pack
+from ..layout import THREADS
+from ..supervisor.watch import Signals
+from ..supervisor.worker_process import become_subreaper, die_with_parent
+from .ahead import Ahead
+from .call import serve_call
+from .preload import Preloader
+from .spare import SpareProcess, fork_spare
+
+READ_BYTES = 256 * 1024
+EVENTS_AFTER_S = 0.02  # events wait so long for what can be said with them, such as the end
+
+
+class Share:
+    """What one of a session's workers has of the session.
+
+    Args:
+        spec: The session's.
+        number: Which worker, from 0.
+        of: How many there are.
+        given: The GPUs that the session has, as a list with commas.
+    """
+
+    def __init__(self, spec: dict[str, Any], number: int, of: int, given: str) -> None:
+        self.number = number
+        gpus = spec["resources"]["gpus"] // of
+        self.spec = {**spec, "resources": {**spec["resources"], "gpus": gpus}, "syncs_later": True}
+        names = [name for name in given.split(",") if name]
+        self.gpus = names[number * gpus : (number + 1) * gpus]
+        self._of = of
+
+    def take(self) -> None:
+        """Give this process its share of the GPUs and CPUs."""
+        if self._of == 1:
+            return
+        if self.gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus)
+        cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # Linux alone has it
+        first, end = (len(cpus) * number // self._of for number in (self.number, self.number + 1))
+        if end > first and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cpus[first:end])
+        for name in THREADS:
+            if os.environ.get(name, "").isdecimal():
+                os.environ[name] = str(max(1, int(os.environ[name]) // self._of))
+
+
+class RunnerProcess:
+    """A runner, as the server has it.
+
+    Attributes:
+        share: What it has of the session.
+        pid: Its pid.
+        sock: The way to it.
+        inbox: What it says.
+        call: The number of the call that it runs; 0 for none.
+        is_ready: Whether it waits for a call.
+    """
+
+    def __init__(self, share: Share, pid: int, sock: socket.socket) -> None:
+        self.share = share
+        self.pid = pid
+        self.sock = sock
+        self.inbox = Inbox()
+        self.call = 0
+        self.is_ready = False
+
+    def give(self, number: int, is_live: bool) -> None:
+        """Have it run a call. If it has just died, its socket says so."""
+        self.call, self.is_ready = number, False
+        try:
+            self.sock.sendall(pack({"n": number, "live": is_live}))
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def start_runner(folder: str, share: Share, foreign: Iterable[int]) -> RunnerProcess:
+    """Start a runner.
+
+    Args:
+        folder: Of the session's calls.
+        share: What it has of the session.
+        foreign: Descriptors of this process that it must not keep open.
+    """
+    ours, its = socket.socketpair()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _live(folder, share, its, parent, [*foreign, ours.fileno()])
+    its.close()
+    return RunnerProcess(share, pid, ours)
+
+
+def _live(folder: str, share: Share, sock: socket.socket, parent: int, foreign: Iterable[int]) -> NoReturn:
+    try:
+        signal.set_wakeup_fd(-1)
+        die_with_parent(signal.SIGKILL, parent)
+        become_subreaper()
+        for fd in foreign:
+            os.close(fd)
+        share.take()
+        Runner(folder, share.spec, sock).serve()
+    except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the session's stderr gets all of it
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(1)
+
+
+class Voice:
+    """Tells the server what is written to the files of one call.
+
+    Each word wakes the server, which takes time from the call. So events wait a moment for what comes next.
+
+    Args:
+        sock: The way to the server.
+        number: The call's.
+    """
+
+    def __init__(self, sock: socket.socket, number: int) -> None:
+        self._sock = sock
+        self._number = number
+        self._events = b""
+        self._due = 0.0
+
+    def __call__(self, what: str, data: bytes, **facts: Any) -> None:
+        """Tell it, as `Say`."""
+        if what == "events":
+            self._events += data
+            self._due = self._due or time.monotonic() + EVENTS_AFTER_S
+            if not self._events or time.monotonic() < self._due:
+                return
+            data = b""
+        events, self._events, self._due = self._events, b"", 0.0
+        self._sock.sendall(pack({**facts, "n": self._number, "what": what, "events": len(events)}, events + data))
+
+
+class Runner:
+    """The process itself.
+
+    Args:
+        folder: Of the session's calls.
+        spec: The session's.
+        sock: The way to the server.
+    """
+
+    def __init__(self, folder: str, spec: dict[str, Any], sock: socket.socket) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._sock = sock
+        self._preloader = Preloader()
+        self._signals = Signals([signal.SIGCHLD])
+        self._ahead: Ahead | None = None
+
+    def serve(self) -> None:
+        """Run call after call, until the server closes the socket."""
+        inbox = Inbox()
+        self._prepare(None, [])
+        while True:
+            data = self._sock.recv(READ_BYTES)
+            if not data:
+                break
+            for header, _ in inbox.feed(data):
+                self._run(header["n"], header["live"])
+        if self._ahead is not None:
+            self._ahead.dismiss()
+
+    def _run(self, number: int, is_live: bool) -> None:
+        say = Voice(self._sock, number)
+        folder = os.path.join(self._folder, str(number))
+        loaded = serve_call(folder, self._spec, self._signals, self._take, say, is_live)
+        ran = loaded is not None
+        self._prepare(ran, self._preloader.load(loaded or []))
+
+    def _prepare(self, ran: bool | None, loaded: list[str]) -> None:
+        """Have a process ready for the next call, and say so.
+
+        Args:
+            ran: Whether the last call was to be run; None if there was none.
+            loaded: What was loaded since.
+        """
+        if loaded or ran is None:
+            gc.collect()
+            gc.freeze()  # else the first collection in each call would copy the pages of all that is loaded
+        if self._ahead is None:
+            self._ahead = Ahead(self._folder, self._fork)
+        elif loaded:
+            self._ahead.renew()
+        self._sock.sendall(pack({"what": "ready", "ran": ran, "loaded": loaded}))
+
+    def _take(self) -> Ahead:
+        ahead, self._ahead = self._ahead or Ahead(self._folder, self._fork), None
+        return ahead
+
+    def _fork(self) -> SpareProcess:
+        return fork_spare(self._spec, [self._sock.fileno()])

@@ -1,0 +1,153 @@
+"""The process of a session's next call: forked ahead of need, it waits for its order with everything loaded.
+
+It belongs to one call only and exits after it. Its pipes are there before the call is: to give it a call takes one
+write.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from _clusterfn_wire import container  # type: ignore[import-not-found]
+
+from ..layout import FAILED_RANK, WORK
+from ..supervisor.limits import peak_of
+from ..supervisor.worker_process import WorkerProcess, die_with_parent
+from ..worker import children, execute, payload
+from ..worker.report import Report
+from . import preload
+
+
+class SpareProcess(WorkerProcess):
+    """A process that waits for its call."""
+
+    def __init__(self, pid: int, out: int, err: int, report: int, order: int) -> None:
+        super().__init__(pid, out, err, report)
+        self._order = order
+
+    def give(self, folder: str, attempt: str, sys_path: list[str]) -> bool:
+        """Give it a call; False if it has died while it waited.
+
+        Args:
+            folder: The call's, with its payload.
+            attempt: With what it prints, its value and its outcome.
+            sys_path: The folders of its modules.
+        """
+        order = json.dumps({"folder": folder, "attempt": attempt, "sys_path": sys_path}).encode()
+        try:
+            left = memoryview(order)
+            while len(left):
+                left = left[os.write(self._order, left) :]
+        except BrokenPipeError:
+            return False
+        finally:
+            os.close(self._order)
+            self._order = -1
+        return True
+
+    def dismiss(self) -> None:
+        """Close its pipes, and wait for its end: without an order it exits."""
+        for fd in (self.out, self.err, self.report, self._order):
+            if fd >= 0:
+                os.close(fd)
+        with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
+            os.waitpid(self.pid, 0)
+
+
+def fork_spare(spec: dict[str, Any], foreign: Iterable[int] = ()) -> SpareProcess:
+    """Fork the process of the next call.
+
+    Args:
+        spec: The session's.
+        foreign: Descriptors of this process that it must not keep open.
+    """
+    pipes = [os.pipe() for _ in range(4)]
+    out, err, report, order = pipes
+    parent = os.getpid()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # else both processes would print it
+    pid = os.fork()
+    if pid == 0:
+        _live(spec, parent, pipes, foreign)
+    for fd in (out[1], err[1], report[1], order[0]):
+        os.close(fd)
+    for fd in (out[0], err[0], report[0]):
+        os.set_blocking(fd, False)
+    return SpareProcess(pid, out[0], err[0], report[0], order[1])
+
+
+def _live(spec: dict[str, Any], parent: int, pipes: list[tuple[int, int]], foreign: Iterable[int]) -> NoReturn:
+    """Wait for the call, run it, and end this process."""
+    out, err, report, order = pipes
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        die_with_parent(signal.SIGKILL, parent)  # a runner that dies leaves no call behind that nobody judges
+        for fd in (out[0], err[0], report[0], order[1], *foreign):
+            os.close(fd)
+        for fd, pipe in ((1, out[1]), (2, err[1])):
+            os.dup2(pipe, fd)
+            os.close(pipe)
+        said = Report(report[1])
+        children.report_own_signals(said.say)
+        _rehearse()
+        known = list(sys.modules)
+        call = _await_order(order[0])
+        if call is not None:
+            _run(spec, call, said, known)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _rehearse() -> None:
+    """Do now what each call does and what takes its time: give it random numbers of its own, and touch its pages."""
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # torch starts from the same seed in every process, forked or not
+    file = io.BytesIO()
+    container.dump((abs, (0,), {}), file)
+    container.loads(bytearray(file.getvalue()))
+    json.dumps(json.loads("{}"))
+
+
+def _await_order(fd: int) -> dict[str, Any] | None:
+    """Return the call, or None if there is none to come."""
+    data = b""
+    while True:
+        piece = os.read(fd, 65536)
+        if not piece:
+            break
+        data += piece
+    os.close(fd)
+    return dict(json.loads(data)) if data else None
+
+
+def _run(spec: dict[str, Any], call: dict[str, Any], report: Report, known: list[str]) -> None:
+    attempt: str = call["attempt"]
+    spec["sys_path"] = call["sys_path"]
+    os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
+    asked: str | None = spec["cwd"]
+    os.chdir(os.path.expanduser(os.path.expandvars(asked)) if asked else os.path.join(attempt, WORK))
+    value = execute.open_value_file(attempt)
+    try:
+        facts = execute.run_call(call["folder"], spec, [], report, value)
+    except execute.CallRejected as rejected:
+        facts = rejected.facts
+    report.say(loaded=preload.imported_since(known), peak=peak_of(os.getpid()))
+    execute.report_outcome(report, facts)
+    # What an interpreter does at its end, which a forked process must not reach by unwinding its parent's frames.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()

@@ -1,0 +1,186 @@
+"""The stream into a session's socket: calls go through it, and what becomes of them comes back, without a file between.
+
+All that comes is in the files of the calls too. So a stream that is lost loses nothing: its calls go on with their
+files, from the byte to which they were heard, and those that may not have arrived are sent as files. Where there is no
+way to the socket, all calls go by files.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.agent.frames import Inbox, pack
+from clusterfn.errors import ClusterfnError
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import HostConnection, Reply
+    from clusterfn.hosts.host_state import HostState
+
+MOST_BYTES = 256 << 10  # of a call; a larger one goes as files, beside which others can be sent
+_LONGEST_FRAME = 64 << 20  # more than any host of ours sends
+
+
+class StreamedCall(Protocol):
+    """A call that is heard through the stream."""
+
+    def on_news(self, file: str, data: bytes) -> None:
+        """Take what was appended to its file of this name."""
+
+    def on_end(self, told: bytes, value: bytes | None) -> None:
+        """Take its outcome, and its value unless that is too large to come with it."""
+
+    def on_lost(self, has_arrived: bool) -> None:
+        """Go on with the files; send it as files too, unless it has arrived."""
+
+    def on_dead(self, reply: Reply[None]) -> None:
+        """Take the error of a connection that is not opened again."""
+
+
+class CallStream:
+    """The stream of one session.
+
+    Args:
+        session: The host.
+        folder: The folder of the session's job.
+    """
+
+    def __init__(self, session: HostState, folder: str) -> None:
+        self._session = session
+        self._folder = folder
+        self._changed = threading.Condition()
+        self._calls: dict[int, StreamedCall] = {}
+        self._taken = 0  # all numbers up to it that went this way are in their folders
+        self._is_open = self._is_closed = False
+        self._inbox = Inbox()
+        self._coming: Reply[bytes] | None = None
+        self._reply: Reply[None] | None = None
+        self._connection: HostConnection | None = None  # the one that carries it: the host may get another
+
+    def open(self) -> None:
+        """Connect once the session listens. Waits for nothing, and tells nobody if that is impossible."""
+        self._coming = self._session.connection.wait(posixpath.join(self._folder, layout.DOOR))
+        self._coming.add_done_callback(self._connect)
+
+    def _connect(self, coming: Reply[bytes]) -> None:
+        if self._is_closed or coming.exception() is not None:
+            return
+        try:
+            facts = json.loads(coming.result(0))
+            address, attach, submission = str(facts["socket"]), [*map(str, facts["attach"])], str(facts["submission"])
+        except (ValueError, KeyError, TypeError):  # damaged: the calls go by files
+            return
+        connection, scheduler = self._session.connection, self._session.scheduler
+        self._connection = connection
+        self._inbox = Inbox()
+        hello = pack({"what": "hello"})
+        try:
+            if not scheduler.has_nodes:
+                self._reply = connection.connect_socket(address, hello, self._on_data)
+            elif join := scheduler.join_command(submission):
+                self._reply = connection.converse([*join, *attach], hello, self._on_data, scheduler.unset)
+            else:
+                return
+        except ClusterfnError:  # the connection to the host has ended: the calls get that error themselves
+            return
+        self._reply.add_done_callback(self._on_over)
+
+    def send(self, number: int, call: StreamedCall, payload: bytes, sys_path: Sequence[str], live: bool) -> bool:
+        """Send a call; return whether it went this way.
+
+        Args:
+            number: The call's.
+            call: It, which is heard from now on.
+            payload: It as bytes.
+            sys_path: The folders of its modules on the host.
+            live: Whether what it prints is to be heard.
+        """
+        connection = self._connection
+        if len(payload) > MOST_BYTES or connection is None or not connection.usable():
+            return False
+        with self._changed:
+            if not self._is_open or self._reply is None:
+                return False
+            self._calls[number] = call
+            header = {"what": "call", "n": number, "live": live, "sys_path": list(sys_path)}
+            connection.write(self._reply, pack(header, payload))
+        return True
+
+    def forget(self, number: int) -> None:
+        """Hear no more of a call."""
+        with self._changed:
+            self._calls.pop(number, None)
+            self._changed.notify_all()
+
+    def await_taken(self, number: int | None, timeout_s: float) -> None:
+        """Wait until a call that went this way, or all of them, are in their folders on the host."""
+
+        def is_taken() -> bool:
+            waited_for = self._calls if number is None else self._calls.keys() & {number}
+            return all(each <= self._taken for each in waited_for)
+
+        with self._changed:
+            self._changed.wait_for(is_taken, timeout_s)
+
+    def close(self) -> None:
+        """Hear nothing any more, and do not connect again: the session has ended."""
+        self._is_closed = True
+        for reply in (self._coming, self._reply):
+            if reply is not None:
+                reply.cancel()
+
+    # on the reader thread of the connection
+
+    def _on_data(self, data: bytes) -> None:
+        for header, body in self._inbox.feed(data):
+            self._on_frame(header, body)
+        if len(self._inbox.data) > _LONGEST_FRAME:
+            raise ValueError("the session sends what is no frame")
+
+    def _on_frame(self, header: Mapping[str, Any], body: bytes) -> None:
+        what, number = header["what"], header.get("n", 0)
+        if what == "end":
+            begin = int(header["events"])
+            end = begin + int(header["outcome"])
+            value = body[end:] if header["has_value"] else None
+        with self._changed:
+            self._taken = max(self._taken, int(header["taken"]))
+            self._is_open = True
+            call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
+            self._changed.notify_all()
+        if call is None:
+            return
+        if what == "again":
+            call.on_lost(has_arrived=False)
+        elif what == "end":
+            if begin:
+                call.on_news(layout.EVENTS, body[:begin])
+            call.on_end(body[begin:end], value)
+            self.forget(number)  # only now: a call whose end cannot be taken goes on with its files
+        else:
+            call.on_news(_FILES[what], body)
+
+    def _on_over(self, reply: Reply[None]) -> None:
+        """Have its calls go on with their files. Connect again if the session has ever answered."""
+        with self._changed:
+            had_answered, self._is_open, self._reply = self._is_open, False, None
+            lost, taken = dict(self._calls), self._taken
+        connection = self._connection
+        is_dead = connection is None or not connection.usable()
+        for number, call in sorted(lost.items()):
+            if is_dead and reply.exception() is not None:
+                call.on_dead(reply)
+            else:
+                call.on_lost(has_arrived=number <= taken)
+        with self._changed:
+            self._calls.clear()
+            self._changed.notify_all()
+        if had_answered and not (self._is_closed or is_dead):
+            self.open()
+
+
+_FILES: Mapping[str, str] = {"events": layout.EVENTS, "stdout": layout.STDOUT, "stderr": layout.STDERR}

@@ -1,0 +1,213 @@
+"""The client's end of a session's stream: what comes through it, and what its calls do when it is lost."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from clusterfn.bridge.agent.frames import Inbox, pack
+from clusterfn.calls.session_stream import MOST_BYTES, CallStream
+from clusterfn.errors import Unreachable
+from clusterfn.hosts.rpc.reply import Reply
+
+DOOR = json.dumps({"socket": "/s", "attach": ["python", "attach.py", "/s"], "submission": "77"}).encode()
+
+
+class Connection:
+    """A connection whose other end is the test."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Reply[bytes]] = []
+        self.opened: list[tuple[Any, Reply[None], Any]] = []
+        self.written: list[tuple[dict[str, Any], bytes]] = []
+        self.is_usable = True
+
+    def wait(self, path: str) -> Reply[bytes]:
+        assert path == "/jobs/1/door.json"
+        self.waiting.append(Reply(lambda: None))
+        return self.waiting[-1]
+
+    def connect_socket(self, path: str, first: bytes, on_data: Any) -> Reply[None]:
+        return self.open([path], on_data)
+
+    def converse(self, argv: list[str], first: bytes, on_data: Any, unset: Any) -> Reply[None]:
+        return self.open(argv, on_data)
+
+    def open(self, way: list[str], on_data: Any) -> Reply[None]:
+        reply: Reply[None] = Reply(lambda: reply.reject(concurrent.futures.CancelledError()))
+        self.opened.append((way, reply, on_data))
+        return reply
+
+    def write(self, reply: Reply[None], data: bytes) -> None:
+        assert reply is self.opened[-1][1], "written to a stream that is gone"
+        self.written += Inbox().feed(data)
+
+    def usable(self) -> bool:
+        return self.is_usable
+
+    def say(self, what: str, body: bytes = b"", taken: int = 0, **facts: Any) -> None:
+        self.opened[-1][2](pack({**facts, "what": what, "taken": taken}, body))
+
+
+class Call:
+    """A call that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def on_news(self, file: str, data: bytes) -> None:
+        self.heard.append((file, data))
+
+    def on_end(self, told: bytes, value: bytes | None) -> None:
+        self.heard.append(("end", told, value))
+
+    def on_lost(self, has_arrived: bool) -> None:
+        self.heard.append(("lost", has_arrived))
+
+    def on_dead(self, reply: Reply[None]) -> None:
+        self.heard.append(("dead", str(reply.exception())))
+
+
+def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]:
+    """A stream whose session has said where it listens."""
+    connection = Connection()
+    scheduler = SimpleNamespace(has_nodes=join is not None, join_command=lambda _: join, unset=())
+    stream = CallStream(cast(Any, SimpleNamespace(connection=connection, scheduler=scheduler)), "/jobs/1")
+    stream.open()
+    connection.waiting[-1].resolve(DOOR)
+    return stream, connection
+
+
+def send(stream: CallStream, number: int, data: bytes = b"call") -> Call | None:
+    call = Call()
+    return call if stream.send(number, call, data, ["/m"], True) else None
+
+
+def test_no_call_goes_through_it_before_the_session_has_answered():
+    stream, connection = opened()
+
+    assert send(stream, 1) is None
+    connection.say("welcome")
+
+    assert send(stream, 2)
+    assert connection.written == [({"what": "call", "n": 2, "live": True, "sys_path": ["/m"]}, b"call")]
+    assert send(stream, 3, bytes(MOST_BYTES + 1)) is None, "a large call goes as files"
+
+
+def test_a_call_hears_what_is_written_to_its_files_and_its_end():
+    stream, connection = opened()
+    connection.say("welcome")
+    call, other = send(stream, 1), send(stream, 2)
+    assert call and other
+
+    connection.say("events", b"began\n", n=1)
+    connection.say("stdout", b"out", n=1)
+    connection.say("stderr", b"err", n=1)
+    connection.say("end", b"last\n{}value", n=1, events=5, outcome=2, has_value=True)
+    connection.say("stdout", b"after the end", n=1)
+    connection.say("end", b"{}", n=2, events=0, outcome=2, has_value=False)
+
+    assert call.heard == [
+        ("events.jsonl", b"began\n"), ("stdout", b"out"), ("stderr", b"err"), ("events.jsonl", b"last\n"),
+        ("end", b"{}", b"value"),
+    ]  # fmt: skip
+    assert other.heard == [("end", b"{}", None)]
+
+
+def test_calls_of_a_lost_stream_go_on_with_their_files_and_the_next_goes_through_another():
+    stream, connection = opened()
+    connection.say("welcome")
+    ended, arrived, sent = (send(stream, number) for number in (1, 2, 3))
+    assert ended and arrived and sent
+    connection.say("end", b"{}", n=1, events=0, outcome=2, has_value=True, taken=2)
+
+    connection.opened[-1][1].reject(Unreachable("the connection to the host was lost"))
+
+    assert [call.heard[-1] for call in (ended, arrived, sent)] == [("end", b"{}", b""), ("lost", True), ("lost", False)]
+    assert send(stream, 4) is None, "until the session answers again"
+    connection.waiting[-1].resolve(DOOR)
+    connection.say("welcome")
+    assert send(stream, 5)
+    assert connection.written[-1][0]["n"] == 5
+
+
+def test_a_call_that_the_session_cannot_lay_out_is_sent_as_files():
+    stream, connection = opened()
+    connection.say("welcome")
+    call = send(stream, 1)
+    assert call
+
+    connection.say("again", n=1)
+
+    assert call.heard == [("lost", False)]
+
+
+@pytest.mark.parametrize("frame", [b"\0\0\0\4" + bytes(8) + b"none", pack({"what": "end", "n": 1, "taken": 0}, b"")])
+def test_a_host_that_sends_no_frames_costs_no_call(frame: bytes):
+    stream, connection = opened()
+    connection.say("welcome")
+    call = send(stream, 1)
+    assert call
+
+    with pytest.raises((ValueError, KeyError)) as odd:  # by which the connection ends the request
+        connection.opened[-1][2](frame)
+    connection.opened[-1][1].reject(odd.value)
+
+    assert call.heard == [("lost", False)]
+
+
+def test_a_door_that_never_opens_is_not_tried_again():
+    stream, connection = opened()
+
+    connection.opened[-1][1].reject(Unreachable("srun: error"))
+
+    assert len(connection.waiting) == 1
+    assert send(stream, 1) is None
+
+
+def test_inside_the_job_of_a_scheduler_the_way_is_a_program_on_its_node():
+    _, connection = opened(join=("srun", "--jobid=77"))
+    assert connection.opened[-1][0] == ["srun", "--jobid=77", "python", "attach.py", "/s"]
+
+    _, connection = opened(join=())
+    assert connection.opened == [], "a scheduler without a way into its jobs: calls go as files"
+
+
+def test_who_withdraws_a_call_waits_until_it_is_in_its_folder():
+    stream, connection = opened()
+    connection.say("welcome")
+    assert send(stream, 1)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(stream.await_taken, 1, 60.0)
+        assert not waiting.done()
+        connection.say("taken", taken=1)
+        waiting.result(60)
+        stream.await_taken(None, 60.0)
+    stream.close()
+    assert send(stream, 2) is None
+
+
+def test_calls_get_the_error_of_a_connection_that_is_not_opened_again():
+    stream, connection = opened()
+    connection.say("welcome")
+    call = send(stream, 1)
+    assert call
+
+    connection.is_usable = False
+    connection.opened[-1][1].reject(Unreachable("the host key has changed"))
+
+    assert call.heard == [("dead", str(Unreachable("the host key has changed")))]
+    assert len(connection.waiting) == 1, "nothing more is asked of the host"
+
+
+def test_a_forked_child_sends_nothing_through_it():
+    stream, connection = opened()
+    connection.say("welcome")
+    connection.is_usable = False
+
+    assert send(stream, 1) is None

@@ -1,0 +1,208 @@
+"""Calls of a session on this machine, which go through its socket once it listens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusterfn
+from clusterfn import Cancelled, Session, WorkerLost
+from clusterfn.bridge.supervisor.process_tree import parent_of
+from clusterfn.calls import session_stream
+from clusterfn.config import config_file
+from clusterfn.hosts.connection import connection_for
+from tests.waiting import until
+
+
+@pytest.fixture
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """A configuration whose only host is this machine; the numbers of the calls that went through a socket."""
+    path = tmp_path / "clusterfn.yml"
+    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {tmp_path}/root\n    limits: {{cores: 64}}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    numbers: list[int] = []
+    send = session_stream.CallStream.send
+
+    def noted(stream: session_stream.CallStream, number: int, *args: Any) -> bool:
+        went = send(stream, number, *args)
+        if went:
+            numbers.append(number)
+        return went
+
+    monkeypatch.setattr(session_stream.CallStream, "send", noted)
+    yield numbers
+
+
+def of_main(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Travels by value, as a function of a script does."""
+    function.__module__ = "__main__"
+    return function
+
+
+@of_main
+def speak(word: str) -> str:
+    import sys
+
+    print(word)
+    print(word.upper(), file=sys.stderr)
+    if word == "wrong":
+        raise KeyError(word)
+    return word
+
+
+def through_the_socket(session: Session, sent: list[int]) -> None:
+    """Call until calls go through the socket."""
+    until(lambda: session.call(abs, -1) and sent)
+
+
+def test_calls_go_through_the_socket_and_print_and_raise_as_before(sent: list[int], capfd: pytest.CaptureFixture[str]):
+    with Session() as session:
+        through_the_socket(session, sent)
+        assert session.call(speak, "one") == "one"
+        with pytest.raises(KeyError, match="wrong"):
+            session.call(speak, "wrong")
+        later = session.submit(speak, "later")
+        assert later.result(150) == "later"
+        assert later.logs() == "later\n"
+        assert later.usage["wall_s"] > 0
+
+    assert len(sent) >= 4
+    out, err = capfd.readouterr()
+    assert out == "one\nwrong\n"
+    assert "ONE\n" in err and "LATER\n" not in err
+
+
+@of_main
+def runner() -> int:
+    import os
+
+    return os.getppid()
+
+
+@of_main
+def talk_around(gate: str) -> str:
+    import os
+    import time
+
+    print("before", flush=True)
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    print("after", flush=True)
+    return "through"
+
+
+def agent() -> int:
+    """The process of the agent that serves this program."""
+    host, _ = config_file.load().resolve(None)
+    return connection_for(host).facts.pid
+
+
+def test_a_lost_connection_costs_neither_a_value_nor_a_line_and_repeats_none(
+    sent: list[int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    with Session() as session:
+        through_the_socket(session, sent)
+        lines: list[bytes] = []
+        beside = ThreadPoolExecutor(1)
+        talking = beside.submit(session.call, talk_around, str(tmp_path / "gate"))
+        waiting = [session.submit(speak, str(number)) for number in range(5)]
+        until(lambda: "before" in (lines.append(capfd.readouterr().out.encode()) or b"".join(lines).decode()))
+        os.kill(agent(), signal.SIGKILL)
+        (tmp_path / "gate").touch()
+
+        assert talking.result(150) == "through"
+        assert [job.result(150) for job in waiting] == ["0", "1", "2", "3", "4"]
+        sent.clear()
+        through_the_socket(session, sent)
+        beside.shutdown()
+
+    printed = b"".join(lines).decode() + capfd.readouterr().out
+    assert printed == "before\nafter\n"
+    assert session.job is not None and session.job.result(150)["why"] == "closed"
+
+
+def test_a_worker_that_dies_fails_its_call_by_name_and_the_session_continues(sent: list[int], tmp_path: Path):
+    with Session() as session:
+        through_the_socket(session, sent)
+        server = session.call(runner)
+        running, waiting = session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "next")
+        until(lambda: running.state == "RUNNING")
+        os.kill(server, signal.SIGKILL)
+
+        with pytest.raises(WorkerLost, match="worker 1 of the session, which ran the call, was killed by SIGKILL"):
+            running.result(150)
+        assert waiting.result(150) == "next"
+        assert session.call(runner) != server
+
+
+def test_a_session_that_dies_fails_calls_that_went_through_its_socket(sent: list[int], tmp_path: Path):
+    session = Session()
+    through_the_socket(session, sent)
+    server = parent_of(session.call(runner))
+    calls = [session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "never")]
+    until(lambda: calls[0].state == "RUNNING")
+    os.kill(server, signal.SIGKILL)
+
+    for call in calls:
+        with pytest.raises(WorkerLost, match="the session of the call has ended: .*SIGKILL"):
+            call.result(150)
+    assert session.call(speak, "in another") == "in another"
+    session.shutdown()
+
+
+def test_calls_that_went_through_the_socket_can_be_stopped_and_withdrawn(sent: list[int], tmp_path: Path):
+    with Session() as session:
+        through_the_socket(session, sent)
+        running, waiting = session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "never")
+        assert waiting.cancel() and waiting.cancelled()
+        until(lambda: running.state == "RUNNING")
+        assert not running.cancel()
+        running.stop()
+
+        with pytest.raises(Cancelled, match="stopped on request"):
+            running.result(150)
+        assert session.call(speak, "after") == "after"
+
+
+def test_a_value_that_is_too_large_for_the_stream_comes_from_its_file(sent: list[int]):
+    with Session() as session:
+        through_the_socket(session, sent)
+        large = session.submit(bytes, 3 << 20)
+        assert len(large.result(150)) == 3 << 20
+        assert len(session.call(bytes, 1 << 10)) == 1 << 10
+
+
+def test_a_session_that_is_closed_at_once_serves_what_was_sent(sent: list[int]):
+    with Session() as session:
+        through_the_socket(session, sent)
+        calls = [session.submit(pow, number, 2) for number in range(40)]
+        session.shutdown(wait=False)
+        assert [call.result(150) for call in calls] == [number**2 for number in range(40)]
+
+    assert session.job is not None and session.job.result(150)["why"] == "closed"
+
+
+def test_workers_run_the_calls_of_a_map_beside_one_another(sent: list[int], tmp_path: Path):
+    @of_main
+    def meet(folder: str, name: int) -> int:
+        import os
+        import time
+        from pathlib import Path
+
+        Path(folder, str(name)).touch()
+        while len(os.listdir(folder)) < 2:
+            time.sleep(0.02)
+        return name * name
+
+    (tmp_path / "met").mkdir()
+    with Session(workers=2, cores=2) as session:
+        through_the_socket(session, sent)
+        assert list(session.map(meet, [str(tmp_path / "met")] * 2, [3, 4])) == [9, 16]
+        with pytest.raises(clusterfn.ConfigError, match="asks for cores=2, each worker of the session has 1"):
+            session.submit(clusterfn.cluster(cores=2)(speak), "never")
