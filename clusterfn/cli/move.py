@@ -92,4 +92,6 @@ def _print_config(host: Host, folder: str, path: str, change: writing.Change | N
         console.warn(f"write `root: {folder}` below {host.name} in {path}")
     elif host.root != folder:
         console.tell(f"changed {path}: {change.added[0]} for {host.name}")
+    else:
+        return
     console.tell(f"other machines and copies of the project need `root: {folder}` for {host.name}, too")

@@ -40,6 +40,8 @@ class UploadHandler(RequestHandler):
 
     def begin(self) -> None:
         self.path = expand(self.header["path"])
+        if os.geteuid() == 0:  # whom no mode of a folder stops
+            refuse_moving(self.agent.root)
         self.left = 0
         self.synced = False
         self.mtime: "Optional[float]" = None

@@ -9,10 +9,11 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 
-from ..layout import CALL, INPUTS, SPEC
+from ..layout import BRIDGE, CALL, INPUTS, JOBS, SCRIPT, SPEC
 from . import publish
 from .text import native, portable
 
@@ -25,6 +26,7 @@ _DESCRIPTIONS = re.compile(
     r"jobs/[^/]+/(%s|calls/\d+/%s|((elements|calls)/\d+/)?attempts/\d+/%s)\Z"
     % (re.escape(SPEC), re.escape(CALL), re.escape(INPUTS))
 )
+_SCRIPTS = re.compile(r"jobs/[^/]+/%s\Z" % re.escape(SCRIPT))  # which `retry_failed` sends again
 _LEASES = re.compile(r"uses/[^/]+/[^/]+\Z")
 _NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 _CLOSE_S = 1e-3  # to which a file system may round a date
@@ -44,6 +46,7 @@ class RootCopy:
 
     def __init__(self, old: str, new: str, on_file: "Callable[[RootCopy], None]") -> None:
         self._old, self._new = old, new
+        self._names = [old] + [name for name in (os.path.realpath(old),) if name != old]  # how paths may begin
         self._on_file = on_file
         self._links = os.stat(old).st_dev == os.stat(new).st_dev
         self.files = self.bytes = 0
@@ -95,6 +98,8 @@ class RootCopy:
     def _copy_file(self, name: str, source: str, target: str, found: os.stat_result) -> None:
         if _DESCRIPTIONS.match(name):
             self._copy_corrected(source, target, self._corrected_json)
+        elif _SCRIPTS.match(name):
+            self._copy_corrected(source, target, self._corrected_script)
         elif _LEASES.match(name):
             self._copy_corrected(source, target, lambda data: os.fsencode(self._moved(os.fsdecode(data))))
         elif not _is_copied(found, target):
@@ -135,10 +140,22 @@ class RootCopy:
             return {key: self._corrected(item) for key, item in value.items()}
         return [self._corrected(item) for item in value] if isinstance(value, list) else value
 
+    def _corrected_script(self, data: bytes) -> bytes:
+        """Return a job.sh with the words that begin with the old root, each of which is quoted if it must be."""
+        text = os.fsdecode(data)
+        for old in self._names:
+            quoted = shlex.quote(old)
+            is_plain = quoted == old
+            begin = r"(?<![^\s>\"])" + re.escape(old if is_plain else quoted[:-1])
+            new = shlex.quote(self._new) + ("" if is_plain else "'")
+            text = re.sub(r"%s(?=/(?:%s|%s)/)" % (begin, JOBS, BRIDGE), lambda _, new=new: new, text)
+        return os.fsencode(text)
+
     def _moved(self, path: str) -> str:
         """Return a path below the old root as one below the new one; any other text as it is."""
-        if path == self._old or path.startswith(self._old + "/"):
-            return self._new + path[len(self._old) :]
+        for old in self._names:
+            if path == old or path.startswith(old + "/"):
+                return self._new + path[len(old) :]
         return path
 
 

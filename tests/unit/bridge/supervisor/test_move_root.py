@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +106,33 @@ def test_the_descriptions_of_jobs_name_the_new_root(old: Path, new: Path) -> Non
     assert (new / "uses" / "5d1c" / FIRST).read_text() == f"{new}/jobs/{FIRST}"
     assert os.readlink(new / "cache" / "absolute") == f"{new}/blobs/cc"
     assert os.readlink(new / "cache" / "relative") == "huggingface"
+
+
+@pytest.mark.parametrize("name", ["old", "old root", "it's", "$HOME"])
+@pytest.mark.parametrize("there", ["new", "new root", "isn't"])
+def test_the_script_of_a_job_runs_below_the_new_root(tmp_path: Path, name: str, there: str) -> None:
+    old, new = tmp_path / name, tmp_path / there
+    old.mkdir(mode=0o700)
+    folder, program = add_job(old, FIRST), shlex.quote(f"{old}/bridge/aa/show")
+    lines = f"{program} {shlex.quote(str(old / 'jobs' / FIRST))}\necho end >{shlex.quote(f'{old}/jobs/{FIRST}/said')}\n"
+    write(folder / "job.sh", f"X={shlex.quote(f'{old}/jobs/mine')}\n{lines}")
+    write(old / "bridge" / "aa" / "show", '#!/bin/sh\necho "$1"\n').chmod(0o700)
+
+    Move(str(old), str(new)).run()
+
+    job = new / "jobs" / FIRST
+    assert subprocess.run(["/bin/sh", job / "job.sh"], check=True, capture_output=True, text=True).stdout == f"{job}\n"
+    assert (job / "said").read_text() == "end\n"
+    assert f"X={shlex.quote(f'{old}/jobs/mine')}" in (job / "job.sh").read_text()
+
+
+def test_another_name_of_the_old_root_is_corrected_too(old: Path, new: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(old)
+
+    Move(str(tmp_path / "link"), str(new)).run()
+
+    assert json.loads((new / "jobs" / FIRST / "spec.json").read_text())["root"] == str(new)
+    assert sorted(path.name for path in (tmp_path / "link").iterdir()) == ["jobs", "moved"]
 
 
 def test_the_old_root_says_where_it_is_now_and_takes_no_job(old: Path, new: Path) -> None:
