@@ -101,7 +101,7 @@ def test_jobs_attach_with_all_that_they_had(place: Place, host: str, tmp_path: P
     job = cluster(host=host)(keep_and_count).submit(LARGE, File(tmp_path / "data.txt"))
     assert job.result(150) == (len(LARGE), "of the file")
     kept = cluster(host=host, keep=True)(double).submit(21)
-    assert until(kept.done, 150)
+    assert until(kept.done)
     group = cluster(host=host)(fail_at_two).map([1, 2, 3], without=str(place.new), on_error="collect")
     assert group.wait(150)
 
@@ -140,7 +140,7 @@ def test_a_job_that_waits_or_runs_is_named_and_stays(
 ) -> None:
     gate = place.root / "gate"
     job = cluster(host=host)(wait_for).submit(str(gate))
-    assert until(lambda: job.status == "RUNNING", 150)
+    assert until(lambda: job.status == "RUNNING")
 
     assert move(place, host) == 1
 
@@ -188,10 +188,10 @@ def test_a_move_that_is_killed_continues(place: Place, host: str) -> None:
     assert job.result(150) == LARGE * 2
     argv = [sys.executable, "-m", "clusterfn", "move", host, str(place.new)]
     with subprocess.Popen(argv) as client:
-        until(lambda: (place.new / "moving").exists() or client.poll() is not None, 150)
+        until(lambda: (place.new / "moving").exists() or client.poll() is not None)
         client.send_signal(signal.SIGKILL)
 
-    assert until(lambda: move(place, host) == 0, 150)
+    assert until(lambda: move(place, host) == 0)
 
     assert clusterfn.attach(job.id).result(150) == LARGE * 2
     assert f"root: {place.new}" in place.config.read_text()

@@ -148,7 +148,7 @@ class RootCopy:
             is_plain = quoted == old
             begin = r"(?<![^\s>\"])" + re.escape(old if is_plain else quoted[:-1])
             new = shlex.quote(self._new) + ("" if is_plain else "'")
-            text = re.sub(r"%s(?=/(?:%s|%s)/)" % (begin, JOBS, BRIDGE), lambda _, new=new: new, text)
+            text = re.sub(r"%s(?=/(?:%s|%s)/)" % (begin, JOBS, BRIDGE), new.replace("\\", r"\\"), text)
         return os.fsencode(text)
 
     def _moved(self, path: str) -> str:

@@ -168,7 +168,7 @@ class Move:
             os.sync()
             os.rename(os.path.join(self.new, MOVING), os.path.join(self.new, ARRIVED))  # the hand-over
             publish.sync_folder(self.new)
-        except BaseException:
+        except BaseException:  # a signal, too, must not leave it closed
             if not self._has_arrived():
                 self._open_again()
             raise

@@ -216,7 +216,9 @@ def test_a_job_that_comes_during_the_copy_is_found_before_the_hand_over(
 
 
 def test_the_new_root_is_refused_until_it_is_whole(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Move, "_close", lambda move: 1 / 0, raising=True)
+    chmod = os.chmod
+    monkeypatch.setattr(os, "chmod", lambda path, mode: 1 / (mode != 0o500) and chmod(path, mode))
+    (old / "files" / "dd").chmod(0o700)
     with pytest.raises(ZeroDivisionError):
         Move(str(old), str(new)).run()
 
