@@ -106,7 +106,7 @@ dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that 
 report: venv  ## `make test`, whose report goes to benchmarks/results
 	@mkdir -p benchmarks/results
 	@{ echo "test of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	$(MAKE) test 2>&1 | sed "s|$(CURDIR)|.|g"; } | tee benchmarks/results/test-$(COMMIT).txt
+	$(MAKE) test 2>&1 | sed -u "s|$(CURDIR)|.|g"; } | tee benchmarks/results/test-$(COMMIT).txt
 
 evidence: venv  ## docs/evidence.md from the last report of test-long, or of `make report`
 	$(BIN)/python packaging/evidence.py "$$(ls -t benchmarks/results/test-*.txt | head -n 1)"

@@ -55,6 +55,9 @@ class Executor(concurrent.futures.Executor):
         max_workers: int | None = None,
         **options: Unpack[JobOptions],
     ) -> None:
+        if isinstance(host, int):  # as ThreadPoolExecutor(8)
+            hint = f'write Executor("tensor01", max_workers={host}), with the name of your host'
+            raise ConfigError(f"Executor({host!r}): the first argument is the name of a host", hint=hint)
         self._given: dict[str, object] = {**options, "host": host}
         parse_options(self._given)
         if max_workers is not None and (type(max_workers) is not int or max_workers < 1):

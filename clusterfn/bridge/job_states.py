@@ -7,5 +7,8 @@ from . import layout
 
 PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
-FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}  # other kinds: DIED
+# Other kinds: DIED. A value that cannot be pickled is lost, but its function has returned.
+FINAL = {
+    layout.RETURNED: RETURNED, layout.RESULT: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED,
+}  # fmt: skip
 SHORT = 4  # digits of an id, of sixteen, that people read and write

@@ -49,9 +49,9 @@ def check_warning(options: Options, resources: Resources, scheduler: Scheduler) 
         raise ConfigError("warn_before= needs a time limit to warn of", hint='add time=, for example time="2h"')
     if time_s is not None and warn_s >= time_s:
         raise ConfigError(
-            f"warn_before={shown_time(warn_s)} is no shorter than time={shown_time(time_s)}, so the function would be "
-            "warned at once",
-            hint=f"write warn_before={shown_time(time_s / 10)}, or ask for more time",
+            f'warn_before="{shown_time(warn_s)}" must be shorter than time="{shown_time(time_s)}", because the '
+            "function would be warned at its start",
+            hint=f'write warn_before="{shown_time(time_s / 10)}", or ask for more time',
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
@@ -38,6 +38,8 @@ class Place:
 class JobArgument:
     """A Job, a JobGroup or a part of one: as an argument of a call it means its value."""
 
+    _value = ".result()"  # what gives the value on this machine
+
     def __dir__(self) -> list[str]:
         """What a user may call."""
         return sorted({*super().__dir__()} - _FOR_THE_LIBRARY)
@@ -45,6 +47,19 @@ class JobArgument:
     def as_reference(self) -> Reference:
         """Return what the payload has in its place, and what must be known of it."""
         raise NotImplementedError
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+_OTHER = ("lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "float", "int", "round")
+
+
+def _no_value(self: JobArgument, *_: object) -> NoReturn:
+    """Reject `job + 1`, `job < 3`, `-job` or `float(job)`."""
+    raise TypeError(f"{self!r:.100} is not the value itself: call {self._value}")
+
+
+for _name in (*_BINARY, *(f"r{each}" for each in _BINARY), *_OTHER):  # in a loop: type checkers still find the mistake
+    setattr(JobArgument, f"__{_name}__", _no_value)
 
 
 @dataclass(frozen=True)
@@ -158,7 +173,7 @@ class JobPart(JobArgument):
     _as_argument = "pass a part of the value itself: job.result()[…]"
 
     def __bool__(self) -> bool:
-        raise TypeError(f"{self!r} is not known on this machine: look at its result()")
+        raise TypeError(f"{self!r} is not the value itself: call {self._value}")
 
     def __repr__(self) -> str:
         keys = "".join(f"[{key!r}]" for key in self._reference.keys)

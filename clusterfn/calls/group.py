@@ -47,6 +47,7 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
     """
 
     _as_argument = "pass the values of its calls: group.results()"
+    _value = ".results()"
 
     def __init__(self, known: GroupState) -> None:
         self._known = known

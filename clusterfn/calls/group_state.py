@@ -163,7 +163,8 @@ class GroupState:
         try:
             return range(len(self))[operator.index(index)]
         except IndexError:
-            items = f"{len(self)} items, 0 to {len(self) - 1}" if len(self) else "no items"
+            count = len(self)
+            items = f"{count} items, 0 to {count - 1}" if count > 1 else "one item, 0" if count else "no items"
             raise IndexError(f"there is no item {index}: the group has {items}") from None
         except TypeError:
             raise TypeError(f"{index!r} is not the index of an item: use a whole number") from None

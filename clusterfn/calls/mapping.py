@@ -68,7 +68,10 @@ def run(
     _check(on_error, options)
     for each in iterables:
         if isinstance(each, JobArgument) and not isinstance(each, JobGroup):
-            raise TypeError(f"{each!r:.80} cannot be mapped over before it has ended: map(f, job.result())")
+            raise TypeError(
+                f"{each!r:.80} means one value, and map() takes lists: map over its .result() to call "
+                f"{name} with each item of that value, or use submit() to call {name} once, with the value"
+            )
         if not isinstance(each, Iterable) and not hasattr(type(each), "__getitem__"):
             raise TypeError(f"{each!r:.60} is not iterable: give map() a list, or range(N)")
     calls = list(zip(*(map(each.__getitem__, range(len(each))) if isinstance(each, JobGroup) else each

@@ -211,15 +211,22 @@ def too_large(outcome: Mapping[str, Any], place: JobLocation, how: str = "") -> 
     if not is_too_large(outcome, place.results):
         return None
     size, most = outcome["value"]["size"], place.results.max_bytes or 0
-    facts, shown = _facts(outcome, place), units.shown_memory(size)
+    facts = _facts(outcome, place)
     by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"  # a call of a session has its Job alone
     how = f"{how or by_id + '.result('}max_result={_rounded_up(size)!r})"
     facts.update(stage="result", hint=f"it stays on the host; to fetch it: {how}")
     error = errors.ResultTooLarge(
-        f"the value has {shown}, more than max_result={units.shown_memory(most)}: it was not fetched", **facts
+        f"the value has {_more_than(most, size)}, more than max_result={units.exact_memory(most)}: it was not fetched",
+        **facts,
     )
     error.size_bytes = size
     return error
+
+
+def _more_than(most: int, size: int) -> str:
+    """Return the size in the largest unit that shows the difference."""
+    shown = (units.shown_memory(size), f"{size >> 20}MB", f"{size >> 10}KB")
+    return next((each for each in shown if size >= 2**10 and units.parse_memory(each) > most), f"{size} bytes")
 
 
 def _rounded_up(size: int) -> str:

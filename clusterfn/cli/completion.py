@@ -44,7 +44,8 @@ def script_for(shell: str) -> str:
     try:
         import shtab  # an extra
     except ModuleNotFoundError as error:
-        raise ConfigError("completion needs shtab", hint='pip install "clusterfn[completion]"') from error
+        hint = "pip install '.[completion]' in your clone of clusterfn"
+        raise ConfigError("completion needs shtab", hint=hint) from error
     parser = make_parser()
     _mark(parser, {what: {"bash": f"_clusterfn_{what}", "zsh": f"_clusterfn_{what}"} for what in _WORDS.values()})
     functions = {"bash": _BASH, "zsh": _ZSH}[shell]

@@ -70,12 +70,13 @@ class Config:
         """
         chosen, because = self._chosen(name)
         if chosen not in self.hosts:
-            hint = f"the hosts are {', '.join(self.hosts)}; choose one of them or add it to {self.title}"
-            if not self.title:
-                found = f"there is no {FILE} in {Path.cwd()} or above: change to your project's folder"
-                hint = f"{found}, set ${places.VARIABLE}, or add a host with `clusterfn init ADDRESS`"
+            found = f"{self.title} describes the hosts {', '.join(self.named)}"
+            hint = f"choose one of them or local, or add {chosen} to {self.title}"
+            if not self.named:
+                found = f"{self.title} describes no host" if self.title else f"no {FILE} in {Path.cwd()} or above"
+                hint = f"change to your project's folder, set ${places.VARIABLE}, or add a host: clusterfn init ADDRESS"
             near = did_you_mean(chosen, self.hosts)
-            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", hint=hint)
+            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", evidence=[found], hint=hint)
         return self.hosts[chosen], because
 
     def _chosen(self, name: str | None) -> tuple[str, str]:

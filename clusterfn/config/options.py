@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, Callable, TypedDict, Union
 
 from clusterfn.config.units import GPU_TYPE, NUMBER, finite, parse_memory, parse_time
-from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 Time = Union[str, timedelta]
 Check = Callable[[Any, str], Any]  # of a value and its keyword
@@ -208,6 +208,7 @@ _PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|
 ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")
 PYTHON_SOURCES = ("conda", "standalone", "host")
 _ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock")
+_PROJECT_FILES = ("environment.yml", "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt")
 _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
@@ -286,6 +287,8 @@ def _environment(value: Any, name: str) -> str:
         raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
     if text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest):
         return text
+    if file := _nearly_a_file(text):
+        raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{file}"')
     conda = (
         f'write {name}="conda:{text}", or ' if re.fullmatch(r"[\w-]+", text) and kind not in ENVIRONMENT_KINDS else ""
     )
@@ -294,6 +297,18 @@ def _environment(value: Any, name: str) -> str:
         hint=f'{conda}name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
         'build it from ("environment.yml", "pyproject.toml"), or packages=["python=3.11", "numpy"]',
     )
+
+
+def _nearly_a_file(text: str) -> str:
+    """Return what was meant by a misspelled file, or by one with a bracket too few; "" if nothing is near.
+
+    Example:
+        >>> _nearly_a_file("pyproject.tml"), _nearly_a_file("pyproject.toml[gpu")
+        ('pyproject.toml', 'pyproject.toml[gpu]')
+    """
+    file, bracket, parts = text.partition("[")
+    near = nearest_word(file.strip(), _PROJECT_FILES, alike=0.9)
+    return f"{near}[{parts.strip().rstrip(']')}]" if near and bracket else near or ""
 
 
 def names_a_file(text: str) -> bool:
@@ -384,10 +399,12 @@ def _sbatch_options(value: Any, name: str) -> dict[str, Any]:
 
 def _requeue(value: Any, name: str) -> dict[str, int]:
     usual = f'write {name}=["timeout", "preempted", "node"], or {name}={{"timeout": 3}}'
-    if isinstance(value, (list, tuple)):
-        value = dict.fromkeys(value, _REQUEUED) if all(isinstance(each, str) for each in value) else None
+    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        value = dict.fromkeys(value, _REQUEUED)
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}= takes a list of causes, or a dict of how often for each", hint=usual)
+        problem = f"{name}={value!r:.60} is neither a list of causes nor a dict of how often for each"
+        cause = nearest_word(value.strip().lower(), _CAUSES) if isinstance(value, str) else None
+        raise ConfigError(problem, hint=f'write {name}=["{cause}"], even for one' if cause else usual)
     for cause, count in value.items():
         if cause not in _CAUSES:
             near = did_you_mean(cause, _CAUSES) if isinstance(cause, str) else ""
@@ -417,10 +434,36 @@ def _yes_or_no(value: Any, name: str) -> bool:
     return value
 
 
+def _keep(value: Any, name: str) -> bool:
+    if isinstance(value, str) and _is_duration(value):
+        raise ConfigError(
+            f"{name}={value!r} is a duration, and {name}= says whether the value stays on the host",
+            hint=f"write {name}=True; how long a host keeps jobs is the key `keep: {value}` in clusterfn.yml",
+        )
+    return _yes_or_no(value, name)
+
+
+def _is_duration(text: str) -> bool:
+    try:
+        return parse_time(text) > 0
+    except ConfigError:
+        return False
+
+
+def _job_id(value: Any, name: str) -> str:
+    if isinstance(value, str) and _JOB_ID.fullmatch(value):
+        return value
+    own = getattr(value, "id", None)
+    hint = f'write {name}="{own}"' if isinstance(own, str) else f'use at least its first four digits: {name}="7f3a"'
+    raise ConfigError(f"{name}={value!r:.80} is not the id of a job", hint=hint)
+
+
 def _one_of(*words: str) -> Check:
     def check(value: Any, name: str) -> str:
         if value not in words:
-            raise ConfigError(f"{name}={value!r} is not possible", hint=f"choose one of {', '.join(words)}")
+            near = nearest_word(value, words) if isinstance(value, str) else None
+            forms = " or ".join(f'{name}="{word}"' for word in ([near] if near else words))
+            raise ConfigError(f"{name}={value!r} is not possible", hint=f"write {forms}")
         return str(value)
 
     return check
@@ -454,7 +497,7 @@ class Options:
     warn_s: float | None = _option(parse_time, "warn_before")
     retries: int = _option(_whole_number(0), default=0)
     requeue: Mapping[str, int] = _option(_requeue, default={})
-    resume: str | None = _option(_matching(_JOB_ID, "7f3a"))
+    resume: str | None = _option(_job_id)
     host: str | None = _option(_matching(HOST_NAME, "tensor01"))
     environment: str | None = _option(_environment)
     packages: tuple[str, ...] = _option(_several(_package), default=())
@@ -466,7 +509,7 @@ class Options:
     cwd: str | None = _option(_folder)
     name: str | None = _option(_job_name)
     on_interrupt: str = _option(_one_of("detach", "stop"), default="detach")
-    keep: bool = _option(_yes_or_no, default=False)
+    keep: bool = _option(_keep, default=False)
     results: str | None = _option(_one_of("objects", "data"))
     max_result_bytes: int | None = _option(parse_memory, "max_result")
 

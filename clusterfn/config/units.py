@@ -73,6 +73,20 @@ def shown_memory(size: int) -> str:
     return f"{size >> 20}MB" if size >= 2**20 or not size else f"{-(-size >> 10)}KB"
 
 
+def exact_memory(size: int) -> str:
+    """Format an amount of memory without rounding, as it was written.
+
+    Example:
+        >>> exact_memory(1500 * 2**10), exact_memory(3 * 2**29)
+        ('1500KB', '1.5GB')
+    """
+    for unit in "TGMK":
+        text = f"{round(size / _MEMORY_UNITS[unit], 2):g}{unit}B"
+        if size >= _MEMORY_UNITS[unit] and parse_memory(text) == size:
+            return text
+    return f"{size} bytes"
+
+
 def shown_time(seconds: float) -> str:
     """Format a duration as a person writes it, in the largest unit that says it in whole numbers.
 

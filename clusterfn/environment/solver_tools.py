@@ -30,7 +30,7 @@ from clusterfn.errors import LockError
 
 REQUIREMENTS = ("conda-lock>=4,<5", "py-rattler>=0.20,<1")
 PATIENCE_S = 15.0  # between two messages while it is installed
-INSTALL = "pip install 'clusterfn[lock]'"
+INSTALL = "pip install '.[lock]' in your clone of clusterfn"
 _LEAST_PYTHON = (3, 10)
 _LEAST_CONDA = (4, 6)  # older ones give conda-lock other answers
 _CONDAS = ("mamba", "micromamba", "conda")

@@ -21,7 +21,7 @@ from clusterfn.environment import solver_tools
 from clusterfn.environment.solver_tools import PYPI, PipConfig, Tool
 
 PATIENCE_S = 15.0  # between two messages while it is resolving
-TOOL = Tool("uv", ("uv>=0.12,<1",), "60 MB", "pip install 'clusterfn[uv]'")
+TOOL = Tool("uv", ("uv>=0.12,<1",), "60 MB", "pip install '.[uv]' in your clone of clusterfn")
 _LEAST = (0, 12)  # 0.9 lists wheels that do not fit the host
 # They would change what is asked for: this interpreter, its GPU, another output.
 _NOT_PASSED = (

@@ -17,7 +17,7 @@ _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/session/", "bridge/queue/", "bridge/schedulers/",
-    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/environment_upload.py", "cli/",
+    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/attach.py", "calls/environment_upload.py", "cli/",
     "environment/conda_solver.py", "environment/download.py", "environment/environment_yml.py",
     "environment/imports.py", "environment/index_credentials.py", "environment/lock.py", "environment/project",
     "environment/host_python.py", "environment/python_source.py", "environment/standalone.py",
@@ -25,6 +25,7 @@ _NOT_IN_JOBS = (
     "environment/uv", "environment/wheel",
     "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/root_move.py", "hosts/survey/",
     "api/dask/", "api/hydra_launcher.py", "api/joblib_backend.py", "api/launchers.py", "api/login.py",
+    "api/sweep/run.py", "api/sweep/search.py",
     "config/schema.py", "config/writing.py",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/openssh.py", "hosts/transports/paramiko", "hosts/transports/shared_login.py",

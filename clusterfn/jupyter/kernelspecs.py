@@ -153,6 +153,6 @@ def _manager() -> KernelSpecManager:
     except ImportError as error:
         raise ClusterfnError(
             "kernelspecs need jupyter_client, which is not installed",
-            hint=f"{sys.executable} -m pip install 'clusterfn[notebook]'",
+            hint=f"{sys.executable} -m pip install '.[notebook]' in your clone of clusterfn",
         ) from error
     return KernelSpecManager()

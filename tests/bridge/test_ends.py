@@ -160,6 +160,15 @@ def test_a_killed_script_does_not_end_a_job_on_a_bare_host(bench: Bench, tmp_pat
     assert job.outcome()["kind"] == "returned"
 
 
+def test_a_time_limit_that_came_before_the_function_says_so(bench: Bench):
+    late = "class Late:\n    def __reduce__(self):\n        import time\n        return time.sleep, (600,)\n"
+
+    outcome = bench.job(f"{late}def f(late=Late()):\n    pass\n", resources={"time_s": 5.0}).run()
+
+    assert outcome["kind"] == "time" and outcome["stage"] in ("start", "load")  # the former on a busy machine
+    assert "longer than the 5 s it had; the function had not begun, because " in outcome["message"]
+
+
 def test_the_time_limit_is_exact_and_ends_children(bench: Bench):
     source = "def f():\n    import subprocess\n    subprocess.run(['sleep', '600'])\n"
     job = bench.job(source, resources={"time_s": 1.0})

@@ -355,6 +355,7 @@ def test_a_killed_spooler_loses_nothing(box: Box):
     assert [len(list((job.folder / "attempts").iterdir())) for job in waiting] == [1] * 2
 
 
+@pytest.mark.long
 @pytest.mark.fault("25")
 def test_a_spooler_killed_again_and_again_starts_nothing_twice(box: Box):
     holder, jobs = running(box, box.job(2, 600)), [box.job(1, 0.1) for _ in range(6)]

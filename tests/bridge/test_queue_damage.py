@@ -385,6 +385,7 @@ def waiting_at(held: socket.socket) -> list[socket.socket]:
     return found
 
 
+@pytest.mark.long
 def test_who_asks_for_cards_takes_no_place_at_the_door_of_their_holder(box: Box):
     """There are few, and whoever waits for the holder's end needs one."""
     held = [box.mark(f"gpu/{box.uuid(index)}") for index in (0, 1)]

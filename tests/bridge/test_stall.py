@@ -155,7 +155,7 @@ def test_a_spawned_child_does_too(job):
     assert "lock.acquire()  # the second time" in shown(job("in_a_spawned_child", stall_s=STALL_S).run())
 
 
-@pytest.mark.parametrize("name", ["prints", "computes", "children_compute"])
+@pytest.mark.parametrize("name", ["prints", "computes", pytest.param("children_compute", marks=pytest.mark.long)])
 def test_whoever_does_something_is_left_alone(job, name: str):
     assert job(name, stall_s=STALL_S).run()["kind"] == "returned"
 

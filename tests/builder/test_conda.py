@@ -141,6 +141,7 @@ def test_no_conda_at_all(host: Host, python: dict[str, Any]):
     assert "installer: /opt/conda/bin/conda" in answer.last["hint"]
 
 
+@pytest.mark.long
 def test_one_that_is_killed_half_way_leaves_nothing_that_counts(host: Host, conda: str, python: dict[str, Any]):
     script = '[ "$1" = --version ] && echo conda 4.9.2 && exit\nmkdir -p "$5/bin"; exec sleep 100'
     plan = host.plan([python], python=[3, 9])

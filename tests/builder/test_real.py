@@ -54,6 +54,7 @@ def test_a_function_could_run_in_it(host: Host, channel: Channel):
     assert host.build(plan).last["reused"]
 
 
+@pytest.mark.long
 def test_zstd_from_a_wheel_where_the_host_has_none(lab: Lab, channel: Channel, tmp_path: Path):
     """Python 3.6 with nothing in PATH reads .conda by the wheel that the plan names."""
     download = [

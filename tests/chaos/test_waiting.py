@@ -57,6 +57,7 @@ def resident_mb(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # their ends alone are waited for five minutes
 def test_ten_jobs_wait_in_one_process_and_are_found_by_another_client(
     sharing: Sharing, table: Callable[[str], None]

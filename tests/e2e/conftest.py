@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 MINOR = f"3.{sys.version_info[1]}"
 _OLD_S = 6 * 3600.0  # all tests together take less
 BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+SLURM_IF_LONG = pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
 # What does not differ between the two; the other one in test-long.
 ON_BARE = pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
 ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", marks=pytest.mark.long)])

@@ -106,6 +106,7 @@ def test_twelve_jobs_share_eight_cards(held, journal, hosts, tmp_path):
     assert len({line["uuid"] for line in lines}) == 8
 
 
+@pytest.mark.long
 def test_twelve_threads_call_at_once(held):
     with ThreadPoolExecutor(12) as pool:
         values = list(pool.map(lambda n: held(0.5, n), range(12)))
@@ -114,6 +115,7 @@ def test_twelve_threads_call_at_once(held):
     check_cards([], values)
 
 
+@pytest.mark.long
 def test_jobs_of_several_cards_are_mixed(held, journal):
     wanted = [2, 3, 4, 2, 1, 4, 3, 2]
 

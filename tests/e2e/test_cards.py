@@ -178,6 +178,7 @@ def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
     assert "choosing again" not in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_what_does_not_run_on_the_cards_is_chosen_again_once(slurm, capsys):
     slurm.have(OLD)
 
@@ -192,6 +193,7 @@ def test_what_does_not_run_on_the_cards_is_chosen_again_once(slurm, capsys):
     assert slurm.submissions() == 3
 
 
+@pytest.mark.long
 def test_a_submitted_job_says_it_and_the_next_one_is_right(slurm):
     slurm.have(OLD)
 

@@ -254,6 +254,7 @@ def one_home(folder, run, monkeypatch) -> str:
     return str(job)
 
 
+@pytest.mark.long
 def test_a_job_that_several_hosts_show_is_taken_from_the_one_it_was_sent_to(run, one_home):
     ran = run("logs", one_home[:4])
 
@@ -261,12 +262,14 @@ def test_a_job_that_several_hosts_show_is_taken_from_the_one_it_was_sent_to(run,
     assert "on b" in run("cancel", one_home[:4]).stderr
 
 
+@pytest.mark.long
 def test_a_job_is_listed_under_the_host_it_was_sent_to_and_another_with_its_scheduler_may_be_asked(run, one_home):
     assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "b"]
     assert [job["host"] for job in json.loads(run("jobs", "c", "--json").stdout)] == ["b"]
     assert " on a had already ended" in run("cancel", one_home, "a").stderr
 
 
+@pytest.mark.long
 def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_home):
     text = (folder / "clusterfn.yml").read_text()
     (folder / "clusterfn.yml").write_text(text.replace("  b:", "  renamed:"))

@@ -24,7 +24,7 @@ import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
-from tests.e2e.conftest import BOTH, lab_venv
+from tests.e2e.conftest import BOTH, SLURM_IF_LONG, lab_venv
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -252,7 +252,7 @@ def test_everything_ends_with_the_block_after_an_exception_too(here):
     until(lambda: not pids_of(here))
 
 
-@pytest.mark.parametrize(("more", "jobs"), [("", 2), ("nodes=1, ", 1)])
+@pytest.mark.parametrize(("more", "jobs"), [("", 2), pytest.param("nodes=1, ", 1, marks=pytest.mark.long)])
 def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path, more, jobs):
     script = tmp_path / "script.py"
     script.write_text(
@@ -302,6 +302,7 @@ def test_workers_come_and_go_with_the_tasks(here, tmp_path):
         until(lambda: not workers_of(client))
 
 
+@pytest.mark.long
 def test_own_modules_go_to_scheduler_and_workers(here, run_script, tmp_path):
     (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
     text = (
@@ -447,6 +448,7 @@ def test_a_dashboard_without_bokeh_is_an_error_that_says_so(here):
         pytest.fail("it began")
 
 
+@pytest.mark.long
 def test_workers_that_cannot_start_are_an_error_and_no_endless_loop(here):
     broken = {"DASK_DISTRIBUTED__NANNY__PRELOAD": "no_such_module"}
 
@@ -531,7 +533,7 @@ def environment(lab: Any) -> str:
 
 
 @pytest.mark.lab
-@BOTH
+@SLURM_IF_LONG
 def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
     from dask import bag
 
@@ -551,11 +553,13 @@ def test_four_workers_shuffle_and_one_dies(hosts, environment, host):
     until(lambda: not pids_of(hosts.root, earlier))
 
 
+@pytest.mark.long
 @pytest.mark.lab
 def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path, monkeypatch):
     root = lab.home("bash") / f"dask-{secrets.token_hex(4)}"
     with lab.cable() as cable:
         lines = [f"address: {cable.alias}", f"ssh_config: {lab.ssh_config}", "scheduler: bare", f"root: {root}"]
+        lines.append("limits: {cores: 64}")
         lines += ["limits: {cores: 64}", f'environment: "{environment}"']
         (tmp_path / "clusterfn.yml").write_text("hosts:\n  far:\n" + "".join(f"    {line}\n" for line in lines))
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
@@ -581,7 +585,9 @@ NODES = {"tensor01": 1, "slurm": 2}  # the most that a host of the lab has
 
 @pytest.mark.lab
 @BOTH
-def test_in_one_job_four_workers_have_gpus_of_their_own_and_shuffle_and_one_dies(hosts, environment, host):
+def test_in_one_job_four_workers_have_gpus_of_their_own_and_shuffle_and_one_dies(
+    hosts, environment, host, gpubox_reset
+):
     from dask import bag
 
     earlier = hosts.jobs()
@@ -620,6 +626,7 @@ def arguments_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
+@pytest.mark.long
 @pytest.mark.lab
 @pytest.mark.parametrize("moment", ["before it connects", "while tasks run"])
 def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, environment, tmp_path, moment):
@@ -650,7 +657,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind_on_two_nodes(hosts, envir
 
 
 @pytest.mark.lab
-@BOTH
+@SLURM_IF_LONG
 @pytest.mark.parametrize("together", [False, True])
 def test_on_a_host_strangers_reach_nothing(hosts, environment, host, together):
     """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""

@@ -244,6 +244,7 @@ def test_who_fetches_can_be_said(fresh, channel, fetch_on):
         assert (fetched > 10**6, len(here)) == ((True, 0) if fetch_on == "host" else (False, 3))
 
 
+@pytest.mark.long
 def test_a_host_can_leave_building_to_its_jobs(fresh):
     fresh.configure("build_on: node", ("tensor01",))
 
@@ -252,6 +253,7 @@ def test_a_host_can_leave_building_to_its_jobs(fresh):
     assert not list(fresh.root.glob("builds/*/log-*"))
 
 
+@pytest.mark.long
 def test_a_batch_job_of_its_own_builds_where_a_partition_is_named(fresh, lab, capsys):
     def builders() -> set[str]:
         lines = lab.slurm.run("squeue", "--noheader", "--states=all", "--format=%j %P %i").stdout.splitlines()
@@ -309,6 +311,7 @@ def test_another_archive_than_the_lock_names_is_refused_by_name(place, host):
     assert (error.host or "").startswith(host) and error.stage == "environment" and "lock again" in (error.hint or "")
 
 
+@pytest.mark.long
 def test_what_was_damaged_on_its_way_is_sent_again(fresh, lab):
     fresh.configure("fetch_on: client")
     packages = yaml.safe_load(fresh.lock.read_text())["package"]

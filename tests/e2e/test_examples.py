@@ -87,7 +87,8 @@ def test_the_training_that_may_be_interrupted(hosts, lab, torch, tmp_path):
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("gpus", [1, pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("gpus", [1, 0])
 def test_the_six_functions_on_a_box_of_eight_gpus(hosts, torch, gpubox_reset, gpus):
     out = run("tensor01.py", "--host", "tensor01", "--environment", torch, "--gpus", str(gpus))
 

@@ -183,6 +183,7 @@ def test_what_was_taken_can_be_waited_for_while_the_interpreter_ends(here):
     assert done.stdout == "[1, 2] 3\n", done.stderr
 
 
+@pytest.mark.long
 def test_a_timeout_ends_the_waiting_and_not_the_calls(here, tmp_path):
     executor = Executor("here")
     values = executor.map(until_there(tmp_path / "go"), [None, 1], timeout=30)

@@ -93,7 +93,7 @@ def test_a_script_that_ends_right_after_submit_sends_its_payload_once_over_one_c
         ssh_config.write_text(way + lab.ssh_config.read_text())
         config.write_text(
             f"hosts:\n  far: {{address: py36-bash, scheduler: bare, transport: paramiko, root: ~/{root},"
-            f" ssh_config: {ssh_config}, environment: 'python:{lab.python(MINOR)}'}}\n"
+            f" ssh_config: {ssh_config}, limits: {{cores: 64}}, environment: 'python:{lab.python(MINOR)}'}}\n"
         )
         try:
             job_id = run_script(UPLOAD)

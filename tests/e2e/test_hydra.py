@@ -62,6 +62,7 @@ def test_twelve_runs_are_one_group_and_their_files_come_to_hydras_folders(here: 
     assert overrides == "- lr=1\n- model=large\n"
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_raised_by_hydra_after_the_others(here: Path, app: Path):
     done = multirun(app, "lr=1,5,7")
 

@@ -29,6 +29,7 @@ def compute() -> tuple[str, bool]:
 compute.__module__ = "__main__"
 
 
+@pytest.mark.long
 def test_a_conda_of_2017_makes_it_and_a_function_runs_there(lab, hosts, channel, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     root = lab.home("bash") / f"conda-{secrets.token_hex(4)}"

@@ -50,6 +50,7 @@ def test_a_loop_runs_in_jobs_and_gives_its_values_in_order(here):
     assert run(squared, range(12), n_jobs=3) == [(x * x, True) for x in range(12)]
 
 
+@pytest.mark.long
 def test_short_items_share_jobs(here):
     began = time.monotonic()
     assert run(math.sqrt, range(300), n_jobs=2) == [math.sqrt(x) for x in range(300)]

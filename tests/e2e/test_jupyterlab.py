@@ -264,7 +264,8 @@ def far_kernel(lab, server, folder):
     before = config.read_text()
     with lab.cable() as cable:
         config.write_text(
-            f"{before}  far: {{address: {cable.alias}, ssh_config: {lab.ssh_config}, scheduler: bare, root: {root}}}\n"
+            f"{before}  far: {{address: {cable.alias}, ssh_config: {lab.ssh_config}, scheduler: bare, root: {root},"
+            " limits: {cores: 64}}\n"
         )
         words = ["far", "--name", "far", "--environment", f"venv:{environment}"]
         variables = {**os.environ, "CLUSTERFN_CONFIG": str(config), "JUPYTER_DATA_DIR": str(folder / "jupyter")}

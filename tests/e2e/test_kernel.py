@@ -297,6 +297,7 @@ def test_a_client_that_ends_without_a_word_may_start_the_kernel_again_in_its_job
     assert until(lambda: notebook.outcome(job))["kind"] == "returned"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("notebook", [["--idle", "12s"]], indirect=True)
 def test_an_idle_kernel_ends_its_job_and_does_not_start_again_by_itself(notebook: Notebook):
     until(lambda: not notebook.manager.is_alive())
@@ -409,7 +410,8 @@ def test_a_minute_without_network_loses_no_output(
     with lab.cable() as cable:
         config = tmp_path / "clusterfn.yml"
         config.write_text(
-            f"hosts:\n  far: {{address: {cable.alias}, ssh_config: {lab.ssh_config}, scheduler: bare, root: {root}}}\n"
+            f"hosts:\n  far: {{address: {cable.alias}, ssh_config: {lab.ssh_config}, scheduler: bare, root: {root},"
+            " limits: {cores: 64}}\n"
         )
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
         with opened_notebook("far", root, tmp_path / "stderr", "--environment", f"venv:{with_ipykernel}") as notebook:

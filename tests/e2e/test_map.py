@@ -425,6 +425,7 @@ def test_an_item_is_run_again_whose_supervisor_was_killed_where_retries_allow_it
     assert [len(began(gate, x)) for x in range(4)] == [1, 2, 1, 1]
 
 
+@pytest.mark.long
 def test_when_every_element_is_killed_with_its_script_others_are_started(hosts, gate):
     group = cluster(host="tensor01")(counted_until_told(gate, (0, 3))).map(range(6), max_parallel=2, chunksize=3)
     until(lambda: began(gate, 0) and began(gate, 3))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ExitedEarly, KilledBySignal, ResultError, cluster
+from tests.fixtures.hidden import hide
 
 pytestmark = pytest.mark.lab
 on_box = cluster(host="tensor01")
@@ -327,7 +328,7 @@ def test_the_eleven_functions_that_failed_elsewhere(hosts, run_script):
     assert found[9] == 9
 
 
-def test_the_eleventh_returns_an_array_that_the_host_could_not_read(hosts, lab):
+def test_the_eleventh_returns_an_array_that_the_host_could_not_read(hosts, lab, monkeypatch):
     @cluster(host="tensor01", environment=f"python:{lab.torch_python}")
     def array():
         import numpy
@@ -336,6 +337,7 @@ def test_the_eleventh_returns_an_array_that_the_host_could_not_read(hosts, lab):
 
     if sys.version_info[:2] != (3, 11):
         pytest.skip("the lab's PyTorch is for Python 3.11")
+    hide(monkeypatch, "numpy")
     with pytest.raises(ResultError, match="needs the module numpy, which is not installed on this machine"):
         array()
 

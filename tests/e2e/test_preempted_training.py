@@ -100,7 +100,7 @@ def preempted(function, lab):
 
 
 @BOTH
-@pytest.mark.parametrize("train", [train_numpy, train_torch])
+@pytest.mark.parametrize("train", [train_numpy, pytest.param(train_torch, marks=pytest.mark.long)])
 def test_a_training_that_is_interrupted_twice_ends_with_the_same_weights(hosts, lab, environment, host, train):
     function = cluster(host=host, environment=environment)(train)
     interrupt = preempted if host == "slurm" else interrupted_by_its_time

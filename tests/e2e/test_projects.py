@@ -268,6 +268,7 @@ def _standalone(python: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_python_build_standalone_from_a_mirror(lab, project, mirror, capsys):
     (project / "requirements.txt").write_text(SIX)
     function = cluster(host="tensor01", environment="requirements.txt[python:standalone]")(about_python)

@@ -55,6 +55,7 @@ def report() -> list[float]:
 report.__module__ = "__main__"
 
 
+@pytest.mark.long
 def test_the_report_comes_from_inside_a_locked_environment(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = cluster(host="tensor01", environment="environment.yml", memory="4GB")(report)()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,6 +14,7 @@ from tests.faults.bench import Bench
 from tests.faults.case import NOTHING, Case, Row
 from tests.faults.fault_table import PROPERTY
 from tests.faults.rows import ROWS
+from tests.fixtures.hidden import hide
 from tests.lab import Lab
 
 _LATE = pytest.mark.filterwarnings("ignore:.*was not fetched")  # a warning, and no error, to whoever has filters
@@ -45,9 +45,7 @@ def bench(
     cases = [Case(each["row"], each["host"], world) for each in wanted]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(world.config))
-        for name in [each for each in sys.modules if each.partition(".")[0] == "numpy"]:
-            patch.delitem(sys.modules, name)
-        patch.setitem(sys.modules, "numpy", None)  # a row returns what this machine cannot import
+        hide(patch, "numpy")  # a row returns what this machine cannot import
         bench = Bench(cases)
         yield bench
         bench.close()

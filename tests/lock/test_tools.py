@@ -99,7 +99,7 @@ def test_where_nothing_can_be_installed_the_error_says_what_to_install(lab: Lab,
 
     assert "said: installing conda-lock and py-rattler into" in done.stdout
     assert "conda-lock, which solving needs, could not be installed" in done.stdout
-    assert "next:  pip install 'clusterfn[lock]'" in done.stdout
+    assert "next:  pip install '.[lock]'" in done.stdout
 
 
 def test_a_python_too_old_for_conda_lock_says_so(lab: Lab, tmp_path: Path):

@@ -328,6 +328,7 @@ def test_no_second_attempt_hides_a_test_that_fails():
     assert len(runs) == 1 and not any(word in planned for word in ("||", "--lf", "--last-failed", "reruns"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 def test_the_files_of_the_page_about_testing_are_tests_that_pass(tmp_path):
     page = (ROOT / "docs/how-to/testing.md").read_text(encoding="utf-8")

@@ -34,6 +34,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: cluster(mem=16), 'next:  write it with a unit: memory="16GB"'),  # type: ignore[call-overload]
     (lambda: there.map([1], gpu=1), "gpus= goes to @cluster or .with_options()"),
     (lambda: cluster(image="nvcr.io/x"), "containers are not supported: set environment="),  # type: ignore[call-overload]
+    (lambda: Executor(8), 'write Executor("tensor01", max_workers=8), with the name of your host'),  # type: ignore[arg-type]
     (lambda: Session(max_workers=4), "or use Executor(max_workers=4)"),  # type: ignore[call-arg]
     (lambda: Session(partition="short"), 'write slurm={"partition": "short"}'),  # type: ignore[call-arg]
 ]  # fmt: skip

@@ -72,12 +72,6 @@ def dask_client(
         >>> with clusterfn.dask_client("cluster", workers=8, cores=4, memory="16GB") as client:
         ...     total = dask.dataframe.read_parquet("/data/trips").fare.sum().compute()
     """
-    try:
-        import distributed  # noqa: F401
-    except ImportError as missing:
-        raise ConfigError(
-            "dask_client() needs dask and distributed on this machine, too", hint="pip install 'clusterfn[dask]'"
-        ) from missing
     least, most = _checked_counts(workers, adapt)
     if nodes is not None:
         _check_nodes(nodes, workers)
@@ -88,6 +82,7 @@ def dask_client(
     worker = parse_options({"host": host, **options})
     scheduler_bytes, idle_s = parse_memory(scheduler_memory, "scheduler_memory"), parse_time(idle, "idle")
     own, network = _own_modules(imports), _checked_interface(interface)
+    _check_dask()
     found = host_with_way(host, "dask", "f.map(items), or clusterfn.Session")
     if found.result_policy(worker.results).data_only:
         raise ConfigError(
@@ -111,6 +106,16 @@ def dask_client(
     return DaskBlock(
         DaskPlan(scheduler, worker, node_workers, least, most, adapt is not None, own, network, idle_s, dashboard)
     )
+
+
+def _check_dask() -> None:
+    try:
+        import distributed  # noqa: F401
+    except ImportError as missing:
+        raise ConfigError(
+            f"dask_client() needs dask and distributed on this machine, too: {missing}",
+            hint="pip install '.[dask]' in your clone of clusterfn",
+        ) from missing
 
 
 def _checked_counts(workers: object, adapt: object) -> tuple[int, int]:

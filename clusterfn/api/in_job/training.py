@@ -38,7 +38,7 @@ def save_training(path: str | Path | None = None, **parts: Any) -> Path:
     Example:
         >>> clusterfn.save_training(model=model, optimizer=optimizer, step=step)
     """
-    target = checkpoint() / _NAME if path is None else Path(path)
+    target = _file("save_training", path)
     target.parent.mkdir(parents=True, exist_ok=True)
     states = {name: part.state_dict() for name, part in parts.items() if _has_state(part)}
     values = {name: part for name, part in parts.items() if not _has_state(part)}
@@ -78,7 +78,7 @@ def load_training(path: str | Path | None = None, **parts: Any) -> dict[str, Any
     Example:
         >>> step = clusterfn.load_training(model=model, optimizer=optimizer).get("step", 0)
     """
-    source = checkpoint() / _NAME if path is None else Path(path)
+    source = _file("load_training", path)
     if not source.exists():
         return {}
     saved = _read(source)
@@ -93,6 +93,14 @@ def load_training(path: str | Path | None = None, **parts: Any) -> dict[str, Any
     _set_random_states(saved["random"])
     values: dict[str, Any] = saved["values"]
     return values
+
+
+def _file(name: str, path: object) -> Path:
+    if path is None:
+        return checkpoint() / _NAME
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{name}() takes each part by a name, as {name}(model=model), and not {type(path).__name__}")
+    return Path(path)
 
 
 def _has_state(part: object) -> bool:

@@ -41,8 +41,11 @@ class Chunks:
         self._block: "int" = group.get("block") or 0
         self._items: "dict[int, range]" = {}
         self._over: "dict[int, dict[str, Any]]" = {}
+
+    def make_folders(self) -> None:
+        """Make the folders into which its elements write."""
         for name in (CLAIMS, DONE):
-            os.makedirs(os.path.join(home, name), mode=0o700, exist_ok=True)
+            os.makedirs(os.path.join(self.home, name), mode=0o700, exist_ok=True)
 
     def items(self, chunk: int) -> range:
         if chunk not in self._items:
@@ -77,13 +80,19 @@ class Chunks:
 
     def take_over(self, element: int) -> "Optional[int]":
         """Claim a chunk that was given back, or that an element left when it ended for good; None without one."""
-        for chunk, turn in sorted(self._claims().items()):
-            if self.is_done(chunk):
-                continue
-            holder = self._holder(chunk, turn)
-            if (holder == NO_ELEMENT or self.end_of(holder)) and self._claim_after(chunk, turn, element):
+        for chunk, turn in self.left_over():
+            if self._claim_after(chunk, turn, element):
                 return chunk
         return None
+
+    def left_over(self) -> "list[tuple[int, int]]":
+        """Return the chunks that another element may take over, each with how often it was claimed."""
+        done = set(_names(os.path.join(self.home, DONE)))
+        claims = [(chunk, turn) for chunk, turn in sorted(self._claims().items()) if str(chunk) not in done]
+        return [(chunk, turn) for chunk, turn in claims if self._is_free(self._holder(chunk, turn))]
+
+    def _is_free(self, holder: int) -> bool:
+        return holder == NO_ELEMENT or self.end_of(holder) is not None
 
     def give_back(self, chunk: int, element: int) -> None:
         """Let another element claim the rest of it, unless one has."""
@@ -107,7 +116,7 @@ class Chunks:
     def _claims(self) -> "dict[int, int]":
         """Return the chunks that are claimed, and how often."""
         found: "dict[int, int]" = {}
-        for name in os.listdir(os.path.join(self.home, CLAIMS)):
+        for name in _names(os.path.join(self.home, CLAIMS)):
             chunk, _, turn = name.partition(".")
             if chunk.isdecimal() and (turn.isdecimal() or not turn):
                 found[int(chunk)] = max(found.get(int(chunk), 1), int(turn or 1))
@@ -175,7 +184,7 @@ class Chunks:
         """Whether each item of the group has a line."""
         last = max(self._claims(), default=-1)
         all_claimed = last >= 0 and self.items(last).stop >= self._count
-        return all_claimed and len(os.listdir(os.path.join(self.home, DONE))) > last
+        return all_claimed and len(_names(os.path.join(self.home, DONE))) > last
 
     def ends(self) -> "list[int]":
         """Return where the arguments of each item end in items.pkl."""

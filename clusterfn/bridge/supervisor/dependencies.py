@@ -16,6 +16,7 @@ from ..layout import (
     DEPENDENCY,
     ELEMENTS,
     HEARTBEAT,
+    INTERRUPTED,
     JOBS,
     LOST,
     MACHINES,
@@ -36,6 +37,7 @@ from ..schedulers import scheduler_named
 from . import publish
 from .item_ends import ItemEnds, numbers_in
 from .job import DAMAGED, Dependency, describe_waiting
+from .process_tree import boot_id
 from .text import native
 from .verdict import Verdict
 
@@ -250,6 +252,10 @@ class Dependencies:
             waiting = _names(os.path.join(self.root, MACHINES, machine, QUEUE))
             if any(name.partition(".")[0] == job for name in waiting):
                 return False
+            interrupted = os.path.join(self.root, MACHINES, machine, INTERRUPTED)
+            kept = [_read(interrupted, name) for name in _names(interrupted) if name.partition(".")[0] == job]
+            if any(ticket is not None and ticket.get("boot") != boot_id() for ticket in kept):
+                return False  # a restart has interrupted it, and whatever looks at that queue next requeues it
         elements = [os.path.join(folder, ELEMENTS, name) for name in _names(os.path.join(folder, ELEMENTS))]
         started = [path for path in (os.path.join(each, STARTED) for each in [folder] + elements) if _date(path)]
         last = max(map(_date, [os.path.join(folder, SPEC)] + started + _heartbeats(folder)))

@@ -60,6 +60,7 @@ class ItemRecorder:
         self.job = job
         self.attempt = attempt
         self.chunks = Chunks(job.home, job.spec["group"])
+        self.chunks.make_folders()
         self.journal = ItemJournal(attempt.folder, sync)
         self.told = 0
         self.before: "dict[int, list[str]]" = {}

@@ -11,7 +11,7 @@ import os
 
 from ..layout import INPUTS, ITEM_INPUTS
 from . import publish
-from .chunks import unclaimed
+from .chunks import Chunks, unclaimed
 from .dependencies import Dependencies
 from .job import Dependency, dependencies_of
 from .text import portable
@@ -48,6 +48,7 @@ class ItemInputs:
         self._of_items: "list[list[list[Any]]]" = told["items"]
         self.count: "int" = -(-len(self._of_items) // self._block)
         self._ready: "set[int]" = set()
+        self._chunks = Chunks(home, spec["group"])
         self._gave_up = False
 
     def ready(self) -> "list[int]":
@@ -68,8 +69,8 @@ class ItemInputs:
         self._gave_up = True
 
     def untaken(self) -> "list[int]":
-        """Return the blocks that can run, and that no element has."""
-        return unclaimed(self.home, self.ready())
+        """Return the blocks that can run, and that no element has, or has any more."""
+        return unclaimed(self.home, self.ready()) + [block for block, _ in self._chunks.left_over()]
 
     def all_taken(self) -> bool:
         """Whether each block is an element's."""

@@ -20,6 +20,7 @@ from ..layout import (
     STACK,
     STDERR,
     STDOUT,
+    TIME,
     USAGE,
     VALUE,
     WORK,
@@ -47,6 +48,7 @@ _STACKS_EVERY_S = 0.5
 _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
+_NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
     "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning",
@@ -371,6 +373,8 @@ class AttemptRun:
         daemons = self._daemons() if verdict.kind == RETURNED else []
         facts = dict(verdict.facts, node=self.job.node, by="supervisor")
         facts["stage"] = facts.get("stage") or self.stage
+        if verdict.kind == TIME and facts["stage"] in _NOT_BEGUN:
+            facts["message"] += "; the function had not begun, because %s" % _NOT_BEGUN[facts["stage"]]
         rank = classify_exit.failed_rank(self.attempt.folder)
         if verdict.kind in (RAISED, SIGNAL, EXITED):
             facts["hint"] = rank or facts.get("hint")

@@ -198,7 +198,7 @@ class EndWatch:
         limit = self._job.spec["resources"]["time_s"]
         return Verdict(
             TIME,
-            "the function ran longer than the %s it had" % duration(limit),
+            "the job ran longer than the %s it had" % duration(limit),
             hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit / 30.0))),
         )
 

@@ -94,8 +94,8 @@ class Watchdog:
             sleep.wait(PERIOD_S)
             with self.lock:
                 links = list(self._links)
-            for link in links:
-                link.check(time.monotonic())
+            while links:
+                links.pop().check(time.monotonic())  # a variable would keep the last one for ever
 
 
 watchdog = Watchdog()

@@ -42,7 +42,8 @@ def test_it_replaces_the_file_until_it_is_called_without_arguments(tmp_path, mon
     assert known.hosts["a"].limits.jobs == 2
     with pytest.raises(ConfigError, match=r"there is no host 'hpc' \(host='hpc'\)") as refused:
         known.resolve("hpc")
-    assert "the hosts are local, a, b; choose one of them or add it to clusterfn.configure()" in str(refused.value)
+    assert refused.value.evidence == ("clusterfn.configure() describes the hosts a, b",)
+    assert refused.value.hint == "choose one of them or local, or add hpc to clusterfn.configure()"
 
     clusterfn.configure()
     assert config_file.load().path == file

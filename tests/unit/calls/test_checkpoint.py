@@ -71,7 +71,7 @@ ENGINE = SimpleNamespace(has_nodes=True, requeues=False, title="Grid Engine")
     ("options", "time_s", "scheduler", "says"),
     [
         (Options(warn_s=60.0), None, BARE, "warn_before= needs a time limit"),
-        (Options(warn_s=60.0), 60.0, SLURM, "warn_before=1min is no shorter than time=1min"),
+        (Options(warn_s=60.0), 60.0, SLURM, 'warn_before="1min" must be shorter than time="1min"'),
         (Options(requeue={"timeout": 1}), None, SLURM, 'requeue= names "timeout", but the call has no time limit'),
         (Options(requeue={"node": 1}), 60.0, ENGINE, "requeue= is not supported with Grid Engine"),
     ],

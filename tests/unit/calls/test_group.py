@@ -300,6 +300,11 @@ def test_an_item_that_is_not_there_is_refused_at_once(asked):
         asked(made, "a")
 
 
+def test_a_group_of_one_item_is_counted_in_the_singular():
+    with pytest.raises(IndexError, match="^there is no item 1: the group has one item, 0$"):
+        ended(1).result(1)
+
+
 def test_items_can_be_counted_from_the_end():
     assert ended(1, 2, 3).result(-1) == 3 and ended(1, 2).label(-1) == "item 1"
 

@@ -9,6 +9,7 @@ import pickle
 import sys
 import traceback
 import types
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -17,6 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from clusterfn import errors
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome, user_modules
+from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
@@ -50,6 +52,25 @@ def thrown(error: BaseException) -> BaseException:
         raise error
     except BaseException as caught:
         return caught
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "says"),
+    [
+        ("1500KB", 1_600_000, "the value has 1562KB, more than max_result=1500KB: it was not fetched"),
+        ("1.5GB", 3 << 30, "the value has 3GB, more than max_result=1.5GB: it was not fetched"),
+        ("2GB", (2 << 30) + (40 << 20), "the value has 2088MB, more than max_result=2GB: it was not fetched"),
+        ("1KB", 1025, "the value has 2KB, more than max_result=1KB: it was not fetched"),
+        ("2MB", (2 << 20) + 5, "the value has 2097157 bytes, more than max_result=2MB: it was not fetched"),
+        ("0.1GB", 1 << 40, "the value has 1024GB, more than max_result=102.4MB: it was not fetched"),
+    ],
+)
+def test_what_is_too_large_shows_the_limit_as_it_was_set_and_the_difference(limit, size, says):
+    place = replace(PLACE, results=ResultPolicy(max_bytes=units.parse_memory(limit)))
+
+    error = outcome.too_large({"kind": "returned", "value": {"size": size}}, place)
+
+    assert error.message == says
 
 
 def test_a_value_is_returned():

@@ -60,7 +60,7 @@ def test_a_shell_must_be_named_and_shtab_installed(monkeypatch, capsys):
     assert "clusterfn completion bash, or zsh" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "zsh"]) == 2
-    assert 'next:  pip install "clusterfn[completion]"' in capsys.readouterr().err
+    assert "next:  pip install '.[completion]' in your clone of clusterfn" in capsys.readouterr().err
 
 
 def test_zsh_has_a_function_for_each_kind_of_word():

@@ -512,5 +512,14 @@ def test_without_a_file_an_unknown_host_leads_to_one(tmp_path, monkeypatch):
 
     with pytest.raises(ConfigError, match="there is no host 'uni'") as caught:
         config_file.Config({"local": config_file.LOCAL}).resolve("uni")
-    assert f"there is no clusterfn.yml in {tmp_path}" in caught.value.hint
+    assert caught.value.evidence == (f"no clusterfn.yml in {tmp_path} or above",)
     assert "clusterfn init ADDRESS" in caught.value.hint and "$CLUSTERFN_CONFIG" in caught.value.hint
+
+
+def test_the_hosts_that_exist_are_evidence_and_not_advice():
+    known = parsed("hosts: {gpu: {scheduler: bare}, hpc: {scheduler: slurm}}\n")
+
+    with pytest.raises(ConfigError, match="there is no host 'hcp'; did you mean hpc") as caught:
+        known.resolve("hcp")
+    assert caught.value.evidence == (f"{known.title} describes the hosts gpu, hpc",)
+    assert caught.value.hint == f"choose one of them or local, or add hcp to {known.title}"

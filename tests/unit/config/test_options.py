@@ -4,6 +4,7 @@ import contextlib
 import math
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -152,9 +153,9 @@ BAD = [
     ({"retry": 2}, "no argument 'retry'; did you mean retries?"),
     ({"stall_timeout": 10}, "stall_timeout=10 is not a duration"),
     ({"warn_before": 5}, "warn_before=5 is not a duration"),
-    ({"requeue": "timeout"}, "requeue= takes a list of causes, or a dict of how often for each"),
-    ({"requeue": True}, "requeue= takes a list of causes"),
-    ({"requeue": [3]}, "requeue= takes a list of causes"),
+    ({"requeue": "timeout"}, "requeue='timeout' is neither a list of causes nor a dict of how often for each"),
+    ({"requeue": True}, "requeue=True is neither a list of causes nor"),
+    ({"requeue": [3]}, "requeue=[3] is neither a list of causes"),
     ({"requeue": ["timeouts"]}, "requeue= has no cause 'timeouts'; did you mean timeout?"),
     ({"requeue": {"timeout": -1}}, "requeue['timeout']=-1 is not a whole number from 0 to 1000"),
     ({"requeue": {"timeout": True}}, "requeue['timeout']=True is not a whole number"),
@@ -172,6 +173,17 @@ def test_a_wrong_keyword_is_named_with_one_thing_to_do(given, says):
 ADVICE = [  # what people write, and what they are told to write instead
     ({"cpus": 4}, "did you mean cores?", "write cores=4"),
     ({"ncpus": 4}, "did you mean cores?", "write cores=4"),
+    ({"keep": "14d"}, "keep='14d' is a duration", "write keep=True; how long a host keeps jobs is the key `keep: 14d`"),
+    ({"keep": "yes"}, "keep='yes' is neither True nor False", "write keep=True"),
+    ({"resume": SimpleNamespace(id="7f3a000011112222")}, "is not the id of a job", 'write resume="7f3a000011112222"'),
+    ({"resume": 7}, "resume=7 is not the id of a job", 'use at least its first four digits: resume="7f3a"'),
+    ({"results": "text"}, "results='text' is not possible", 'write results="objects" or results="data"'),
+    ({"results": "object"}, "results='object' is not possible", 'write results="objects"'),
+    ({"environment": "pyproject.tml"}, "does not name an environment", 'write environment="pyproject.toml"'),
+    ({"environment": "pyproject.toml[gpu"}, "does not name an", 'write environment="pyproject.toml[gpu]"'),
+    ({"requeue": "timeout"}, "requeue='timeout' is neither a list", 'write requeue=["timeout"], even for one'),
+    ({"requeue": "Preemption"}, "is neither a list of causes", 'write requeue=["preempted"], even for one'),
+    ({"requeue": 3}, "is neither a list of causes", 'write requeue=["timeout", "preempted", "node"]'),
     ({"cpus_per_task": 4}, "did you mean cores?", "write cores=4"),
     ({"n_cores": 4}, "did you mean cores?", "write cores=4"),
     ({"threads": 4}, "did you mean cores?", "write cores=4"),

@@ -243,6 +243,7 @@ def test_a_model_that_cannot_be_made_raises_as_itself(torch):
 # Nothing is left behind
 
 
+@pytest.mark.long
 def test_nothing_is_left_after_many_blocks(torch, box):
     before = {*threading.enumerate(), *multiprocessing.active_children()}
     living = []

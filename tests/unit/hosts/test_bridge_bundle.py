@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -71,14 +72,17 @@ def test_every_public_name_can_be_imported_in_a_job(tmp_path):
     code = (
         "import sys; sys.path[:0] = sys.argv[1:];"
         "import clusterfn\nfor name in clusterfn.__all__: getattr(clusterfn, name)\n"
-        "try: clusterfn.login('tensor01')\n"
-        "except RuntimeError as error: print(error)"
+        "for call in (lambda: clusterfn.login('tensor01'), lambda: clusterfn.attach('7f3a'), clusterfn.jobs):\n"
+        "    try: call()\n"
+        "    except RuntimeError as error: print(error)"
     )
 
     argv = [sys.executable, "-I", "-S", "-c", code, str(tmp_path), str(tmp_path / "library")]
-    ran = subprocess.run(argv, check=True, capture_output=True, text=True)
+    of_a_job = {**os.environ, layout.TAG: "7f3a000011112222/1"}
+    ran = subprocess.run(argv, check=True, capture_output=True, text=True, env=of_a_job)
 
-    assert ran.stdout == "clusterfn.login() inside a job: call it on your own machine\n"
+    told = [f"clusterfn.{name}() inside a job: call it on your own machine" for name in ("login", "attach", "jobs")]
+    assert ran.stdout.splitlines() == told
 
 
 OLD = next(map(str, Path.home().glob(".pyenv/versions/3.6.*/bin/python3.6")), None) or shutil.which("python3.6")

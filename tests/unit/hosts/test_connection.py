@@ -654,6 +654,22 @@ def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, A
     assert caught.value.host == "lab8"
 
 
+def test_the_watchdog_keeps_no_link_that_nobody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keepalive, "PERIOD_S", 0.01)
+    looked = threading.Event()
+
+    class Watched:
+        def check(self, now: float) -> None:
+            looked.set()
+
+    link = Watched()
+    keepalive.Watchdog().add(link)
+    assert looked.wait(150)
+    ended = weakref.ref(link)
+    del link
+    until(lambda: ended() is None)
+
+
 def test_a_process_keeps_no_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
     ended = []

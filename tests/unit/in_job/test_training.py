@@ -48,3 +48,9 @@ def test_a_save_that_fails_leaves_the_file_before_it(tmp_path):
     with pytest.raises(Exception, match="pickle"):
         save_training(path, step=lambda: 0)
     assert load_training(path) == {"step": 1} and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("call", "name"), [(save_training, "save_training"), (load_training, "load_training")])
+def test_a_part_without_a_name_is_rejected_with_how_to_name_it(call, name):
+    with pytest.raises(TypeError, match=rf"^{name}\(\) takes each part by a name, as .* and not dict"):
+        call({"model": 1})

@@ -162,8 +162,16 @@ def test_a_job_that_waits_in_the_queue_or_runs_is_open_however_long_ago_it_was_s
     ticket.parent.mkdir(parents=True)
     ticket.touch()
     assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
-
     ticket.unlink()
+
+    kept = tmp_path / "machines" / "here" / "interrupted" / TRAIN
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps({"boot": boot_id()}))
+    assert Dependencies(str(tmp_path)).still_open(wanted()) == [], "nothing requeues it before a restart"
+    kept.write_text(json.dumps({"boot": "the one before"}))
+    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted(), "it is requeued by what looks next"
+
+    kept.unlink()
     (folder / "started").write_text(f"{boot_id()} {Path(f'/proc/{os.getpid()}/stat').read_text()}")
     os.utime(folder / "started", (long_ago, long_ago))
     assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()

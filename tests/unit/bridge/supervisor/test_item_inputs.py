@@ -121,6 +121,7 @@ def test_blocks_are_claimed_out_of_order_and_the_group_is_complete_with_the_last
     home = taking(tmp_path, 3, 2)
     spec = json.loads((home / "spec.json").read_text())
     chunks, others = Chunks(str(home), spec["group"]), Chunks(str(home), spec["group"])
+    chunks.make_folders()
 
     assert chunks.take_block(1, [2]) == 2 and list(chunks.items(2)) == [2]
     assert others.take_block(2, [2]) is None and others.take_block(2, [0, 2]) == 0
@@ -130,6 +131,26 @@ def test_blocks_are_claimed_out_of_order_and_the_group_is_complete_with_the_last
     assert chunks.take_all(3) == [1] and inputs_of(home).all_taken()
     chunks.finish(1)
     assert chunks.complete()
+
+
+def test_a_block_that_was_given_back_or_whose_element_has_died_lets_an_element_start(tmp_path, train):
+    home = taking(tmp_path, 4, 2)
+    chunks, inputs = Chunks(str(home), json.loads((home / "spec.json").read_text())["group"]), inputs_of(home)
+    chunks.make_folders()
+    told(train, 0, 1, 2)
+    inputs.look_again()
+    assert inputs.untaken() == [0, 1, 2]
+
+    assert chunks.take_all(1) == [0, 1, 2, 3] and inputs.untaken() == []
+    chunks.give_back(1, 1)
+    assert inputs.untaken() == [1]
+    assert chunks.take_over(2) == 1 and inputs.untaken() == []
+    chunks.finish(0)
+    attempt = home / "elements/1/attempts/1"
+    attempt.mkdir(parents=True)
+    (attempt / "outcome.json").write_text(json.dumps({"kind": "died", "final": True}))
+    assert inputs.untaken() == [2, 3], "what it had not finished"
+    assert chunks.take_over(2) == 2 and chunks.take_over(2) == 3 and inputs.untaken() == []
 
 
 def test_what_items_have_returned_outlives_the_processes_of_their_group(tmp_path, train):

@@ -1,0 +1,62 @@
+"""A Job where its value was meant, and a value that does not come: the error says how to get it."""
+
+from __future__ import annotations
+
+import operator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterfn import Job, JobGroup, ResultError, cluster
+from clusterfn.calls.group_state import GroupState
+from clusterfn.config.spec import ResultPolicy
+
+JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)  # type: ignore[arg-type]
+GROUP: JobGroup[Any, Any] = JobGroup(GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 2))
+
+
+@pytest.mark.parametrize(
+    "calculate",
+    [
+        lambda given: given + 1, lambda given: 1 + given, lambda given: given < 3, lambda given: 3.0 / given,
+        lambda given: sum([given, given]), operator.neg, abs, float, int, round, lambda given: [given] * given,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [JOB, JOB["loss"], GROUP[1]], ids=["job", "part", "item"])
+def test_calculating_with_a_job_says_to_call_result(calculate: Any, given: Any) -> None:
+    with pytest.raises(TypeError) as rejected:
+        calculate(given)
+    assert str(rejected.value) == f"{given!r} is not the value itself: call .result()"
+
+
+def test_calculating_with_a_group_says_to_call_results() -> None:
+    with pytest.raises(TypeError, match=r"is not the value itself: call \.results\(\)$"):
+        GROUP + [1]  # type: ignore[operator]
+
+
+def test_jobs_can_be_compared_and_tested_for_being_there() -> None:
+    assert JOB == JOB and JOB != 3 and JOB and JOB in {JOB}
+
+
+def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None:
+    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
+    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+
+    job.on_outcome({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
+
+    assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
+    assert isinstance(job.exception(0), ResultError)
+
+
+@pytest.mark.parametrize("given", [JOB, JOB["history"]])
+def test_mapping_over_one_job_says_both_things_that_can_be_meant(given: Any) -> None:
+    def total(x: int) -> int:
+        return x
+
+    with pytest.raises(TypeError) as rejected:
+        cluster(total).map(given)
+    assert str(rejected.value) == (
+        f"{given!r:.80} means one value, and map() takes lists: map over its .result() to call total with "
+        "each item of that value, or use submit() to call total once, with the value"
+    )
