@@ -16,7 +16,7 @@ from tests.golden.sent_jobs import ROOT
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
 ARCHIVES = sorted(Path(__file__).parent.glob("[0-9]*.tar.gz"))
-STATES = {"raised": "RAISED", "cancelled": "CANCELLED"}
+STATES = {"raised": "RAISED", "retry": "RAISED", "cancelled": "CANCELLED"}
 
 
 @pytest.fixture(params=[(path, moved) for path in ARCHIVES for moved in (False, True)],
@@ -75,7 +75,7 @@ def test_files_and_checkpoint(ids, tmp_path):
 
     assert [file.name for file in job.files] == ["model.txt"]
     assert [file.name for file in job.checkpoint.files] == ["state"]
-    assert job.download(tmp_path / "there")[0].read_text() == "seen"
+    assert job.download(to=tmp_path / "there")[0].read_text() == "seen"
 
 
 @pytest.mark.parametrize("kind", ["group", "retry"])

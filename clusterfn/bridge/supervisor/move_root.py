@@ -165,7 +165,7 @@ class Move:
         try:
             self._refuse_busy()
             self._copy()
-            os.sync()
+            building.sync_file_system(self.new)
             os.rename(os.path.join(self.new, MOVING), os.path.join(self.new, ARRIVED))  # the hand-over
             publish.sync_folder(self.new)
         except BaseException:  # a signal, too, must not leave it closed

@@ -19,6 +19,8 @@ if sys.platform == "win32":
 
 from clusterfn.bridge.agent import moved
 from clusterfn.bridge.agent.handler import Failure
+from clusterfn.bridge.builder import build
+from clusterfn.bridge.supervisor.copy_root import remove
 from clusterfn.bridge.supervisor.move_root import Move, Refused, move_root
 
 FIRST, SECOND = "7f3a000000000001", "90aa000000000002"
@@ -217,7 +219,7 @@ def test_a_job_that_comes_during_the_copy_is_found_before_the_hand_over(
 
 def test_the_new_root_is_refused_until_it_is_whole(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chmod = os.chmod
-    monkeypatch.setattr(os, "chmod", lambda path, mode: 1 / (mode != 0o500) and chmod(path, mode))
+    monkeypatch.setattr(os, "chmod", lambda path, mode, **more: 1 / (mode != 0o500) and chmod(path, mode, **more))
     (old / "files" / "dd").chmod(0o700)
     with pytest.raises(ZeroDivisionError):
         Move(str(old), str(new)).run()
@@ -254,7 +256,13 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
         os._exit(code)
 
 
-def test_killed_at_any_moment_one_of_the_two_is_whole_and_the_next_try_finishes_it(tmp_path: Path, old: Path) -> None:
+def test_killed_at_any_moment_one_of_the_two_is_whole_and_the_next_try_finishes_it(
+    tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "sync_file_system", lambda folder: None)  # hundreds of times, on a busy machine
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    for name in (f"jobs/{SECOND}", "bridge", "files", "expired", "cache/huggingface"):
+        remove(str(old / name))
     kills = 0
     for number in range(1, 1000):
         root, new = tmp_path / f"root-{number}", tmp_path / f"new-{number}"
