@@ -177,6 +177,8 @@ def test_another_file_system_gets_copies(place: Place) -> None:
         assert move(place, to=away) == 0
         assert clusterfn.attach(job.id).result(150) == LARGE * 2
         assert call(3) == 6
+        assert move(place) == 0
+        assert clusterfn.attach(job.id).result(150) == LARGE * 2
     finally:
         shutil.rmtree(away, ignore_errors=True)
 

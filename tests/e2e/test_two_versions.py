@@ -114,10 +114,11 @@ def test_each_reads_follows_and_ends_what_the_other_has_sent(root: Path, other: 
     assert {theirs, ours.id} <= {info.id for info in clusterfn.jobs(host)}
     assert {theirs, ours.id} <= set(other(f"told = [info.id for info in clusterfn.jobs({host!r})]"))
     job = clusterfn.attach(theirs)
-    clusterfn.attach(stopped).stop()
     gate.touch()
+    clusterfn.attach(stopped).stop()
 
-    assert job.result(150) == "theirs"
+    assert job.exception(250) is None, job.status
+    assert job.result() == "theirs"
     assert job.logs() == "waiting\n"
     assert other(f"told = clusterfn.attach({ours.id!r}).result(150)") == "ours"
     assert until(lambda: clusterfn.attach(stopped).status.startswith("CANCELLED"))

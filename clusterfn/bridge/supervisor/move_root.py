@@ -46,7 +46,7 @@ from ..layout import (
 )  # fmt: skip
 from . import publish
 from .copy_root import RootCopy, remove, size_below
-from .expire import LivingJobs
+from .expire import LivingJobs, runs_still, started_files
 from .job import DAMAGED, JobFolder, job_folders
 from .listing import state_of
 from .text import native, portable
@@ -65,6 +65,7 @@ _PART = re.compile(r"[0-9a-f]{16}\.part-\d+-\d+\Z")  # a job that a client is se
 _RECENT_S = 120.0
 _PATIENCE_S = 70.0  # after which a mover on another machine counts as dead
 _TELL_S = 0.5
+_ENDING_S, _LOOK_S = 20.0, 0.1
 _CLOSED, _OPEN = 0o500, 0o700
 _ASIDE, _PART_OF_NOTE = ".moved-", ".move-note"
 
@@ -197,14 +198,20 @@ class Move:
     def _refuse_busy(self) -> None:
         """Refuse while a job waits or runs, or a client sends one, or an environment is built."""
         living = LivingJobs(self.old)
-        found = []
+        found = []  # type: list[str]
+        ending = []  # type: list[str]
         for folder in job_folders(self.old):
             try:
                 job = JobFolder(folder)
                 if living.has(job):
                     found.append("%s %s %s" % (job.id, job.spec["name"], state_of(job)[0]))
+                else:
+                    ending += filter(runs_still, started_files(job))
             except DAMAGED:  # its files move as they are
                 continue
+        if not found:
+            names = {os.path.relpath(each, os.path.join(self.old, JOBS)) for each in _wait_for_end(ending)}
+            found = ["%s is ending" % name.partition("/")[0] for name in sorted(names)]
         found += ["%s is being sent" % name.partition(".")[0] for name in self._arriving()]
         if found:
             count = "1 job waits or runs" if len(found) == 1 else "%d jobs wait or run" % len(found)
@@ -350,6 +357,15 @@ class Move:
                 raise Refused("another process moves it: %s" % other.who(), [], "wait until it has ended")
 
         lock.wait(look)
+
+
+def _wait_for_end(started: "list[str]") -> "list[str]":
+    """Wait a while for supervisors that have published the end of their jobs; return the files of those that run on."""
+    until = time.monotonic() + _ENDING_S
+    while started and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        started = list(filter(runs_still, started))
+    return started
 
 
 def _expanded(path: str) -> str:

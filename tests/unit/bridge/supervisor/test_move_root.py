@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,19 @@ def test_a_job_that_is_being_sent_is_named_too(old: Path, new: Path) -> None:
     with pytest.raises(Refused, match="1 job waits or runs") as caught:
         Move(str(old), str(new)).run()
     assert caught.value.told["evidence"] == ["1234567890abcdef is being sent"]
+
+
+def test_a_supervisor_that_has_published_may_end_first(old: Path, new: Path) -> None:
+    with subprocess.Popen(["sleep", "1"]) as script:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        stat = Path(f"/proc/{script.pid}/stat").read_text()
+        write(old / "jobs" / FIRST / "started", f"{boot} {stat}")
+        threading.Thread(target=script.wait).start()
+
+        Move(str(old), str(new)).run()
+
+        assert script.returncode == 0
+    assert is_accepted(new)
 
 
 def test_a_job_that_comes_during_the_copy_is_found_before_the_hand_over(
