@@ -231,6 +231,24 @@ def test_a_job_that_comes_during_the_copy_is_found_before_the_hand_over(
     assert not is_accepted(new)
 
 
+def test_a_job_that_comes_and_ends_during_the_copy_arrives(
+    old: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chmod = os.chmod
+
+    def close(path: Any, mode: int, **more: Any) -> None:
+        if str(path) == str(old / "jobs") and mode == 0o500:
+            add_job(old, "1234567890abcdef")
+            (old / "jobs" / SECOND / "attempts" / "1" / "value.pkl").write_text("written again")
+        chmod(path, mode, **more)
+
+    monkeypatch.setattr(os, "chmod", close)
+    Move(str(old), str(new)).run()
+
+    assert (new / "jobs" / "1234567890abcdef" / "attempts" / "1" / "outcome.json").exists()
+    assert (new / "jobs" / SECOND / "attempts" / "1" / "value.pkl").read_text() == "written again"
+
+
 def test_the_new_root_is_refused_until_it_is_whole(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chmod = os.chmod
     monkeypatch.setattr(os, "chmod", lambda path, mode, **more: 1 / (mode != 0o500) and chmod(path, mode, **more))
