@@ -362,13 +362,21 @@ def _candidates(job_id: str, name: str | None) -> tuple[list[Host], list[Host]]:
     present = list(config_file.load().hosts.values())
     remembered = []
     for entry in sorted(history.entries(job_id), key=lambda entry: entry.host):
-        known = _hosts_of(Path(entry.config)) if entry.config else config_file.load().hosts
+        known = _hosts_of(entry)
         remembered += [known[entry.host]] if entry.host in known else []
     return (remembered, [host for host in present if host not in remembered]) if remembered else (present, [])
 
 
-def _hosts_of(file: Path) -> Mapping[str, Host]:
-    """Return the hosts of a file, which another copy of the project may have; of the present one if it is of no use."""
-    with contextlib.suppress(ConfigError):
-        return config_file.read(file).hosts if file.exists() else config_file.load().hosts
-    return config_file.load().hosts
+def _hosts_of(entry: history.Entry) -> Mapping[str, Host]:
+    """Return the hosts of the file with which a job was sent, or of the present one if that file is of no use.
+
+    Raises:
+        ConfigError: It cannot be read, and the present file has no such host.
+    """
+    present, file = config_file.load().hosts, Path(entry.config)
+    try:
+        return config_file.read(file).hosts if entry.config and file.exists() else present
+    except ConfigError:
+        if entry.host not in present:
+            raise
+        return present
