@@ -26,7 +26,7 @@ from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary
 from clusterfn.config import config_file
 from clusterfn.config.options import Options, parse_options
-from clusterfn.config.spec import DATA, Resources, ResultPolicy
+from clusterfn.config.spec import DATA, Resources, ResultPolicy, known_fields
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session
@@ -127,7 +127,7 @@ def attach(
     keeps = spec.get("keep_value", False)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
-    job.sent_here, job.asked = False, Resources(**spec["resources"])
+    job.sent_here, job.asked = False, Resources(**known_fields(Resources, spec["resources"]))
     tracker.attach(job, claim or b"", started or b"")
     if not live:
         sizes = remote_state.read_sizes(attempts, asked)
