@@ -127,7 +127,7 @@ class HostError(ClusterfnError):
 
     Attributes:
         kind: What went wrong, as the agent on the host reports it ("missing", "denied", "full", …); else "".
-        path: The file on the host that caused the error.
+        path: The file on the host that caused the error; of a root that has moved ("moved"), where it is now.
     """
 
     kind: str = ""

@@ -25,6 +25,12 @@ USES = "uses"
 PACKED = "packed"  # environments as one archive each, for the nodes
 CARDS = "cards"  # <partition>.json: what the last job there saw
 DEFAULT = "default"  # SLURM's own partition
+CACHE = "cache"  # of Hugging Face, PyTorch and others, where the home directory has no room
+LOOKED, LOOKED_SOON = "expired", "expired-soon"  # dated when it was last looked for what is no longer needed
+# Notes that `clusterfn move` leaves, JSON with `from` and `to`; agent/moved.py reads the first two.
+MOVING = "moving"  # in both roots, until the new one is whole
+MOVED = "moved"  # in the old root, from then on
+ARRIVED = "moved-from"  # in the new root, until the old one is removed
 
 # below machines/<machine>
 QUEUE = "queue"  # <job>: one that waits; of an element <job>.<k>

@@ -5,6 +5,7 @@ The ledger (`history`) remembers on which host a job was started from here; the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 import re
@@ -12,10 +13,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, history, remote_state
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
@@ -23,8 +26,8 @@ from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary
 from clusterfn.config import config_file
 from clusterfn.config.options import Options, parse_options
-from clusterfn.config.spec import DATA, Resources, ResultPolicy
-from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.config.spec import DATA, Resources, ResultPolicy, known_fields
+from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.public_api import public_api
@@ -124,7 +127,7 @@ def attach(
     keeps = spec.get("keep_value", False)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
-    job.sent_here, job.asked = False, Resources(**spec["resources"])
+    job.sent_here, job.asked = False, Resources(**known_fields(Resources, spec["resources"]))
     tracker.attach(job, claim or b"", started or b"")
     if not live:
         sizes = remote_state.read_sizes(attempts, asked)
@@ -187,27 +190,45 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
         ConfigError: There is no such job, or the digits fit several.
     """
     job_id = _digits(job_id)
-    hosts = _candidates(job_id, host)
+    hosts, others = _candidates(job_id, host)
+    silent: dict[str, HostError] = {}
     with ArrivalStatus() as patience:
         while True:
-            seen = [(session, path, recent) for session in map(open_session, hosts)
-                    for path, recent in find_folders(session, job_id)]  # fmt: skip
+            seen = _seen_on(hosts, job_id, silent)
             found = [(session, path) for session, path, _ in seen if _is_whole(path)]
             partly = [(session, path) for session, path, recent in seen if recent and _PART.search(path)]
             parts = {_PART.sub("", posixpath.basename(path)): session.host.name for session, path in partly}
             arriving = {part: name for part, name in parts.items() if part not in _ids(found)}
             late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
             coming = patience.has(arriving, bool(found)) or bool(late)
-            if len(_ids(found) | arriving.keys()) > 1 or not coming:
+            if coming and len(_ids(found) | arriving.keys()) < 2:
+                patience.wait()
+            elif others and not seen and not patience.was_needed:
+                # a host that does not answer may have another address by now, or another root
+                again = [each for each in others if not silent or each.name in {asked.name for asked in hosts}]
+                hosts, others = [*hosts, *again], []
+            else:
                 break
-            patience.wait()
     if len(_ids(found) | arriving.keys()) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
         several += [f"{part} being sent to {name}" for part, name in arriving.items()]
         raise ConfigError(f"{job_id} matches {len(several)} jobs", evidence=several[:10], hint="use a longer id")
+    if not found and len(silent) == len(hosts):
+        raise next(iter(silent.values()))
     if not found:
-        raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed)
+        raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed, silent)
     return found[0] if len(found) == 1 else _sender(found)
+
+
+def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -> list[tuple[HostState, str, bool]]:
+    """Ask each host for jobs whose id begins so; note those that cannot be asked in `silent`, and ask them no more."""
+    seen: list[tuple[HostState, str, bool]] = []
+    for session in [open_session(host) for host in hosts if repr(host) not in silent]:
+        try:
+            seen += [(session, path, recent) for path, recent in find_folders(session, job_id)]
+        except HostError as error:
+            silent[repr(session.host)] = error
+    return seen
 
 
 class ArrivalStatus(console.StatusLine):
@@ -253,15 +274,19 @@ def _ids(found: Iterable[tuple[HostState, str]]) -> set[str]:
 
 
 def _no_such(
-    job_id: str, hosts: Iterable[Host], partly_on: Sequence[str] = (), was_arriving: bool = False
-) -> ConfigError:
-    asked = [host.name for host in hosts]
-    names, elsewhere = ", ".join(asked), sorted({entry.host for entry in history.entries(job_id)} - {*asked})
+    job_id: str, hosts: Sequence[Host], partly_on: Sequence[str] = (), was_arriving: bool = False,
+    silent: Mapping[str, HostError] = MappingProxyType({}),
+) -> ConfigError:  # fmt: skip
+    asked = list(dict.fromkeys(host.name for host in hosts if repr(host) not in silent))
+    names, elsewhere = ", ".join(asked), sorted(history.entries(job_id), key=lambda entry: entry.host)
+    elsewhere = [entry for entry in elsewhere if entry.host not in {host.name for host in hosts}]
     if elsewhere:
-        return ConfigError(
-            f"there is no job {job_id} on {names}: it was sent to {', '.join(elsewhere)}",
-            hint=f"leave the host out, or use that host: {elsewhere[0]}",
-        )
+        there = elsewhere[0]
+        hint = f"leave the host out, or use that host: {there.host}"
+        if there.host not in config_file.load().hosts:
+            hint = f"name that host, if it has another name now; else add it to clusterfn.yml, as in {there.config}"
+        sent_to = ", ".join(dict.fromkeys(entry.host for entry in elsewhere))
+        return ConfigError(f"there is no job {job_id} on {names}: it was sent to {sent_to}", hint=hint)
     if partly_on:
         return ConfigError(
             f"job {job_id} has not started: only part of it has arrived on {', '.join(dict.fromkeys(partly_on))}",
@@ -275,6 +300,7 @@ def _no_such(
         )
     lately = history.sent_within(job_id, _LATELY_S, asked)
     evidence = ["this machine sent it a short while ago: it is still being sent, or was rejected"] if lately else []
+    evidence += [f"{error.host} could not be asked: {in_one_line(error.message)}" for error in silent.values()]
     hint = "clusterfn jobs HOST lists the jobs on a host"
     return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)
 
@@ -302,9 +328,11 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     sender = config_file.load().hosts.get(spec["host"])
     if sender is None or sender.scheduler == session.host.scheduler:
         return session, folder
-    there = open_session(sender)
-    found = [path for path, _ in find_folders(there, spec["id"]) if _is_whole(path)]
-    return (there, found[0]) if found else (session, folder)
+    with contextlib.suppress(HostError):
+        there = open_session(sender)
+        found = [path for path, _ in find_folders(there, spec["id"]) if _is_whole(path)]
+        return (there, found[0]) if found else (session, folder)
+    return session, folder
 
 
 def _is_whole(path: str) -> bool:
@@ -323,13 +351,32 @@ def find_folders(session: HostState, job_id: str) -> list[tuple[str, bool]]:
     return [(path, printed.count(path) > 1) for path in dict.fromkeys(printed)]
 
 
-def _candidates(job_id: str, name: str | None) -> list[Host]:
-    """List the named host; else those in the ledger, by the files that define them; else all of clusterfn.yml."""
+def _candidates(job_id: str, name: str | None) -> tuple[list[Host], list[Host]]:
+    """Return the hosts to ask, and those to ask if no host of the first has it.
+
+    First comes the named host, and no other; else those in the ledger, by the files that define them; else all of
+    clusterfn.yml.
+    """
     if name is not None:
-        return [config_file.load().resolve(name)[0]]
+        return [config_file.load().resolve(name)[0]], []
+    present = list(config_file.load().hosts.values())
     remembered = []
     for entry in sorted(history.entries(job_id), key=lambda entry: entry.host):
-        file = Path(entry.config) if entry.config else None
-        known = config_file.read(file) if file is not None and file.exists() else config_file.load()
-        remembered += [known.hosts[entry.host]] if entry.host in known.hosts else []
-    return remembered or list(config_file.load().hosts.values())
+        known = _hosts_of(entry)
+        remembered += [known[entry.host]] if entry.host in known else []
+    return (remembered, [host for host in present if host not in remembered]) if remembered else (present, [])
+
+
+def _hosts_of(entry: history.Entry) -> Mapping[str, Host]:
+    """Return the hosts of the file with which a job was sent, or of the present one if that file is of no use.
+
+    Raises:
+        ConfigError: It cannot be read, and the present file has no such host.
+    """
+    present, file = config_file.load().hosts, Path(entry.config)
+    try:
+        return config_file.read(file).hosts if entry.config and file.exists() else present
+    except ConfigError:
+        if entry.host not in present:
+            raise
+        return present

@@ -9,6 +9,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "demo": ("demo",),
     "check": ("check tensor01", "check tensor01 --gpus 1", "check cluster --no-job --json"),
     "clean": ("clean tensor01 --dry-run", "clean tensor01 --older 7d", "clean --local"),
+    "move": ("move tensor01 /data/ada/clusterfn", "move cluster '$SCRATCH/clusterfn'"),
     "gpus": ("gpus tensor01", "gpus tensor01 --watch"),
     "top": ("top tensor01",),
     "trust": ("trust tensor01", "trust tensor01 --fingerprint SHA256:4h64/59IGKTl17wO3YDaN6I7norVI0iJuFbUUuIPO28"),

@@ -127,6 +127,11 @@ def _add_hosts(commands: Any) -> None:
     command.add_argument("--local", action="store_true", help="clean the cache of this machine: solver and packages")
     command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would be removed")
     _add_json(command, "one object, sizes in bytes")
+    command = _add(commands, "move", "move.move", "move the root of a host to another folder, with all jobs")
+    command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
+    about = "the new root on the host: absolute, or beginning with '~/' or a variable of the host, in quotes"
+    command.add_argument("folder", metavar="FOLDER", help=about)
+    _add_json(command, "one object")
     command = _add(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one")
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--watch", action="store_true", help="repeat every 2 seconds (10 with SLURM), until Ctrl-C")

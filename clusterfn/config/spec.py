@@ -378,10 +378,11 @@ class JobSpec:
         return cls(
             id=spec["id"], name=spec["name"], host=host.with_scheduler_options(spec.get("scheduler_options", {})),
             root=spec["root"], bridge=spec["bridge"],
-            host_python=host_python, resources=Resources(**spec["resources"]),
+            host_python=host_python, resources=Resources(**known_fields(Resources, spec["resources"])),
             interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
             sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
-            building=EnvironmentRef(**building) if building else None, group=_group(spec["group"]),
+            building=EnvironmentRef(**known_fields(EnvironmentRef, building)) if building else None,
+            group=Group(**known_fields(Group, spec["group"])),
             log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
             scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
@@ -390,6 +391,6 @@ class JobSpec:
         )  # fmt: skip
 
 
-def _group(told: Mapping[str, Any]) -> Group:
-    """Read the group of a spec.json; another version may have written keys that this one does not know."""
-    return Group(**{name: value for name, value in told.items() if name in Group.__dataclass_fields__})
+def known_fields(kind: type[Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass that a spec.json has; another version may have written more."""
+    return {name: value for name, value in told.items() if name in kind.__dataclass_fields__}

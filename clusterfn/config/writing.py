@@ -1,4 +1,4 @@
-"""Add one host to clusterfn.yml as text: every line and comment in the file stays.
+"""Add one host to clusterfn.yml as text, or change the root of one: every other line and comment in the file stays.
 
 The new text is parsed by `config_file` first, written aside and renamed: the file is the old one or the new one.
 """
@@ -30,7 +30,7 @@ class Change:
     Attributes:
         path: The file.
         text: All of it, as it will be.
-        added: The lines that are new.
+        added: The lines that are new, or changed.
     """
 
     path: Path
@@ -87,6 +87,19 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
         text = _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
     _refuse_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
     return Change(path, text, _new_lines(old if path.exists() else "", text))
+
+
+def moving(name: str, root: str, path: Path) -> Change | None:
+    """Give a host of the file another `root:`; None if only a person can, as the file is written.
+
+    Raises:
+        ConfigError: The file cannot be read, or that is no root.
+    """
+    before, old = known(path), _read(path)
+    there = before.hosts[name]
+    wanted = replace(there, root=host(name, {"scheduler": there.scheduler, "root": root}, path).root)
+    text = _text_with_root(old, name, root)
+    return Change(path, text, (f"root: {_flow(root)}",)) if _changes_only(before, wanted, text, path) else None
 
 
 def write(change: Change) -> None:
@@ -206,6 +219,37 @@ def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, 
         problem = error.message
     hint = "add these lines yourself, then run the same command again"
     raise ConfigError(f"{name} cannot be added to {path}: {problem}", evidence=block.splitlines(), hint=hint)
+
+
+def _text_with_root(text: str, name: str, root: str) -> str:
+    top = _compose(text)
+    hosts = _value_of(top, "hosts")
+    host = _value_of(hosts, name)
+    there = _value_of(host, "root")
+    if there is not None:
+        return text[: there.start_mark.index] + _flow(root) + text[_end(there, text) :]
+    if not _is_map(host) or not host.value:
+        return text
+    if host.flow_style:
+        at = host.start_mark.index + 1
+        return f"{text[:at]}{_flow({'root': root})[1:-1]}, {text[at:]}"
+    first = host.value[0][0].start_mark
+    return text[: first.index] + f"root: {_flow(root)}\n{' ' * first.column}" + text[first.index :]
+
+
+def _value_of(node: Any, key: str) -> Any:
+    """Return the node below a key of a mapping; None if there is none."""
+    return next((value for word, value in node.value if word.value == key), None) if _is_map(node) else None
+
+
+def _changes_only(before: config_file.Config, wanted: Host, text: str, path: Path) -> bool:
+    """Whether a text says of this host what is wanted, and of the others what was there before."""
+    try:
+        after = config_file.parse(text.encode(), path)
+    except ConfigError:
+        return False
+    same = {key: replace(each, source="") for key, each in {**before.hosts, wanted.name: wanted}.items()}
+    return same == {key: replace(each, source="") for key, each in after.hosts.items()}
 
 
 def _new_lines(old: str, text: str) -> tuple[str, ...]:

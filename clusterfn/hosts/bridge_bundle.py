@@ -24,7 +24,7 @@ _NOT_IN_JOBS = (
     "environment/host_python.py", "environment/python_source.py", "environment/standalone.py",
     "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",
-    "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/survey/",
+    "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/root_move.py", "hosts/survey/",
     "api/dask/", "api/hydra_launcher.py", "api/joblib_backend.py", "api/launchers.py", "api/login.py",
     "api/sweep/run.py", "api/sweep/search.py",
     "config/schema.py", "config/writing.py",

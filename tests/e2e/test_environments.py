@@ -561,3 +561,26 @@ def test_the_build_for_the_cards_is_chosen_explained_and_tried(place, channel, g
     assert main(["check", "tensor01", "--environment", "environment.yml", "--gpus", "1"]) == 0
     told = capsys.readouterr().out
     assert re.search("PASS  pytorch .*PyTorch 2.7.1 for CUDA 12.8 calculated on .* compute capability 8.6", told), told
+
+
+@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=long)])
+def test_a_root_that_moves_builds_its_environments_there_from_its_own_packages(fresh, host, capsys):
+    config = fresh.folder / "clusterfn.yml"
+    fresh.configure(names=(host,))
+    text = config.read_text().replace(f"    env_root: {fresh.root}\n", "")
+    config.write_text(text.replace(f"root: {fresh.hosts.root_name}\n", f"root: {fresh.root}\n"))
+    run = cluster(host=host, environment="environment.yml")
+    job = run(compute).submit()
+    assert Path(job.result(300)[1]).parent == fresh.root / "envs"
+    new = fresh.root.with_name(f"{fresh.root.name}-moved")
+
+    try:
+        assert main(["move", host, str(new)]) == 0
+        (ready,) = new.glob("envs/*/READY")
+        assert json.loads(ready.read_text())["fetched"] == 0
+        assert "was not built" not in capsys.readouterr().err
+        assert run(compute)() == (NUMPY, str(ready.parent), 10.0)
+        assert json.loads((new / "jobs" / job.id / "spec.json").read_text())["python"].startswith(str(ready.parent))
+        assert not (fresh.root / "envs").exists()
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

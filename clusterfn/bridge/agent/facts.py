@@ -9,6 +9,7 @@ import sys
 
 from .files import mark_used
 from .handler import Failure, RequestHandler, expand
+from .moved import refuse_moved
 from .site_rules import read_rules
 from .trusted import Trusted, user_name
 
@@ -39,6 +40,7 @@ class HelloHandler(RequestHandler):
         self.agent.root = os.path.normpath(root)
         trusted = Trusted(self.header.get("owners") or ())
         require_trusted(trusted, self.agent.root, "root")
+        refuse_moved(self.agent.root)
         os.makedirs(self.agent.root, mode=0o700, exist_ok=True)
         require_trusted(trusted, self.agent.root, "root")  # another user may have been faster
         if os.stat(self.agent.root).st_uid != os.geteuid():

@@ -13,6 +13,7 @@ import time
 
 from .files import existing_folder, make_parent, mark_used, remove_tree, sync_folder, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
+from .moved import refuse_moving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class UploadHandler(RequestHandler):
 
     def begin(self) -> None:
         self.path = expand(self.header["path"])
+        if os.geteuid() == 0:  # whom no mode of a folder stops
+            refuse_moving(self.agent.root)
         self.left = 0
         self.synced = False
         self.mtime: "Optional[float]" = None
@@ -73,6 +76,8 @@ class UploadHandler(RequestHandler):
             try:
                 return action()
             except OSError as error:
+                if error.errno == errno.EACCES:  # a move closes `jobs` to clients that have connected before
+                    refuse_moving(self.agent.root)
                 raise failure_of(error, self.path, needed=getattr(self, "needed", None)) from error
 
         return RequestHandler.safely(self, named)

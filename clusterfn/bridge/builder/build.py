@@ -253,12 +253,12 @@ class _Build:
             ready["packages"].append(["python", self.plan.base.version, "", "host"])
         for name, document in ((SIZES, portable(sizes)), (PLAN, portable(self.plan.document)), (READY, ready)):
             publish.replace(os.path.join(about, name), json.dumps(document).encode(), mode=0o666)
-        _sync_file_system(self._aside)
+        sync_file_system(self._aside)
         publish.replace(os.path.join(self._aside, READY), json.dumps(ready).encode(), mode=0o666)
         self.check_lock()
         os.unlink(self._final)
         os.rename(self._aside, self._final)
-        _sync_file_system(os.path.dirname(self._final))
+        sync_file_system(os.path.dirname(self._final))
         if self._conda:
             self._conda.forget()
         return ready
@@ -273,7 +273,7 @@ class _Build:
             self._conda.clear()
 
 
-def _sync_file_system(folder: str) -> None:
+def sync_file_system(folder: str) -> None:
     """Flush the whole file system of a folder to the disk: one call instead of one for each of 20000 files."""
     fd = os.open(folder, os.O_RDONLY)
     try:

@@ -193,10 +193,15 @@ def packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
     found: "set[str]" = set()
     for env_id in list_environments(root):
         found |= _hashes(os.path.join(environment_dir(root, env_id), ABOUT, PLAN))
-    for name in _names(os.path.join(root, BUILDS)):
-        if not name.startswith(".") and _is_held(os.path.join(root, BUILDS, name, LOCK), root, holder):
-            found |= _hashes(os.path.join(root, BUILDS, name, PLAN))
+    for name in builds_under_way(root, holder):
+        found |= _hashes(os.path.join(root, BUILDS, name, PLAN))
     return found
+
+
+def builds_under_way(root: str, holder: "LockHolder") -> "list[str]":
+    """Return the ids of the environments that living builders make or repair."""
+    names = [name for name in _names(os.path.join(root, BUILDS)) if not name.startswith(".")]
+    return [name for name in names if _is_held(os.path.join(root, BUILDS, name, LOCK), root, holder)]
 
 
 def _is_held(folder: str, root: str, holder: "LockHolder") -> bool:

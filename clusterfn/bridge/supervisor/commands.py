@@ -35,6 +35,10 @@ def run_command(argv: "list[str]") -> int:
         return remove.print_sizes(argv[1], argv[2:])
     if command == "remove" and count >= 3:
         return remove.remove_jobs(argv[1], argv[3:], argv[2] == "dry")
+    if command == "move" and count == 4:
+        from . import move_root  # it takes the builder with it
+
+        return move_root.move_root(*argv[1:])
     if command == "shell" and count == 3:
         return shell.start_shell(argv[1], argv[2])
     if command == "queue" and count == 2:
@@ -44,7 +48,7 @@ def run_command(argv: "list[str]") -> int:
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
         " | register GROUP NUMBER FIRST COUNT BESIDES"
         " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
-        " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS"
+        " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS | move OLD NEW OWNERS"
         " | hold FOLDER FACTS | enter FOLDER WANTED SBATCH... | step FOLDER SCRIPT"
         " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2

@@ -6,7 +6,7 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 
 import os
 
-from ..layout import CHECKPOINT, CHECKPOINT_VARIABLE, INPUTS, TAG, THREADS, attempt_dir
+from ..layout import CACHE, CHECKPOINT, CHECKPOINT_VARIABLE, INPUTS, TAG, THREADS, attempt_dir
 from .text import size
 
 TYPE_CHECKING = False
@@ -93,7 +93,7 @@ def redirect_caches(job: "JobFolder", values: "dict[str, str]") -> "list[str]":
         return []
     if "HF_HOME" in moved and os.access(os.path.join(home, _TOKEN), os.R_OK):
         values.setdefault("HF_TOKEN_PATH", os.path.join(home, _TOKEN))
-    below = os.path.join(job.root, "cache")
+    below = os.path.join(job.root, CACHE)
     values.update((name, os.path.join(below, _CACHES[name][0])) for name in moved)
     reason = reason or "%s is on another disk and has no such cache" % home
     return ["%s point below %s: %s" % (", ".join(moved), below, reason)]

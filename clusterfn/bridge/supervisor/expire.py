@@ -185,7 +185,7 @@ class LivingJobs:
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
         if not has_nodes:
-            return any(map(runs_still, _each(job, STARTED)))
+            return any(map(runs_still, started_files(job)))
         if not self._is_listed(job):
             return False
         os.utime(job.home)  # a sign of it: one later look that misses it cannot remove it
@@ -202,6 +202,11 @@ class LivingJobs:
             if listed is None or job.id in listed:
                 return True
         return False
+
+
+def started_files(job: JobFolder) -> "list[str]":
+    """Return the file `started` of a job, and of each element of a group."""
+    return _each(job, STARTED)
 
 
 def runs_still(started: str) -> bool:

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 
-from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, RETURNED, TAKERS
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, LOOKED, LOOKED_SOON, RETURNED, TAKERS
 from . import retries, worker_process
 from .attempt import Attempt, claim
 from .classify_exit import lost_supervisor
@@ -95,11 +95,11 @@ def remove_expired(job: JobFolder) -> None:
     """
     keep_s = job.spec["keep_days"] * _DAY_S
     node_root: "str" = (job.spec.get("building") or {}).get("node_root") or ""
-    due = _note_look(os.path.join(job.root, "expired"), _DAY_S)
-    due_soon = _note_look(os.path.join(job.root, "expired-soon"), max(keep_s, _SOON_S)) if keep_s < _DAY_S else None
+    due = _note_look(os.path.join(job.root, LOOKED), _DAY_S)
+    due_soon = _note_look(os.path.join(job.root, LOOKED_SOON), max(keep_s, _SOON_S)) if keep_s < _DAY_S else None
     due_on_node = None
     if node_root and os.path.isdir(node_root):
-        due_on_node = _note_look(os.path.join(node_root, "expired"), _DAY_S)
+        due_on_node = _note_look(os.path.join(node_root, LOOKED), _DAY_S)
     if (due, due_soon, due_on_node) == (None, None, None):
         return
     from . import expire  # with shutil and subprocess it takes a quarter of the start, for one job a day

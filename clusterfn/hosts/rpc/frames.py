@@ -114,6 +114,13 @@ def error_of(host: Host, data: Header) -> HostError:
         own = f"run `chmod go-w {path}` on {host.name}"
         message = f"{path} on {host.name} is not safe to use: {said}"
         error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
+    elif kind == "moved":
+        root_now = str(data.get("to"))
+        error = HostError(f"The root {path} on {host.name} cannot be used: {said}", host=host.name)
+        error.hint, path = f"{root} {root_now}", root_now
+    elif kind == "moving":
+        hint = f"finish it: clusterfn move {host.name} {data.get('to')}"
+        error = HostError(f"The root {path} on {host.name} cannot be used: {said}", host=host.name, hint=hint)
     elif kind == "missing":
         error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[said])
     elif kind == "bad" and said.startswith("the root ") and (unset := _VARIABLE.search(path)):

@@ -26,6 +26,7 @@ class KnownKey:
     marker: str
     kind: str
     blob: bytes
+    names: str = ""
 
 
 def fingerprint(blob: bytes) -> str:
@@ -38,8 +39,8 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
-    """Return what the files remember of a host; `name` is as known_hosts writes it: `[lab8]:2222`."""
+def known_keys(name: str | None, files: Iterable[Path]) -> list[KnownKey]:
+    """Return what the files remember of a host, or of all; `name` is as known_hosts writes it: `[lab8]:2222`."""
     found: list[KnownKey] = []
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -49,15 +50,15 @@ def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
 
 # By the whole text: the file is read each time, so a key that was removed or revoked meanwhile is never accepted.
 @functools.lru_cache(maxsize=8)
-def _keys_of(name: str, path: str, text: str) -> tuple[KnownKey, ...]:
+def _keys_of(name: str | None, path: str, text: str) -> tuple[KnownKey, ...]:
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
+        if len(words) < 3 or words[0].startswith("#") or not (name is None or matches(words[0], name)):
             continue
         with contextlib.suppress(ValueError):  # binascii.Error is one; another where a sign is not even of ASCII
-            found.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2])))
+            found.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]), words[0]))
     return tuple(found)
 
 
@@ -138,7 +139,17 @@ def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Know
     hint = f"compare the fingerprint with the administrator's (or with `{there}`, run on that machine itself), "
     hint += f"then: clusterfn trust {host_name} (or by ssh: {once} true)"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
-    return _error(message, host_name, shown, [f"not in: {files}"], hint)
+    return _error(message, host_name, shown, [f"not in: {files}", *_same_key_of_others(settings, shown)], hint)
+
+
+def _same_key_of_others(settings: Settings, shown: str) -> list[str]:
+    """Say under which other name the key is remembered: the host may have another name or address by now."""
+    others = [each for each in known_keys(None, settings.known_hosts) if fingerprint(each.blob) == shown.split()[1]]
+    plain = [each for each in others if not each.marker]
+    if not plain or any(each.marker for each in others):
+        return []
+    name = "another name, which is hashed" if plain[0].names.startswith("|1|") else plain[0].names
+    return [f"the same key is remembered for {name} at {plain[0].place}"]
 
 
 def changed(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:

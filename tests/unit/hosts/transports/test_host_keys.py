@@ -88,6 +88,24 @@ def test_an_unknown_key_names_the_file_whose_fingerprint_it_must_have(settings: 
     assert "ssh-keyscan" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name, said", [("tensor01.old", "tensor01.old"), (hashed("old"), "another name, which is ha")])
+def test_an_unknown_key_that_another_name_has_says_so(settings: Settings, name: str, said: str) -> None:
+    remember(settings, line("[lab9]:2222", OTHER), line(name, KEY))
+
+    with pytest.raises(HostKeyError, match="is unknown") as caught:
+        check(settings, "lab8", KIND, KEY)
+    assert caught.value.evidence[-1].startswith(f"the same key is remembered for {said}")
+    assert caught.value.evidence[-1].endswith(f" at {settings.known_hosts[0]}:8")
+
+
+def test_an_unknown_key_that_is_revoked_for_another_name_is_not_recommended(settings: Settings) -> None:
+    remember(settings, line("old", KEY), line("older", KEY, marker="@revoked"))
+
+    with pytest.raises(HostKeyError, match="is unknown") as caught:
+        check(settings, "lab8", KIND, KEY)
+    assert not [each for each in caught.value.evidence if "same key" in each]
+
+
 def test_another_key_names_the_line(settings: Settings) -> None:
     remember(settings, line("[lab8]:2222", OTHER))
 
