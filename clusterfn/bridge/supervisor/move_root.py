@@ -3,7 +3,7 @@
     check → note → copy → build environments → close the old root → copy what changed → hand over → remove the old one
 
 Until the hand-over, which is one rename, the old root is whole; from then on the new one is. Each step does only what
-is left of it, so a move that was interrupted continues when it is started again. docs/decisions/0047-move.md
+is left of it, so a move that was interrupted continues when it is started again. docs/decisions/0048-move.md
 """
 
 import json
