@@ -293,6 +293,7 @@ def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(start: Callabl
     next_one = until(lambda: [pid for pid in children.read_text().split() if int(pid) != own])
 
     os.kill(int(next_one[0]), signal.SIGKILL)
+    until(lambda: ") Z " in Path(f"/proc/{next_one[0]}/stat").read_text())  # else it may take the call and die with it
     client.send(2, speak, "two")
 
     assert client.end(2)[1][1] == runner
