@@ -68,7 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
         fault = item.get_closest_marker("fault")
         if fault is not None and fault.args:
-            what = getattr(item, "originalname", item.name).removeprefix("test_").replace("_", " ")
+            name, _, parameters = item.name.partition("[")
+            what = name.removeprefix("test_").replace("_", " ") + (f" ({parameters[:-1]})" if parameters else "")
             item.user_properties.append((PROPERTY, {"fault": fault.args[0], "what": what, "host": ""}))
     items.sort(key=lambda item: group_of(item) not in ("lab", *APART))  # the groups that take longest begin first
     if config.getoption("--long"):

@@ -26,7 +26,7 @@ def move(given: argparse.Namespace) -> int:
             hint=f"add the host to clusterfn.yml, with root: {host.root}",
         )
     change = writing.moving(host.name, given.folder, known.path)
-    with _Progress(host) as progress:
+    with _MoveProgress(host) as progress:
         told = move_root(host, given.folder, progress.show)
     written = False
     if change is not None and host.root != given.folder:
@@ -41,14 +41,14 @@ def move(given: argparse.Namespace) -> int:
     return 1 if told["left"] else 0
 
 
-class _Progress(console.StatusLine):
+class _MoveProgress(console.StatusLine):
     """Shows how far it is, in one line."""
 
     def __init__(self, host: Host) -> None:
         super().__init__()
         self._host = host
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> _MoveProgress:
         return self
 
     def __exit__(self, *_: object) -> None:

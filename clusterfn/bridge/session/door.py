@@ -68,7 +68,7 @@ class ClientConnection:
         try:
             for header, body in self._inbox.feed(data):
                 self._on_frame(self, header, body)
-        except (ValueError, KeyError, TypeError):  # whoever connected says no frames
+        except (ValueError, KeyError, TypeError):  # what came is no frame
             self.close()
 
     def has_taken(self, number: int) -> None:

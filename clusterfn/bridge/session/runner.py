@@ -116,7 +116,7 @@ def _live(folder: str, share: Share, sock: socket.socket, parent: int, foreign: 
         for fd in foreign:
             os.close(fd)
         share.take()
-        Runner(folder, share.spec, sock).serve()
+        CallRunner(folder, share.spec, sock).serve()
     except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the session's stderr gets all of it
         os.write(2, traceback.format_exc().encode())
     finally:
@@ -151,7 +151,7 @@ class Voice:
         self._sock.sendall(pack({**facts, "n": self._number, "what": what, "events": len(events)}, events + data))
 
 
-class Runner:
+class CallRunner:
     """The process itself.
 
     Args:

@@ -70,7 +70,7 @@ _CLOSED, _OPEN = 0o500, 0o700
 _ASIDE, _PART_OF_NOTE = ".moved-", ".move-note"
 
 
-class Refused(Exception):
+class MoveRefused(Exception):
     """It cannot be moved now; nothing has changed."""
 
     def __init__(self, message: str, evidence: "list[str]", hint: str) -> None:
@@ -96,12 +96,12 @@ def move_root(old: str, new: str, owners: str) -> int:
         _refuse_untrusted(target, json.loads(owners))
         tell(Move(old, target).run())
         return 0
-    except Refused as refused:
+    except MoveRefused as refused:
         tell(refused.told)
     except OSError as error:
         where = error.filename or new
         hint = "correct that, then run the same command again: it continues where it stopped"
-        tell(Refused("%s: %s" % (where, error.strerror or error), [], hint).told)
+        tell(MoveRefused("%s: %s" % (where, error.strerror or error), [], hint).told)
     return 1
 
 
@@ -177,17 +177,18 @@ class Move:
     def _refuse_target(self) -> None:
         """Refuse a folder that holds anything else, and one that would be moved into itself."""
         if not os.path.isdir(os.path.join(self.old, JOBS)):
-            raise Refused("%s has no jobs: there is nothing to move" % self.old, [], "write the other root: at once")
+            hint = "write the other root: at once"
+            raise MoveRefused("%s has no jobs: there is nothing to move" % self.old, [], hint)
         below = os.path.relpath(os.path.realpath(self.new), os.path.realpath(self.old))
         if below.partition("/")[0] in _OWN:
             hint = "choose a folder outside of it"
-            raise Refused("%s is inside a folder that would be moved" % self.new, [], hint)
+            raise MoveRefused("%s is inside a folder that would be moved" % self.new, [], hint)
         if not os.path.lexists(self.new) or _read_note(self.new, MOVING, self.old) is not None:
             return
         names = set(os.listdir(self.new))
         names -= {name for name, own in ((BUILDS, {_LOCK, _BEATS}), (JOBS, set())) if self._holds_only(name, own)}
         if names - {MOVED, _PART_OF_NOTE}:
-            raise Refused(
+            raise MoveRefused(
                 "%s is not empty" % self.new, sorted(names)[:10], "choose a folder that is empty, or does not exist"
             )
 
@@ -216,12 +217,12 @@ class Move:
         if found:
             count = "1 job waits or runs" if len(found) == 1 else "%d jobs wait or run" % len(found)
             hint = "wait for them, or end them: clusterfn cancel ID"
-            raise Refused("%s below %s" % (count, self.old), found, hint)
+            raise MoveRefused("%s below %s" % (count, self.old), found, hint)
         with LockHolder(self.old) as holder:
             building_now = cleanup.builds_under_way(self.old, holder)
         if building_now:
             hint = "run the same command again once they are built"
-            raise Refused("environments are being built below %s" % self.old, building_now, hint)
+            raise MoveRefused("environments are being built below %s" % self.old, building_now, hint)
 
     def _arriving(self) -> "list[str]":
         folder = os.path.join(self.old, JOBS)
@@ -241,7 +242,7 @@ class Move:
         if free < self._size:
             seen = "%d MB free, %d MB needed" % (free >> 20, self._size >> 20)
             hint = "make room there, or here: clusterfn clean, clusterfn env gc"
-            raise Refused("%s has too little room" % self.new, [seen], hint)
+            raise MoveRefused("%s has too little room" % self.new, [seen], hint)
 
     def _copy(self) -> None:
         copy = RootCopy(self.old, self.new, self._tell_copied)
@@ -259,7 +260,7 @@ class Move:
             tell({"step": "copy", "files": copy.files, "bytes": copy.bytes, "of": self._size})
 
     def _build_environments(self) -> None:
-        """Build each environment anew from the packages: its programs and libraries name the folder that it is in."""
+        """Build each environment again from the packages: its programs and libraries name the folder that it is in."""
         for env_id in cleanup.list_environments(self.old):
             if building.is_ready(self.new, env_id):
                 continue
@@ -354,7 +355,7 @@ class Move:
 
         def look(other: "Optional[Any]") -> None:
             if other is not None and time.monotonic() > until:
-                raise Refused("another process moves it: %s" % other.who(), [], "wait until it has ended")
+                raise MoveRefused("another process moves it: %s" % other.who(), [], "wait until it has ended")
 
         lock.wait(look)
 
@@ -371,7 +372,7 @@ def _wait_for_end(started: "list[str]") -> "list[str]":
 def _expanded(path: str) -> str:
     found = os.path.expanduser(os.path.expandvars(path))
     if "$" in found or not os.path.isabs(found):
-        raise Refused("%s is not an absolute path here: is a variable unset?" % path, [], "write the full path")
+        raise MoveRefused("%s is not an absolute path here: is a variable unset?" % path, [], "write the full path")
     return os.path.normpath(found)
 
 
@@ -379,7 +380,7 @@ def _refuse_untrusted(path: str, owners: "list[str]") -> None:
     found = Trusted(owners).objection(path)
     if found is not None:
         hint = "choose a folder of your own; or if you trust who can write to it, name that user or group in owners:"
-        raise Refused("%s is not safe to use: %s: another user could plant code there" % found, [], hint)
+        raise MoveRefused("%s is not safe to use: %s: another user could plant code there" % found, [], hint)
 
 
 def _same(one: str, other: str) -> bool:

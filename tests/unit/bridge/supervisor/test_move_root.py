@@ -22,7 +22,7 @@ from clusterfn.bridge.agent import moved
 from clusterfn.bridge.agent.handler import Failure
 from clusterfn.bridge.builder import build
 from clusterfn.bridge.supervisor.copy_root import remove
-from clusterfn.bridge.supervisor.move_root import Move, Refused, move_root
+from clusterfn.bridge.supervisor.move_root import Move, MoveRefused, move_root
 
 FIRST, SECOND = "7f3a000000000001", "90aa000000000002"
 CHANGING = ("link", "rename", "mkdir", "chmod", "unlink", "rmdir", "symlink")
@@ -169,14 +169,14 @@ def test_a_root_may_move_to_a_folder_inside_it(old: Path) -> None:
 
 @pytest.mark.parametrize("name", ["jobs/new", "envs", "cache"])
 def test_it_may_not_move_into_a_part_of_itself(old: Path, name: str) -> None:
-    with pytest.raises(Refused, match="inside a folder that would be moved"):
+    with pytest.raises(MoveRefused, match="inside a folder that would be moved"):
         Move(str(old), str(old / name)).run()
 
 
 def test_a_folder_with_other_files_is_refused_and_stays_as_it_is(old: Path, new: Path) -> None:
     write(new / "thesis.tex", "mine")
 
-    with pytest.raises(Refused, match="is not empty") as caught:
+    with pytest.raises(MoveRefused, match="is not empty") as caught:
         Move(str(old), str(new)).run()
     assert caught.value.told["evidence"] == ["thesis.tex"]
     assert [path.name for path in new.iterdir()] == ["thesis.tex"]
@@ -185,7 +185,7 @@ def test_a_folder_with_other_files_is_refused_and_stays_as_it_is(old: Path, new:
 def test_a_job_that_runs_is_named_and_nothing_moves(old: Path, new: Path) -> None:
     add_job(old, "1234567890abcdef", None)
 
-    with pytest.raises(Refused, match="1 job waits or runs") as caught:
+    with pytest.raises(MoveRefused, match="1 job waits or runs") as caught:
         Move(str(old), str(new)).run()
     assert caught.value.told["evidence"][0].startswith("1234567890abcdef train ")
     assert not new.exists()
@@ -194,7 +194,7 @@ def test_a_job_that_runs_is_named_and_nothing_moves(old: Path, new: Path) -> Non
 def test_a_job_that_is_being_sent_is_named_too(old: Path, new: Path) -> None:
     (old / "jobs" / "1234567890abcdef.part-7-9").mkdir()
 
-    with pytest.raises(Refused, match="1 job waits or runs") as caught:
+    with pytest.raises(MoveRefused, match="1 job waits or runs") as caught:
         Move(str(old), str(new)).run()
     assert caught.value.told["evidence"] == ["1234567890abcdef is being sent"]
 
@@ -223,7 +223,7 @@ def test_a_job_that_comes_during_the_copy_is_found_before_the_hand_over(
         chmod(path, mode, **more)
 
     monkeypatch.setattr(os, "chmod", close)
-    with pytest.raises(Refused, match="1 job waits or runs"):
+    with pytest.raises(MoveRefused, match="1 job waits or runs"):
         Move(str(old), str(new)).run()
 
     assert is_accepted(old)
