@@ -25,10 +25,10 @@ def move(given: argparse.Namespace) -> int:
             f"no clusterfn.yml describes {host.name}, so clusterfn cannot write its new root there",
             hint=f"add the host to clusterfn.yml, with root: {host.root}",
         )
-    change = writing.moving(host.name, given.folder, known.path)
+    writing.moving(host.name, given.folder, known.path)  # before hours are spent: can it be written?
     with _MoveProgress(host) as progress:
         told = move_root(host, given.folder, progress.show)
-    written = False
+    change, written = writing.moving(host.name, given.folder, known.path), False
     if change is not None and host.root != given.folder:
         writing.write(change)
         written = True

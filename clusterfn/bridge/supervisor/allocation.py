@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 
-from ..layout import HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STARTED, STEP, TAG
-from .publish import replace
+from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
+from .publish import publish, replace, stands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 NOTE = "clusterfn: "  # begins a line for the user
 _LOOK_S = 1.0
 _START_S, _START_LOOK_S = 20.0, 0.005
+_CALM_S = 5.0  # a step that srun has just been asked for may not run yet
 _LEFT_S = 30.0  # the least that must be left of the allocation
 _OF_THE_STEP = ("SLURM_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-_GONE = re.compile(
-    "invalid job id|expired|revoked|unable to confirm allocation|completing or completed", re.IGNORECASE
-)
+# Not "unable to confirm allocation", which srun says of a controller that does not answer, too.
+_GONE = re.compile("invalid job id|has expired|revoked|completing or completed", re.IGNORECASE)
 _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
 
 
@@ -57,7 +57,9 @@ def hold(folder: str, facts: str) -> int:
         _wait_for_release(folder, number, idle_s)
     finally:
         _forget(folder, number)
-    while _jobs_in(number):
+    calm = time.monotonic()
+    while time.monotonic() - calm < _CALM_S:
+        calm = time.monotonic() if _jobs_in(number) else calm
         time.sleep(_LOOK_S)
     return 0
 
@@ -157,7 +159,7 @@ def misfit(record: "dict[str, Any]", asked: "dict[str, Any]", now: float) -> str
 
 def _start(folder: str, record: "dict[str, Any]", asked: "dict[str, Any]") -> str:
     """Start srun, which outlives this process, and wait until the job begins; return why it does not."""
-    script, began = os.path.join(asked["folder"], SCRIPT), os.path.join(asked["folder"], STARTED)
+    script = os.path.join(asked["folder"], SCRIPT)
     step = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "step", folder, script]
     with open(os.path.join(asked["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
@@ -168,16 +170,15 @@ def _start(folder: str, record: "dict[str, Any]", asked: "dict[str, Any]") -> st
         except OSError as error:
             return str(error)
         until = time.monotonic() + _START_S
-        while time.monotonic() < until and srun.poll() is None and not os.path.exists(began):
+        while time.monotonic() < until and srun.poll() is None and not stands(asked["folder"], CLAIM):
             time.sleep(_START_LOOK_S)
-        if srun.poll() is None and not os.path.exists(began):
-            srun.terminate()
-            srun.wait()
-        if os.path.exists(began):
+        # An srun that lives has been given its place, or it would have ended by --immediate: its step begins.
+        if srun.poll() is None or stands(asked["folder"], CLAIM):
             return ""
         log.seek(0)
         said = log.read().decode("utf-8", "replace").strip().splitlines()
-    return said[-1] if said else "srun did not start it"
+    errors = [line for line in said if "error:" in line]
+    return (errors + said[-1:] + ["srun did not start it"])[0]
 
 
 def step(folder: str, script: str) -> int:
@@ -187,6 +188,8 @@ def step(folder: str, script: str) -> int:
     variables = {name: value for name, _, value in pairs if not name.startswith(_OF_THE_STEP)}
     variables.update({name: value for name, value in os.environ.items() if name.startswith(_OF_THE_STEP)})
     variables[STEP] = "1"
+    # Now: who asks what has become of a step that dies before its supervisor runs must not ask for the allocation.
+    publish(os.path.dirname(script), CLAIM, ("%s.%s" % (variables[_ID], variables[_STEP_ID])).encode())
     os.execve("/bin/sh", ["/bin/sh", script], variables)
     return 1  # never
 

@@ -128,6 +128,8 @@ class Move:
 
     def run(self) -> "dict[str, Any]":
         """Do all that is left to do; return the last line."""
+        # By a move that was killed; or by one that goes on, of which only the lock tells.
+        is_closed = _read_note(self.old, MOVING, None) is not None
         if _same(self.old, self.new):
             note = _read_note(self.new, ARRIVED, None)
             if note is None:
@@ -135,14 +137,17 @@ class Move:
             self.old = note["from"]
         elif not self._has_arrived():
             self._refuse_target()
-            self._refuse_busy()
-            self._refuse_full()
+            if not is_closed:
+                self._check()
         os.makedirs(self.new, mode=_OPEN, exist_ok=True)
         with LockHolder(self.new) as holder:
             lock = FolderLock(os.path.join(self.new, BUILDS, _LOCK), holder)
             self._wait_for_other_mover(lock)
             try:
                 if not self._has_arrived():
+                    self._refuse_other_move()
+                    if is_closed:
+                        self._check()
                     self._bring()
                 left = self._leave()
             finally:
@@ -155,12 +160,22 @@ class Move:
         told = {"step": "done", "from": self.old, "root": self.new, "files": files, "bytes": size}
         return dict(told, environments=self._environments, left=left)
 
+    def _check(self) -> None:
+        try:
+            self._refuse_busy()
+            self._refuse_full()
+        except BaseException:
+            if _read_note(self.old, MOVING, None) is not None:
+                self._open_again()
+            raise
+
     def _bring(self) -> None:
         """Bring everything to the new root; hand over at the end."""
         self._note(self.new, MOVING)
         remove(os.path.join(self.new, MOVED))  # of a root that was here before, and moved away
         self._copy()
         self._build_environments()
+        self._refuse_other_move()
         self._note(self.old, MOVING)
         self._close()
         try:
@@ -173,6 +188,13 @@ class Move:
             if not self._has_arrived():
                 self._open_again()
             raise
+
+    def _refuse_other_move(self) -> None:
+        """Refuse a root that is on its way to another folder: what arrives there must not be removed here."""
+        note = _read_note(self.old, MOVING, None)
+        if note is not None and not _same(note["to"], self.new):
+            hint = "finish that move first; if you have given it up, remove %s" % os.path.join(self.old, MOVING)
+            raise MoveRefused("%s is being moved to %s" % (self.old, note["to"]), [], hint)
 
     def _refuse_target(self) -> None:
         """Refuse a folder that holds anything else, and one that would be moved into itself."""
@@ -296,8 +318,9 @@ class Move:
 
     def _leave(self) -> "list[str]":
         """Remove the old root but for a note that says where it is now; return what is left besides."""
-        if not os.path.isdir(self.old):
-            remove(os.path.join(self.new, ARRIVED))
+        notes = [_read_note(self.old, name, None) for name in (MOVING, MOVED)]
+        if not any(note is not None and _same(note["to"], self.new) for note in notes) or _same(self.old, self.new):
+            remove(os.path.join(self.new, ARRIVED))  # it is gone, or another folder has its name by now
             return []
         self._note(self.old, MOVED)
         tell({"step": "remove"})

@@ -26,8 +26,10 @@ _STEP = (
 )  # fmt: skip
 
 
-def request(job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str]) -> Submission:
-    """As `Scheduler.into_held`; `gpu_options` are those of srun for the GPUs of one job."""
+def request(
+    job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str], clusters: Sequence[str]
+) -> Submission:
+    """As `Scheduler.into_held`; `gpu_options` are those of srun for the GPUs of one job, `clusters` for the cluster."""
     resources, folder = job.resources, layout.job_dir(job.root, job.id)
     memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)
     options = {"job-name": layout.job_name(job.name, job.id), "chdir": folder, "cpus-per-task": resources.cores}
@@ -38,7 +40,7 @@ def request(job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str])
     words += [f"--mem={memory}M"] if memory is not None else []
     wanted = {
         "name": job.name, "folder": folder, "cores": resources.cores, "memory_mb": memory, "gpus": resources.gpus,
-        "gpu_type": resources.gpu_type, "time_s": time_s, "srun": ["srun", *_STEP, *words],
+        "gpu_type": resources.gpu_type, "time_s": time_s, "srun": ["srun", *clusters, *_STEP, *words],
     }  # fmt: skip
     enter = [job.host_python, "-I", "-S", posixpath.join(job.bridge, layout.SUPERVISE), "enter"]
     record = posixpath.join(job.root, layout.HOLD)

@@ -147,7 +147,7 @@ class Slurm(Scheduler):
         """Run `enter` of the supervisor, with the words of srun and those of sbatch."""
         words = str(job.host.scheduler_options.get("gres") or "")
         gpus = gres.gpu_options(self.host.gpu_option, job.resources.gpus, words, job.resources.gpu_type)
-        return held.request(job, request, gpus)
+        return held.request(job, request, gpus, self._clusters)
 
     def notes(self, answer: Answer) -> Sequence[str]:
         return held.notes(answer)

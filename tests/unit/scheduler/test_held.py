@@ -141,7 +141,8 @@ def there(tmp_path: Path) -> Path:
     (tmp_path / "bin").mkdir()
     os.symlink(Path(clusterfn.__file__).parent, tmp_path / "clusterfn")  # beside supervise.py, as on a host
     for name, text in {
-        "srun": 'echo > srun.said; while [ "$1" != --jobid=1234 ]; do shift; done; shift; SLURM_STEP_ID=7 exec "$@"',
+        "srun": 'echo > srun.said; while [ "$1" != --jobid=1234 ]; do shift; done; shift\n'
+        'SLURM_JOB_ID=1234 SLURM_STEP_ID=7 exec "$@"',
         "sbatch": "echo 1235",
     }.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -164,6 +165,7 @@ def test_a_job_that_fits_starts_as_a_step_with_the_variables_of_a_batch_job(ther
     seen = (there / "job" / "env").read_text().splitlines()
     assert {"HOME=/home/ada", "SLURM_STEP_ID=7", "CLUSTERFN_STEP=1"} <= set(seen)
     assert "OURS=not the job's" not in seen
+    assert (there / "job" / "claim").read_text() == "1234.7", "before its script, which may die"
 
 
 def test_a_job_that_does_not_fit_goes_to_sbatch_with_a_line(there: Path) -> None:
@@ -183,6 +185,21 @@ def test_a_busy_allocation_leaves_the_job_to_sbatch(there: Path) -> None:
     assert done.stdout == "1235\n"
     assert done.stderr.endswith("is not in the held allocation 1234: srun: error: Unable to create step: busy\n")
     assert (there / "held" / "record").exists()
+
+
+@pytest.mark.parametrize(
+    ("why", "is_gone"),
+    [("Invalid job id specified", True), ("Socket timed out on send/recv operation", False)],
+)
+def test_a_controller_that_does_not_answer_ends_no_allocation(there: Path, why: str, is_gone: bool) -> None:
+    said = f"srun: error: Unable to confirm allocation for job 1234: {why}"
+    advice = "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 1234"
+    (there / "bin" / "srun").write_text(f"#!/bin/sh\nprintf '%s\\n' '{said}' '{advice}' >&2; exit 1\n")
+
+    done = enter(there)
+
+    assert done.stdout == "1235\n" and done.stderr.endswith(f"is not in the held allocation 1234: {said}\n")
+    assert (there / "held").exists() is not is_gone
 
 
 def test_an_allocation_that_is_gone_is_forgotten(there: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -315,6 +316,49 @@ def test_killed_at_any_moment_one_of_the_two_is_whole_and_the_next_try_finishes_
         if not was_killed:
             break
     assert kills > 50
+
+
+def test_an_old_root_that_became_a_link_to_the_new_one_loses_nothing(old: Path, new: Path, tmp_path: Path) -> None:
+    before = contents(old)
+    Move(str(old), str(new)).run()
+    (new / "moved-from").write_text(json.dumps({"from": str(old), "to": str(new)}))  # as if something were left
+    shutil.rmtree(old)
+    old.symlink_to(new)
+
+    for root in (old, new):
+        Move(str(root), str(new)).run()
+        assert contents(new) == before and is_accepted(new)
+    assert not (new / "moved-from").exists()
+
+
+def test_a_folder_that_has_the_old_roots_name_by_now_stays(old: Path, new: Path) -> None:
+    before = contents(old)
+    shutil.copytree(old, old.with_name("copy"), symlinks=True)
+    Move(str(old), str(new)).run()
+    (new / "moved-from").write_text(json.dumps({"from": str(old), "to": str(new)}))
+    old.joinpath("jobs").chmod(0o700)
+    shutil.rmtree(old)
+    old.with_name("copy").rename(old)
+
+    Move(str(new), str(new)).run()
+    assert contents(old) == before
+
+
+def test_a_root_on_its_way_to_another_folder_is_refused(old: Path, new: Path, tmp_path: Path) -> None:
+    (old / "moving").write_text(json.dumps({"from": str(old), "to": str(tmp_path / "first")}))
+
+    with pytest.raises(MoveRefused, match=f"is being moved to {tmp_path / 'first'}"):
+        Move(str(old), str(new)).run()
+
+
+def test_a_root_that_a_killed_move_has_closed_is_opened_if_it_cannot_move_now(old: Path, new: Path) -> None:
+    (old / "moving").write_text(json.dumps({"from": str(old), "to": str(new)}))
+    add_job(old, "1234567890abcdef", None)
+    (old / "jobs").chmod(0o500)
+
+    with pytest.raises(MoveRefused, match="1 job waits or runs"):
+        Move(str(old), str(new)).run()
+    assert is_accepted(old) and (old / "jobs").stat().st_mode & 0o777 == 0o700
 
 
 def test_it_moves_back(old: Path, new: Path) -> None:
