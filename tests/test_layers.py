@@ -39,6 +39,7 @@ BLIND = {
     "bridge/agent/handler.py": "the agent's outermost frame",
     "bridge/builder/build.py": "the builder's outermost frame",
     "bridge/supervisor/worker_process.py": "after a fork nothing may run on",
+    "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "bridge/serialization/exceptions.py": "calls the user's constructors, __reduce__ and __str__",
     "bridge/worker/payload.py": "runs the user's function",

@@ -8,6 +8,7 @@ way to the socket, all calls go by files.
 from __future__ import annotations
 
 import json
+import logging
 import posixpath
 import threading
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 MOST_BYTES = 256 << 10  # of a call; a larger one goes as files, beside which others can be sent
+_log = logging.getLogger("clusterfn")
 _LONGEST_FRAME = 64 << 20  # more than any host of ours sends
 
 
@@ -103,11 +105,13 @@ class CallStream:
         if len(payload) > MOST_BYTES or connection is None or not connection.usable():
             return False
         with self._changed:
-            if not self._is_open or self._reply is None:
+            reply = self._reply
+            if not self._is_open or reply is None:
                 return False
             self._calls[number] = call
-            header = {"what": "call", "n": number, "live": live, "sys_path": list(sys_path)}
-            connection.write(self._reply, pack(header, payload))
+        # Outside of the lock: the reader thread may hold the connection's own, and wait for this one in `_on_over`.
+        # That finds the call, and what is written to a reply that is over is dropped.
+        connection.write(reply, pack({"what": "call", "n": number, "live": live, "sys_path": list(sys_path)}, payload))
         return True
 
     def forget(self, number: int) -> None:
@@ -172,10 +176,13 @@ class CallStream:
         connection = self._connection
         is_dead = connection is None or not connection.usable()
         for number, call in sorted(lost.items()):
-            if is_dead and reply.exception() is not None:
-                call.on_dead(reply)
-            else:
-                call.on_lost(has_arrived=number <= taken)
+            try:
+                if is_dead and reply.exception() is not None:
+                    call.on_dead(reply)
+                else:
+                    call.on_lost(has_arrived=number <= taken)
+            except Exception:  # noqa: BLE001 - what a caller's own function raises must not keep the other calls here
+                _log.exception("call %d could not go on with its files", number)
         with self._changed:
             self._calls.clear()
             self._changed.notify_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_it_ends_when_its_input_does(bench: Bench, listener: socket.socket, tmp_
         assert attached.communicate(timeout=WAIT_S) == (b"", b"")
         assert holder.recv(1) == b""
     assert attached.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts for another user")
+def test_a_process_of_another_user_hears_nothing_whoever_owns_the_file(bench: Bench, tmp_path: Path):
+    code = "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); os.setuid(65534); "
+    code += "s.listen(); print(flush=True); print(s.accept()[0].recv(9))"
+    argv = [sys.executable, "-c", code, str(tmp_path / "s")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as stranger:
+        assert stranger.stdout is not None and stranger.stdout.readline() == b"\n"
+        _, said = attach(bench, tmp_path / "s").communicate(b"a payload", timeout=WAIT_S)
+
+        assert b"a process of another user listens there" in said
+        assert stranger.stdout.read() == b"b''\n"
 
 
 def test_a_socket_at_which_nothing_listens_is_unavailable(bench: Bench, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import subprocess
 
 from .files import CHUNK
@@ -44,6 +45,10 @@ class ConnectHandler(RequestHandler):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(CONNECT_S)  # waits only where many clients connect at the same moment
             sock.connect(path)
+            if hasattr(socket, "SO_PEERCRED"):  # of Linux; the file may have been another's in between
+                told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                if struct.unpack("3i", told)[1] != os.geteuid():
+                    raise Failure("refused", "a process of another user listens there", path)
             return os.dup(sock.fileno()), sock.detach()
 
     def on_data(self, fd: int) -> None:

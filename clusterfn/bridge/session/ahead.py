@@ -37,6 +37,7 @@ class Ahead:
     def give(self, folder: str, attempt: str, sys_path: list[str]) -> SpareProcess:
         """Give the call to the process, or to another if something has killed it; as `SpareProcess.give`."""
         while True:
+            self.oom = OomDetector()  # what was killed while it waited is not this call
             spare, self._spare = self._spare or self._fork(), None
             if spare.give(folder, attempt, sys_path):
                 return spare

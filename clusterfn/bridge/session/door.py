@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST_UNSENT = 16 << 20  # bytes, after which a client is too slow
 TAKEN_AFTER_S = 0.02  # that a call was taken waits so long for what can be said with it, such as its end
+_NOT_YET = ".new"
 SMALL_VALUE = 1 << 20  # a larger one is fetched from its file
 
 
@@ -104,6 +105,7 @@ class ClientConnection:
             self._is_open = False
             self._watcher.forget(self._sock)
             self._sock.close()
+            self._unsent.clear()
 
 
 class Door:
@@ -126,11 +128,13 @@ class Door:
         try:
             self._folder = make_private_folder()
             address = os.path.join(self._folder, SOCKET)
-            self._listener.bind(address)
+            # Under its name only when it listens: another session takes a folder whose socket refuses for abandoned.
+            self._listener.bind(address + _NOT_YET)
+            self._listener.listen(8)
+            os.rename(address + _NOT_YET, address)
         except OSError:  # no place for one: calls come as files
             return
         self.address = address
-        self._listener.listen(8)
         self._listener.setblocking(False)
         watcher.watch(self._listener, READ, lambda _: self._accept())
 

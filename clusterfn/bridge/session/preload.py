@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
+from ..supervisor.worker_process import die_with_parent
+
 _LIMIT_S = 120
 _GPU = "/dev/nvidia"
 
@@ -57,9 +59,11 @@ def _is_installed(name: str) -> bool:
 def _trouble_with(name: str) -> str:
     """Return why it must not be loaded before a fork; "" if it may."""
     reading, writing = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
+        die_with_parent(signal.SIGKILL, parent)  # a runner that is killed meanwhile would not be missed
         _try(name, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:

@@ -19,9 +19,10 @@ from ..agent.inotify import new_inotify
 from ..kernel import attach
 from ..kernel.carried import READ, SocketWatcher, receive
 from ..layout import ATTEMPTS, CALL, CALLS, CLOSE, DOOR, LOST, OUTCOME, PAYLOAD, VALUE
-from ..schedulers import given_gpus, scheduler_named
+from ..schedulers import scheduler_named
 from ..supervisor import process_tree, publish
-from ..supervisor.verdict import Verdict
+from ..supervisor.classify_exit import describe_signal
+from ..supervisor.verdict import Verdict, document
 from ..supervisor.worker_process import become_subreaper
 from ..worker.execute import CallRejected
 from .call import CallAttempt, CallJob
@@ -50,7 +51,12 @@ def serve(job: str, spec: dict[str, Any]) -> dict[str, Any]:
             }
             publish.replace(os.path.join(job, DOOR), json.dumps(way).encode(), sync=False)
         why = server.serve()
+    except BaseException:  # a signal, too: no client would hear how the calls end, and they would hold the GPUs
+        server.end_calls()
+        raise
     finally:
+        with contextlib.suppress(OSError):  # there is none
+            os.unlink(os.path.join(job, DOOR))  # before its address is free for others
         server.close()
     return {"calls": server.served, "why": why, "loaded beforehand": server.loaded}
 
@@ -97,6 +103,12 @@ class SessionServer:
                 return why
             self._watcher.wait(self._pause_s())
             self._door.flush(time.monotonic())
+
+    def end_calls(self) -> None:
+        """Kill the runners that run a call, and with them the calls."""
+        for runner in self._runners:
+            if runner.call:
+                os.kill(runner.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the runners, and wait until all is on the disk."""
@@ -185,6 +197,8 @@ class SessionServer:
             return
         for header, body in runner.inbox.feed(data):
             if header["what"] == "ready":
+                if runner.call in self._listeners:  # another process has published its end, or the disk is full
+                    self._tell_end(runner.call, "the disk took no outcome of the call")
                 runner.is_ready, runner.call, self._deaths = True, 0, 0
                 self.served += bool(header["ran"])
                 self.loaded += [name for name in header["loaded"] if name not in self.loaded]
@@ -225,10 +239,11 @@ class SessionServer:
         found: set[int] = set()
 
         def orphans() -> list[int]:
+            everyone = process_tree.descendants(os.getpid())  # first: what living runners start meanwhile is not in it
             own = [self._flusher.pid]
             for runner in self._runners:
                 own += [runner.pid, *process_tree.descendants(runner.pid)]
-            living = [pid for pid in process_tree.descendants(os.getpid()) if pid not in own]
+            living = [pid for pid in everyone if pid not in own]
             found.update(living)
             return living
 
@@ -241,21 +256,29 @@ class SessionServer:
         reap()
 
     def _fail(self, runner: RunnerProcess, status: int) -> None:
-        number = runner.call
+        message = "worker %d of the session, which ran the call, %s" % (runner.share.number + 1, _how(status))
+        self._tell_end(runner.call, message)
+
+    def _tell_end(self, number: int, message: str) -> None:
+        """Say how a call ended whose runner has not said it: by its outcome, or that it is lost, and why."""
         outcome = publish.read(self._attempt_of(number), OUTCOME)
-        if outcome is not None:  # it died after the call's end, perhaps before it could say so
+        if outcome is not None:
             size = (json.loads(outcome.decode()).get("value") or {}).get("size") or 0
             self._tell(number, "end", outcome, size)
             return
         job = CallJob(os.path.join(self._folder, str(number)), self._spec)
-        attempt = CallAttempt(job, lambda what, data, **facts: self._tell(number, what, data, **facts))
-        message = "worker %d of the session, which ran the call, %s" % (runner.share.number + 1, _how(status))
-        attempt.publish_without_run(Verdict(LOST, message, stage="function", hint="call again"))
+        verdict = Verdict(LOST, message, stage="function", hint="call again")
+        try:
+            attempt = CallAttempt(job, lambda what, data, **facts: self._tell(number, what, data, **facts))
+            attempt.publish_without_run(verdict)
+        except OSError:  # a full disk: who listens hears of it, and no other call must end for it
+            facts = dict(verdict.facts, node=job.node, by="supervisor")
+            self._tell(number, "end", (json.dumps(document(job.id, 1, LOST, facts)) + "\n").encode())
 
 
 def _how(status: int) -> str:
     if os.WIFSIGNALED(status):
-        return "was killed by %s" % signal.Signals(os.WTERMSIG(status)).name
+        return "was killed by %s" % describe_signal(os.WTERMSIG(status))
     return "exited with status %d" % os.WEXITSTATUS(status)
 
 
@@ -266,7 +289,8 @@ def shares_of(spec: dict[str, Any]) -> list[Share]:
         CallRejected: The session has other GPUs than it asked for, so that none can be given to a worker.
     """
     workers: int = spec["session"].get("workers", 1)
-    given, asked = given_gpus(os.environ), spec["resources"]["gpus"]
+    # Not the numbers that SLURM has for them: where it hides the others, CUDA counts from 0.
+    given, asked = os.environ.get("CUDA_VISIBLE_DEVICES", ""), spec["resources"]["gpus"]
     found = [name for name in given.split(",") if name]
     if workers > 1 and asked and len(found) != asked:
         message = "the session has %d GPUs (%s), and its %d workers share %d" % (len(found), given, workers, asked)
@@ -306,7 +330,7 @@ def _remove(folder: str) -> None:
         os.rmdir(folder)
 
 
-_FIRST_S, _LAST_S = 0.02, 1.0
+_FIRST_S, _LAST_S, _LONGEST_S = 0.02, 1.0, 10.0
 _SLOWING = 60.0  # after a minute without a call: a look a second
 _COST = 50.0  # looks take at most 2 % of the time
 
@@ -347,7 +371,7 @@ class FolderWatch:
 
     def pause_s(self) -> float:
         """Return how long to wait until the next look."""
-        return min(_LAST_S, max(_FIRST_S, self.silent_s / _SLOWING, _COST * self._cost_s))
+        return max(min(_LAST_S, max(_FIRST_S, self.silent_s / _SLOWING)), min(_LONGEST_S, _COST * self._cost_s))
 
     def is_due(self) -> bool:
         """Whether to look now."""

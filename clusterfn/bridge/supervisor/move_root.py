@@ -164,7 +164,7 @@ class Move:
         try:
             self._refuse_busy()
             self._refuse_full()
-        except BaseException:
+        except BaseException:  # a signal, too, must not leave it closed
             if _read_note(self.old, MOVING, None) is not None:
                 self._open_again()
             raise

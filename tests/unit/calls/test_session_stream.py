@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.calls.session_stream import MOST_BYTES, CallStream
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.reply import Reply
+from tests.waiting import WAIT_S
 
 DOOR = json.dumps({"socket": "/s", "attach": ["python", "attach.py", "/s"], "submission": "77"}).encode()
 
@@ -133,6 +135,40 @@ def test_calls_of_a_lost_stream_go_on_with_their_files_and_the_next_goes_through
     connection.say("welcome")
     assert send(stream, 5)
     assert connection.written[-1][0]["n"] == 5
+
+
+def test_a_stream_that_is_lost_while_a_call_is_written_to_it_holds_nobody():
+    """The reader thread holds the connection's lock, for which the writer waits, when it hears of the end."""
+    stream, connection = opened()
+    connection.say("welcome")
+    reply = connection.opened[-1][1]
+
+    def write(_: Reply[None], data: bytes) -> None:
+        reader = threading.Thread(target=reply.reject, args=(Unreachable("the connection was lost"),))
+        reader.start()
+        reader.join(WAIT_S)
+        assert not reader.is_alive(), "each waits for the other"
+
+    connection.write = write  # type: ignore[method-assign]
+    call = send(stream, 1)
+
+    assert call and call.heard == [("lost", False)]
+
+
+def test_a_call_that_cannot_go_on_keeps_no_other_from_it():
+    stream, connection = opened()
+    connection.say("welcome")
+    first, second = send(stream, 1), send(stream, 2)
+    assert first and second
+
+    def raises(has_arrived: bool) -> None:
+        raise ZeroDivisionError
+
+    first.on_lost = raises  # type: ignore[method-assign]
+    connection.opened[-1][1].reject(Unreachable("the connection was lost"))
+
+    assert second.heard == [("lost", False)]
+    assert len(connection.waiting) == 2, "it connects again"
 
 
 def test_a_call_that_the_session_cannot_lay_out_is_sent_as_files():
