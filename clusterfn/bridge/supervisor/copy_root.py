@@ -63,7 +63,7 @@ class RootCopy:
             self._copy_folder(name, to or name)
         elif stat.S_ISLNK(found.st_mode):
             remove(target)
-            os.symlink(self._moved(os.readlink(source)), target)
+            os.symlink(self._target_of(source), target)
         elif stat.S_ISREG(found.st_mode):
             self._copy_file(name, source, target, found)
             self.files += 1
@@ -150,6 +150,14 @@ class RootCopy:
             new = shlex.quote(self._new) + ("" if is_plain else "'")
             text = re.sub(r"%s(?=/(?:%s|%s)/)" % (begin, JOBS, BRIDGE), new.replace("\\", r"\\"), text)
         return os.fsencode(text)
+
+    def _target_of(self, link: str) -> str:
+        """Return where a link is to point; a relative one out of the root means another place from the new one."""
+        text = os.readlink(link)
+        if os.path.isabs(text):
+            return self._moved(text)
+        meant = os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(link)), text))
+        return text if self._moved(meant) != meant else meant
 
     def _moved(self, path: str) -> str:
         """Return a path below the old root as one below the new one; any other text as it is."""

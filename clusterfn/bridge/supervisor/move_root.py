@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -125,11 +126,14 @@ class Move:
         self._size = 0
         self._environments: "list[dict[str, Any]]" = []
         self._copied = (0, 0)
+        self._mode = _OPEN  # of jobs, as long as it is open
 
     def run(self) -> "dict[str, Any]":
         """Do all that is left to do; return the last line."""
         # By a move that was killed; or by one that goes on, of which only the lock tells.
-        is_closed = _read_note(self.old, MOVING, None) is not None
+        note = _read_note(self.old, MOVING, None)
+        is_closed = note is not None
+        self._mode = int((note or {}).get("mode") or _mode_of(os.path.join(self.old, JOBS)))
         if _same(self.old, self.new):
             note = _read_note(self.new, ARRIVED, None)
             if note is None:
@@ -273,7 +277,7 @@ class Move:
                 copy.copy(name)
         if os.path.isdir(os.path.join(self.old, PACKAGES)):
             copy.copy_each(PACKAGES)
-        os.chmod(os.path.join(self.new, JOBS), _OPEN)
+        os.chmod(os.path.join(self.new, JOBS), self._mode)
         self._copied = max(self._copied, (copy.files, copy.bytes))
 
     def _tell_copied(self, copy: RootCopy) -> None:
@@ -313,7 +317,7 @@ class Move:
         os.chmod(os.path.join(self.old, JOBS), _CLOSED)
 
     def _open_again(self) -> None:
-        os.chmod(os.path.join(self.old, JOBS), _OPEN)
+        os.chmod(os.path.join(self.old, JOBS), self._mode)
         remove(os.path.join(self.old, MOVING))
 
     def _leave(self) -> "list[str]":
@@ -364,7 +368,7 @@ class Move:
     def _note(self, root: str, name: str) -> None:
         part = os.path.join(root, _PART_OF_NOTE)  # always the same: a killed process leaves it to the next one
         with open(part, "w") as file:
-            json.dump(portable({"from": self.old, "to": self.new}), file)
+            json.dump(portable({"from": self.old, "to": self.new, "mode": str(self._mode)}), file)
             file.flush()
             os.fsync(file.fileno())
         os.rename(part, os.path.join(root, name))
@@ -404,6 +408,14 @@ def _refuse_untrusted(path: str, owners: "list[str]") -> None:
     if found is not None:
         hint = "choose a folder of your own; or if you trust who can write to it, name that user or group in owners:"
         raise MoveRefused("%s is not safe to use: %s: another user could plant code there" % found, [], hint)
+
+
+def _mode_of(folder: str) -> int:
+    try:
+        mode = stat.S_IMODE(os.stat(folder).st_mode)
+    except OSError:  # there is none: it is rejected, or has moved
+        return _OPEN
+    return _OPEN if mode == _CLOSED else mode
 
 
 def _same(one: str, other: str) -> bool:

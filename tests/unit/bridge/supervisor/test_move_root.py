@@ -228,7 +228,7 @@ def test_a_job_that_comes_during_the_copy_is_found_before_the_hand_over(
         Move(str(old), str(new)).run()
 
     assert is_accepted(old)
-    assert (old / "jobs").stat().st_mode & 0o777 == 0o700
+    assert (old / "jobs").stat().st_mode & 0o700 == 0o700
     assert not is_accepted(new)
 
 
@@ -359,6 +359,29 @@ def test_a_root_that_a_killed_move_has_closed_is_opened_if_it_cannot_move_now(ol
     with pytest.raises(MoveRefused, match="1 job waits or runs"):
         Move(str(old), str(new)).run()
     assert is_accepted(old) and (old / "jobs").stat().st_mode & 0o777 == 0o700
+
+
+def test_who_may_enter_the_folder_of_jobs_stays(old: Path, new: Path) -> None:
+    (old / "jobs").chmod(0o750)
+    add_job(old, "1234567890abcdef", None)
+    with pytest.raises(MoveRefused):
+        Move(str(old), str(new)).run()
+    assert (old / "jobs").stat().st_mode & 0o777 == 0o750
+    shutil.rmtree(old / "jobs" / "1234567890abcdef")
+
+    Move(str(old), str(new)).run()
+    assert (new / "jobs").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_relative_link_means_the_same_place_afterwards(old: Path, new: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("outside")
+    work = old / "jobs" / FIRST
+    (work / "out").symlink_to(os.path.relpath(tmp_path / "data", work))
+    (work / "in").symlink_to("spec.json")
+
+    Move(str(old), str(new)).run()
+    assert (new / "jobs" / FIRST / "out").read_text() == "outside"
+    assert os.readlink(new / "jobs" / FIRST / "in") == "spec.json"
 
 
 def test_it_moves_back(old: Path, new: Path) -> None:
