@@ -182,7 +182,7 @@ class CallStream:
                 else:
                     call.on_lost(has_arrived=number <= taken)
             except Exception:  # noqa: BLE001 - what a caller's own function raises must not keep the other calls here
-                _log.exception("call %d could not go on with its files", number)
+                _log.exception("call %d could not be followed by its files", number)
         with self._changed:
             self._calls.clear()
             self._changed.notify_all()

@@ -461,6 +461,7 @@ def test_workers_that_cannot_start_are_an_error_and_no_endless_loop(here):
     until(lambda: not pids_of(here))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # dask leaves a socket that it retried
 def test_a_scheduler_that_is_killed_ends_the_block_with_the_reason(here):
     with (
         pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),

@@ -20,7 +20,7 @@ from clusterfn import KilledBySignal, WorkerLost, cluster
 from tests.e2e.conftest import BOTH, Hosts
 from tests.waiting import until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]  # two supervisors for each job: beside the rest they wait for minutes
 
 Other = Callable[..., Any]
 OTHERS = "0.0.9"
