@@ -66,8 +66,13 @@ BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # beside the bridge.
 LIBRARIES = {
     "bridge/kernel/dask_program.py": [
-        "dask", "distributed", "distributed.http.routing", "distributed.security", "distributed.utils",
-        "tornado.httpserver", "tornado.netutil",
+        "dask",
+        "distributed",
+        "distributed.http.routing",
+        "distributed.security",
+        "distributed.utils",
+        "tornado.httpserver",
+        "tornado.netutil",
     ],
     "bridge/kernel/launch.py": ["ipykernel", "zmq", "zmq.eventloop.zmqstream"],
     "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],

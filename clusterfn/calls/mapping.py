@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 OnError = Literal["collect", "raise"]
 _KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to")  # of `map` itself
-AT_ONCE = 50  # items that run at the same time, if nobody says how many
+AT_ONCE = 50  # items that run at the same time, unless max_workers= says how many
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 
 

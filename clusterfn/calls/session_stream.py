@@ -64,7 +64,7 @@ class CallStream:
         self._connection: HostConnection | None = None  # the one that carries it: the host may get another
 
     def open(self) -> None:
-        """Connect once the session listens. Waits for nothing, and tells nobody if that is impossible."""
+        """Connect once the session listens. Does not wait, and raises nothing if that is impossible."""
         self._coming = self._session.connection.wait(posixpath.join(self._folder, layout.DOOR))
         self._coming.add_done_callback(self._connect)
 

@@ -314,8 +314,9 @@ class HostState:
                 f"{name}={shown(asked)} is more than {self.host.name} has: {shown(there)}",
                 host=self.host.name,
                 stage="submit",
-                hint=f"ask for at most {shown(there)}" if there else f"remove {name}=, or use another host: "
-                "`clusterfn init ADDRESS` adds one",
+                hint=f"ask for at most {shown(there)}"
+                if there
+                else f"remove {name}=, or use another host: `clusterfn init ADDRESS` adds one",
             )
 
     @property

@@ -484,7 +484,7 @@ def test_waiting_jobs_are_files_and_one_small_process(box: Box):
 def test_a_lease_by_file(box: Box):
     first, second = running(box, box.job(2, 600, lease="file")), box.job(2, lease="file")
     box.queued(second)
-    assert until(lambda: box.reason(second)) == "2 of 2 GPUs held by somebody (2); waiting for 2"
+    assert until(lambda: box.reason(second)) == "2 of 2 GPUs held by an unknown user (2); waiting for 2"
 
     let_go(first)
 

@@ -140,4 +140,3 @@ def test_without_warn_before_a_signal_ends_the_function_at_once(bench: Bench):
     process.wait(150)
 
     assert notes(job) == ["begun"] and job.outcome()["kind"] == "lost"
-

@@ -162,9 +162,7 @@ def test_secrets_arrive_and_stay_nowhere(hosts, monkeypatch):
 
     assert job.result(150) == secret[::-1]
     folder = hosts.root / "jobs" / job.id
-    until(
-        lambda: not [path for path in folder.rglob("*") if path.is_file() and secret in path.read_text("latin1")]
-    )
+    until(lambda: not [path for path in folder.rglob("*") if path.is_file() and secret in path.read_text("latin1")])
 
 
 @BOTH

@@ -100,7 +100,7 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
         self._retire = retire
 
     async def start(self) -> None:
-        """Send the job, and report an error: dask calls this where nobody would see one."""
+        """Send the job, and report an error: dask drops an exception that is raised here."""
         loop = asyncio.get_running_loop()
 
         def on_job_end(_: Future[Any]) -> None:

@@ -65,8 +65,11 @@ def _times(text: str, units: "dict[str, int]") -> float:
 _KEYS = {
     "defaults": {"memory": ("memory_bytes", _memory), "time": ("time_s", _time)},
     "limits": {
-        "gpus": ("gpus", _count), "cores": ("cores", _jobs), "memory": ("memory_bytes", _memory),
-        "jobs": ("jobs", _jobs), "time": ("time_s", _time),
+        "gpus": ("gpus", _count),
+        "cores": ("cores", _jobs),
+        "memory": ("memory_bytes", _memory),
+        "jobs": ("jobs", _jobs),
+        "time": ("time_s", _time),
     },
 }  # type: dict[str, dict[str, Any]]
 

@@ -69,7 +69,7 @@ def _describe_wait(
 def _describe_gpus(wanted: int, around: GpuSituation) -> str:
     parts = []
     if around.holders:
-        shown = [user_name(uid) if uid >= 0 else "somebody" for uid in around.holders.values()]
+        shown = [user_name(uid) if uid >= 0 else "an unknown user" for uid in around.holders.values()]
         names = ["%s (%d)" % (name, shown.count(name)) for name in sorted(set(shown))]
         parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.cards), ", ".join(names)))
     if around.strangers:

@@ -83,7 +83,6 @@ def _status_file(root: str) -> str:
 
 
 _OF_THE_JOURNAL = 1 << 20  # its end; a GPU that was taken before that is still shown as held
-_SOMEBODY = "somebody"
 _KEPT = "waiting for %s; what becomes free of them is kept for it"
 
 
@@ -151,7 +150,7 @@ class GpuHolders:
         counted = next((job for job in self._left if uids == (job[0],) and job[1] > 0), None)
         if counted is not None:
             counted[1] -= 1
-        user = " or ".join(gpus.user_name(uid) for uid in uids) or _SOMEBODY
+        user = " or ".join(gpus.user_name(uid) for uid in uids) or "an unknown user"
         return {"user": user, "own": uids == (self._uid,), "job": None, "name": None, "since": None}
 
 

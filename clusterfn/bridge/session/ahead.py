@@ -1,33 +1,30 @@
-"""What a runner makes for its next call before that comes: its process, the room for its outcome, and what it watches.
+"""What a runner makes for its next call ahead of need: its process, and the disk space for its outcome.
 
-All of it is the same for each call, and takes longer than most of what is left to do then.
+Both are the same for each call, and take longer than most of what is left to do once the call has come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
 from .spare import SpareProcess
 
 
 class Ahead:
-    """It, for one call.
+    """The process of one call and the disk space for its outcome.
 
     Args:
         folder: On the file system of the calls.
         fork: Forks a process that waits for a call.
 
     Attributes:
-        reserve: The room for its outcome; None where the disk is full.
-        oom: What the kernel's out-of-memory killer had done before the call.
+        reserve: The disk space; None where the disk is full.
     """
 
     def __init__(self, folder: str, fork: Callable[[], SpareProcess]) -> None:
         self._fork = fork
         self._spare: SpareProcess | None = fork()
-        self.oom = OomDetector()
         self.reserve: Reserve | None = None
         try:
             self.reserve = Reserve(folder)
@@ -37,7 +34,6 @@ class Ahead:
     def give(self, folder: str, attempt: str, sys_path: list[str]) -> SpareProcess:
         """Give the call to the process, or to another if something has killed it; as `SpareProcess.give`."""
         while True:
-            self.oom = OomDetector()  # what was killed while it waited is not this call
             spare, self._spare = self._spare or self._fork(), None
             if spare.give(folder, attempt, sys_path):
                 return spare
@@ -50,7 +46,7 @@ class Ahead:
         self._spare = self._fork()
 
     def dismiss(self) -> None:
-        """End the process if it has no call, and free the room."""
+        """End the process if it has no call, and free the disk space."""
         if self._spare is not None:
             self._spare.dismiss()
             self._spare = None

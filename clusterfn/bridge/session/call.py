@@ -35,7 +35,6 @@ from ..schedulers.base import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
-from ..supervisor.limits import OomDetector
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
@@ -101,7 +100,7 @@ class CallAttempt:
         return os.path.join(self.folder, name)
 
     def prepare(self, reserve: publish.Reserve | None) -> None:
-        """Reserve the space on the disk that its outcome needs, if nobody has done so."""
+        """Reserve the disk space that its outcome needs, unless it was reserved ahead."""
         self._reserve = reserve or publish.Reserve(self.folder)
 
     def call(self) -> list[str]:
@@ -169,7 +168,7 @@ class CallRun(AttemptRun):
 
     Args:
         ahead: What was made for it.
-        say: Gets what the call prints; None if nobody wants it.
+        say: Gets what the call prints; None if no client listens.
 
     Attributes:
         loaded: Top-level modules that it loaded.
@@ -198,9 +197,6 @@ class CallRun(AttemptRun):
     def _turn(self) -> None:
         super()._turn()
         self._call.tick()
-
-    def _oom_detector(self) -> OomDetector:
-        return self._ahead.oom
 
     def _sample(self) -> None:
         if time.monotonic() >= self._started + _FIRST_SAMPLE_S:

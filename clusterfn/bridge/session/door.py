@@ -1,7 +1,7 @@
-"""The socket of a session: its client sends calls through it, and what becomes of them goes back the same way.
+"""The socket of a session: its client sends calls through it, and their output, events and outcomes come back.
 
-All that is said there is in the files of the calls too, which are the record. So a client that reads too slowly, or is
-lost, is dropped: it goes on with the files, from the byte to which it has heard.
+The files of the calls are the record; everything that the socket carries is in them too. So the session may drop a
+client that reads too slowly: that client continues with the files, from the last byte that it received.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ClientConnection:
     """One connection of a client.
 
     Attributes:
-        due: When to say that calls were taken, if nothing else is said before; 0 for never.
+        due: When to say that calls were taken, unless another frame says so before; 0 if there is none to say.
     """
 
     def __init__(self, sock: socket.socket, watcher: SocketWatcher, on_frame: Callable[..., None]) -> None:

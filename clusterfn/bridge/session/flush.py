@@ -79,7 +79,7 @@ def sync(attempts: Iterable[str]) -> None:
     """Bring the outcomes and values in these folders to the disk."""
     for attempt in attempts:
         for name in (VALUE, OUTCOME):
-            with contextlib.suppress(OSError):  # the function may have removed it, or the disk refuses: nobody to tell
+            with contextlib.suppress(OSError):  # removed by the function, or refused by the disk
                 fd = os.open(os.path.join(attempt, name), os.O_RDONLY)
                 try:
                     os.fsync(fd)

@@ -174,7 +174,7 @@ class SessionServer:
         self._listeners[number] = Listener(client, number, bool(header["live"]))
         try:
             lay_out_call(self._folder, number, payload, {"sys_path": header["sys_path"]})
-        except OSError:  # the agent is told to try too, and to say why it cannot
+        except OSError:  # the client asks the agent to try, which says why it cannot
             del self._listeners[number]
             client.say("again", n=number)
             return

@@ -94,7 +94,7 @@ def _live(spec: dict[str, Any], parent: int, pipes: list[tuple[int, int]], forei
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        die_with_parent(signal.SIGKILL, parent)  # a runner that dies leaves no call behind that nobody judges
+        die_with_parent(signal.SIGKILL, parent)  # a runner that dies leaves no call behind without an outcome
         for fd in (out[0], err[0], report[0], order[1], *foreign):
             os.close(fd)
         for fd, pipe in ((1, out[1]), (2, err[1])):

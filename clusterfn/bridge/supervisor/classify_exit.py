@@ -152,7 +152,7 @@ def _signal_hint(number: int) -> str:
         )
     if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
         return "a compiled library crashed: the stack in the last lines of the output names the call"
-    return "somebody or something on the machine sent it"
+    return "a person or a program on the machine sent it"
 
 
 def failed_rank(folder: str) -> "Optional[str]":

@@ -130,7 +130,7 @@ class Move:
 
     def run(self) -> "dict[str, Any]":
         """Do all that is left to do; return the last line."""
-        # By a move that was killed; or by one that goes on, of which only the lock tells.
+        # Closed by a move that was killed, or by one that still runs: only the lock below tells them apart.
         note = _read_note(self.old, MOVING, None)
         is_closed = note is not None
         self._mode = int((note or {}).get("mode") or _mode_of(os.path.join(self.old, JOBS)))
@@ -321,7 +321,7 @@ class Move:
         remove(os.path.join(self.old, MOVING))
 
     def _leave(self) -> "list[str]":
-        """Remove the old root but for a note that says where it is now; return what is left besides."""
+        """Remove the old root, except a note that says where it is now; return what else is left."""
         notes = [_read_note(self.old, name, None) for name in (MOVING, MOVED)]
         if not any(note is not None and _same(note["to"], self.new) for note in notes) or _same(self.old, self.new):
             remove(os.path.join(self.new, ARRIVED))  # it is gone, or another folder has its name by now

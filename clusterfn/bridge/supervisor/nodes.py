@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         def has_ended(self) -> bool:
             """Whether the other tasks can see that it has ended."""
 
+
 _LOOK_EVERY_S = 1.0  # at a shared file system
 _TICK_S = 0.2
 _SETTLE_S = 5.0  # the launcher may be gone before what a node wrote is seen here, or before the signal that ends us all

@@ -19,7 +19,7 @@ class Pump:
         fd: The pipe's reading end; -1 once it has ended.
         tail: The last bytes that came, kept or not.
         full: The error that writing met, if any.
-        on_kept: Gets what was written to the file; None if nobody wants it.
+        on_kept: Gets what was written to the file; None if no client listens.
     """
 
     def __init__(self, fd: int, path: str, limit: int) -> None:

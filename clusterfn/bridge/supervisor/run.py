@@ -79,7 +79,7 @@ class AttemptRun:
         self._partial_line = b""
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = limits.MemorySampler(self._limit)
-        self._oom = self._oom_detector()
+        self._oom = limits.OomDetector()
         self._stall = limits.Stall(job.spec.get("stall_s"))
         self._quiet, self._is_quiet = limits.Stall(job.spec.get("quiet_s")), False
         self._next_stacks = 0.0
@@ -92,9 +92,6 @@ class AttemptRun:
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = time.monotonic()
         self._usage_file = UsageFile(attempt.path(USAGE))
-
-    def _oom_detector(self) -> limits.OomDetector:
-        return limits.OomDetector()
 
     def start(self) -> None:
         """Acquire what it needs and start the worker."""
@@ -195,7 +192,7 @@ class AttemptRun:
         why = self.watch.warning() if self.stage == "function" and self._status is None else ""
         if why and self._child is not None:
             self.attempt.event("warned", reason=why)
-            os.kill(self._child.pid, signal.SIGTERM)  # not reaped yet, so nobody else has its pid
+            os.kill(self._child.pid, signal.SIGTERM)  # not reaped yet, so no other process has its pid
 
     def _turn(self) -> None:
         """Wait for the next event, and handle it."""

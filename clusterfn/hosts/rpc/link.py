@@ -326,7 +326,7 @@ class Link:
                 )
         self._needs_you = None
         if self.line.over is None and not held_before:
-            self._set_state("reconnecting", "somebody has logged in again")
+            self._set_state("reconnecting", "another process has logged in again")
         return not held_before
 
     def _is_held(self) -> bool:

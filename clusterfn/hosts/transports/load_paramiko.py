@@ -17,7 +17,7 @@ _loading = threading.Lock()
 
 
 class _LaterInvoke(types.ModuleType):
-    """Stands for `invoke`, and imports it when somebody uses it. Not importlib's LazyLoader: `import` loads that."""
+    """Take the place of `invoke`, and import it at its first use. Not importlib's LazyLoader: `import` loads that."""
 
     def __getattr__(self, name: str) -> Any:
         _remove(self)
@@ -25,7 +25,7 @@ class _LaterInvoke(types.ModuleType):
 
 
 def load_paramiko() -> None:
-    """Import paramiko, if nobody has imported it yet; `invoke` comes with its first use."""
+    """Import paramiko unless it is imported already; `invoke` comes with its first use."""
     with _loading:
         if "paramiko" in sys.modules or "invoke" in sys.modules or importlib.util.find_spec("invoke") is None:
             importlib.import_module("paramiko")

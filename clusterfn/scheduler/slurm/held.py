@@ -1,6 +1,6 @@
 """A job in an allocation that is held: the request that starts it by srun there, or by sbatch where it does not fit.
 
-Whether it fits is decided on the host, which knows what is held now (`bridge.supervisor.allocation`).
+Whether it fits is decided on the host, which knows what is held now (`bridge.schedulers.slurm_allocation`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ _STEP = (
 )  # fmt: skip
 
 
-def request(
-    job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str], clusters: Sequence[str]
-) -> Submission:
+def request(job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str], clusters: Sequence[str]) -> Submission:
     """As `Scheduler.into_held`; `gpu_options` are those of srun for the GPUs of one job, `clusters` for the cluster."""
     resources, folder = job.resources, layout.job_dir(job.root, job.id)
     memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)

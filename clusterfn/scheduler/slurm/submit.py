@@ -111,8 +111,7 @@ class Slurm(Scheduler):
         output = posixpath.join(folder, layout.element_log("%A_%a"))
         options = {**self._options(job, folder), "output": output}
         return [
-            (each, self._array(job, folder, {**options, "array": f"1-{len(each)}%{at_once}"}, each))
-            for each in arrays
+            (each, self._array(job, folder, {**options, "array": f"1-{len(each)}%{at_once}"}, each)) for each in arrays
         ]
 
     def _array(self, job: JobSpec, folder: str, options: dict[str, Any], elements: range) -> Submission:

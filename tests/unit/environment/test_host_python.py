@@ -140,7 +140,7 @@ def test_what_names_no_source_is_refused(text: str):
 
 
 def test_the_brackets_name_the_source(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
-    shelf.pyproject("", '[project.optional-dependencies]\ngpu = []\n')
+    shelf.pyproject("", "[project.optional-dependencies]\ngpu = []\n")
     shelf.write("toy\n", "requirements.txt")
     shelf.write("dependencies: [python]\n", "environment.yml")
     monkeypatch.chdir(shelf.project)
@@ -180,7 +180,7 @@ def test_the_lock_is_for_the_hosts_version_and_glibc_and_asks_no_channel(shelf: 
     shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_x86_64")
     shelf.wheel("toy", "2.0", "cp311-cp311-manylinux_2_31_x86_64")
     shelf.wheel("early")
-    shelf.pyproject("\"toy\", \"early; python_full_version < '3.11.5'\"")
+    shelf.pyproject('"toy", "early; python_full_version < \'3.11.5\'"')
 
     made = on_host(shelf)
 

@@ -51,38 +51,37 @@ def test_the_bridge_is_source_alone_and_small():
     assert sum(map(len, files.values())) < 2 << 20
 
 
+def run_with_bridge(folder: Path, python: str, code: str, **variables: str) -> str:
+    """Run code where only the bridge can be imported; return what it printed."""
+    for name, data in bridge_bundle.bridge().files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    argv = [python, "-I", "-S", "-c", f"import sys; sys.path[:0] = sys.argv[1:];{code}", folder, folder / "library"]
+    return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}).stdout
+
+
 @pytest.mark.parametrize("python", roundtrip.pythons(), ids=lambda path: Path(path).parents[1].name)
 def test_the_bridge_alone_is_enough_to_import_wire_and_library(tmp_path, python):
-    for name, data in bridge_bundle.bridge().files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(data)
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:];"
         "from _clusterfn_wire import container, exceptions, pickler, stand_ins, unpicklable;"
         "import clusterfn, clusterfn.errors; clusterfn.Job, clusterfn.Executor, str(clusterfn.errors.HostError('x'))"
     )
 
-    subprocess.run([python, "-I", "-S", "-c", code, str(tmp_path), str(tmp_path / "library")], check=True)
+    run_with_bridge(tmp_path, python, code)
 
 
 def test_every_public_name_can_be_imported_in_a_job(tmp_path):
-    for name, data in bridge_bundle.bridge().files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(data)
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:];"
         "import clusterfn\nfor name in clusterfn.__all__: getattr(clusterfn, name)\n"
         "for call in (lambda: clusterfn.login('tensor01'), lambda: clusterfn.attach('7f3a'), clusterfn.jobs):\n"
         "    try: call()\n"
         "    except RuntimeError as error: print(error)"
     )
 
-    argv = [sys.executable, "-I", "-S", "-c", code, str(tmp_path), str(tmp_path / "library")]
-    of_a_job = {**os.environ, layout.TAG: "7f3a000011112222/1"}
-    ran = subprocess.run(argv, check=True, capture_output=True, text=True, env=of_a_job)
+    printed = run_with_bridge(tmp_path, sys.executable, code, **{layout.TAG: "7f3a000011112222/1"})
 
     told = [f"clusterfn.{name}() inside a job: call it on your own machine" for name in ("login", "attach", "jobs")]
-    assert ran.stdout.splitlines() == told
+    assert printed.splitlines() == told
 
 
 OLD = next(map(str, Path.home().glob(".pyenv/versions/3.6.*/bin/python3.6")), None) or shutil.which("python3.6")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn.bridge.supervisor.allocation import misfit
+from clusterfn.bridge.schedulers.slurm_allocation import misfit
 from clusterfn.config.spec import Resources
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Answer, Evidence
@@ -172,9 +172,7 @@ def test_a_job_that_does_not_fit_goes_to_sbatch_with_a_line(there: Path) -> None
     done = enter(there, cores=9)
 
     assert (done.stdout, (there / "job" / "srun.said").exists()) == ("1235\n", False)
-    assert done.stderr == (
-        "clusterfn: train is not in the held allocation 1234: it needs 9 cores, and that has 8\n"
-    )
+    assert done.stderr == ("clusterfn: train is not in the held allocation 1234: it needs 9 cores, and that has 8\n")
 
 
 def test_a_busy_allocation_leaves_the_job_to_sbatch(there: Path) -> None:

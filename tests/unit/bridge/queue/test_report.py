@@ -41,8 +41,8 @@ def test_of_several_a_process_on_the_card_tells_and_counts(tmp_path):
     assert users(tmp_path, seen, on_card) == {"2": str(ADA), "1": str(BOB)}
 
 
-def test_a_name_that_nobody_can_explain_is_somebodys(tmp_path):
-    assert users(tmp_path, held(cards="1")) == {"1": "somebody"}
+def test_a_lease_without_a_holder_is_of_an_unknown_user(tmp_path):
+    assert users(tmp_path, held(cards="1")) == {"1": "an unknown user"}
 
 
 @pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")

@@ -75,7 +75,7 @@ def new(tmp_path: Path) -> Path:
 def contents(root: Path) -> dict[str, str]:
     """Each file that is not a note or a lock, with its text, in which the root is called ROOT."""
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and not path.is_symlink()]
-    texts = {path.relative_to(root).as_posix(): re.sub(f"{root}(?=[/\"])", "ROOT", path.read_text()) for path in files}
+    texts = {path.relative_to(root).as_posix(): re.sub(f'{root}(?=[/"])', "ROOT", path.read_text()) for path in files}
     return {name: text for name, text in texts.items() if not name.startswith(("builds/", "mov", ".mov"))}
 
 

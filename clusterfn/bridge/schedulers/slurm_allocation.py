@@ -1,4 +1,4 @@
-"""An allocation that is held for the calls of many programs: hold it, start a job in it, and become that job.
+"""A SLURM allocation that is held for the calls of many programs: hold it, start a job in it, and become that job.
 
 `hold` runs in the job that holds it, and keeps a folder with its record below the root, as long as it takes jobs.
 `enter` runs where jobs are submitted: it starts a job by srun if it fits, or leaves it to sbatch and says why. `step`
@@ -15,7 +15,7 @@ import sys
 import time
 
 from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
-from .publish import publish, replace, stands
+from ..supervisor.publish import publish, replace, stands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
