@@ -129,9 +129,9 @@ class SchedulerWatch:
         if wanted == self._interval_s:
             return
         self._interval_s = wanted
-        if self._repeating is not None:
-            self._repeating.cancel()
-            self._repeating = None
+        before, self._repeating = self._repeating, None  # first: its end, which comes at once, must not be news
+        if before is not None:
+            before.cancel()
         if wanted:
             unset, on_look = self._scheduler.unset, self._on_look
             repeating = self._connection.repeat(command, wanted, share=_SHARE, unset=unset, on_look=on_look)
