@@ -263,6 +263,7 @@ class Tracker(BaseTracker):
 
     def queued(self, job: JobListener) -> None:
         """Watch it in the scheduler's queue."""
+        self.liveness.expect_looks()
         self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
 
     def _cannot_conclude(self, job: JobListener, error: ClusterfnError) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import posixpath
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +20,7 @@ from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
 from clusterfn.hosts.rpc.frames import error_of
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
-from clusterfn.scheduler.base import Evidence, SchedulerVerdict
+from clusterfn.scheduler.base import RUNNING, Evidence, SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
@@ -33,6 +34,7 @@ LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this mome
 _LOG_TAIL = 4000
 _BEGIN_S = 15.0
 _ROOM_S = 5.0  # between two tries on a full disk
+_EVIDENCE_S = 60.0  # between two questions to a controller about one silent element
 _GROUP_TIMEOUT_S = 600.0  # thousands of items
 STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
 WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
@@ -79,12 +81,18 @@ class LivenessMonitor:
         self._still: Reply[None] | None = None
         self._looks = LookCounter()
         self._ended = False
+        self._is_listed = self._is_silent = False
+        self._ask_from = 0.0
         self._unanswered = 0
         self._on_cannot_conclude: Callable[[ClusterfnError], None] | None = None
 
     def call_if_cannot_conclude(self, on_cannot_conclude: Callable[[ClusterfnError], None]) -> None:
         """Set what is called if the host cannot conclude the job."""
         self._on_cannot_conclude = on_cannot_conclude
+
+    def expect_looks(self) -> None:
+        """Take note that each look at the scheduler will be reported, with what it says of this job alone."""
+        self._is_listed = self._tracker.session.scheduler.knows_all
 
     def watch_heartbeat(self) -> None:
         """Watch for the heartbeat of the present attempt to stop."""
@@ -104,9 +112,15 @@ class LivenessMonitor:
         return posixpath.join(self._tracker.attempt_folder, layout.HEARTBEAT)
 
     def scheduler_said(self, seen: Seen) -> None:
-        """Count the looks at which the job could never start, or was gone: two in a row count."""
+        """Count the looks at which the job could never start, or was gone: two in a row count.
+
+        After a missed heartbeat one look counts, unless it says that the job runs.
+        """
         if isinstance(seen, Silent):
             return
+        was_silent, self._is_silent = self._is_silent, False
+        if was_silent and (seen is None or seen.phase != RUNNING):
+            self._ask()
         verdict = self._looks.count(seen, self._tracker.session.scheduler)
         if verdict is not None and self._looks.hopeless == LOOKS:
             self.conclude_and_cancel(verdict)
@@ -133,8 +147,14 @@ class LivenessMonitor:
         again.start()
 
     def _silent(self) -> None:
-        self._tracker.session.watch.look_now()
-        self._ask()
+        """Look for the job: one look answers for all jobs whose file system hangs, one question for each would not."""
+        session, now = self._tracker.session, time.monotonic()
+        session.watch.look_now()
+        if self._is_listed:
+            self._is_silent = True
+        elif now >= self._ask_from:
+            self._ask_from = now + _EVIDENCE_S if session.scheduler.has_nodes else 0.0
+            self._ask()
 
     def _ask(self) -> None:
         """Ask the scheduler about the submission that holds the claim: others of this job have long ended."""

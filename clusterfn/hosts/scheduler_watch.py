@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _SAME_LOOK_S = 1.0  # two answers whose looks are nearer than this are one look, shared through the host's file
 _UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
 _RUNNING_S = 300.0  # the heartbeat of a running job reports its death sooner
+_RARE_S = 60.0  # between two looks at a scheduler that serves everybody, on average
+_SOON = 6  # looks that may be made sooner than that, until the time for as many has passed
 _SHARE = "scheduler"
 
 
@@ -68,6 +70,32 @@ class _Watched:
     running: int = 0
     missed: float | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether two looks in a row have seen it run: only a look shows that one died before its first heartbeat."""
+        return self.running > 1
+
+
+class LookAllowance:
+    """Lets a few looks be made soon after one another, and otherwise one a minute.
+
+    New jobs are looked at soon. A program that sends one every few seconds would else ask the scheduler as often.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._left, self._counted = float(_SOON), now
+
+    def take(self, now: float) -> None:
+        """Count a look that was made."""
+        self._left, self._counted = max(0.0, self._at(now) - 1), now
+
+    def is_left(self, now: float) -> bool:
+        """Whether another look may be made soon."""
+        return self._at(now) >= 1
+
+    def _at(self, now: float) -> float:
+        return min(float(_SOON), self._left + (now - self._counted) / _RARE_S)
+
 
 class SchedulerWatch:
     """Looks at the scheduler for the jobs that were added.
@@ -89,6 +117,8 @@ class SchedulerWatch:
         self._clock = clock
         self._floor_s = poll_floor_s
         self._jobs: dict[str, _Watched] = {}
+        self._waiting: dict[str, _Watched] = {}  # those of them that do not run, the youngest last
+        self._allowance = LookAllowance(clock())
         self._repeating: Reply[Any] | None = None
         self._interval_s = 0.0
         self._made: float | None = None  # when the last look was made
@@ -98,45 +128,49 @@ class SchedulerWatch:
     def add(self, job_name: str, listener: Listener) -> None:
         """Call `listener` at each look with the job's state, None where it was not listed, or `Silent`."""
         with self._lock:
-            self._jobs[job_name] = _Watched(listener, self._clock())
+            self._waiting.pop(job_name, None)  # or it would keep its place among the others
+            self._jobs[job_name] = self._waiting[job_name] = _Watched(listener, self._clock())
             self._repeat()
 
     def remove(self, job_name: str) -> None:
         """Stop telling; the last job to go ends the looking."""
         with self._lock:
             self._jobs.pop(job_name, None)
+            self._waiting.pop(job_name, None)
             self._repeat()
 
     def look_now(self) -> None:
-        """Look at once, as far as `poll_floor_s` allows: a heartbeat is stale."""
+        """Look soon, as far as `poll_floor_s` and the allowance let it: a heartbeat is stale."""
         with self._lock:
-            self._repeat(self._floor_s)
+            rarely = self._scheduler.has_nodes and not self._allowance.is_left(self._clock())
+            soon = max(self._floor_s, _RARE_S) if rarely else self._floor_s
+            if not 0 < self._interval_s <= soon:
+                self._repeat(soon)
 
     def _repeat(self, interval_s: float | None = None) -> None:
-        wanted = interval_s
-        if wanted is None:
-            now, looks = self._clock(), self._scheduler.looks_s
-            intervals = [
-                _RUNNING_S
-                if job.running > 1
-                else next(interval for until, interval in looks if now - job.added < until)
-                for job in self._jobs.values()
-            ]
-            wanted = max(min(intervals, default=0.0), self._floor_s)
+        wanted = max(self._next_s(), self._floor_s) if interval_s is None else interval_s
         command = self._scheduler.watch_command()
         if not self._jobs or not command:
             wanted = 0.0
         if wanted == self._interval_s:
             return
         self._interval_s = wanted
-        if self._repeating is not None:
-            self._repeating.cancel()
-            self._repeating = None
+        before, self._repeating = self._repeating, None  # first: its end, which comes at once, must not be news
+        if before is not None:
+            before.cancel()
         if wanted:
             unset, on_look = self._scheduler.unset, self._on_look
             repeating = self._connection.repeat(command, wanted, share=_SHARE, unset=unset, on_look=on_look)
             self._repeating = repeating
             repeating.add_done_callback(self._on_end)
+
+    def _next_s(self) -> float:
+        """Return the seconds until the next look, by the youngest job that does not run: it is looked at soonest."""
+        if not self._waiting:
+            return _RUNNING_S
+        now, youngest = self._clock(), self._waiting[next(reversed(self._waiting))]
+        soon = next(interval for until, interval in self._scheduler.looks_s if now - youngest.added < until)
+        return soon if not self._scheduler.has_nodes or self._allowance.is_left(now) else max(soon, _RARE_S)
 
     def _on_end(self, reply: Reply[Any]) -> None:
         """Let the next change of interval look again: the host could not repeat the command."""
@@ -159,6 +193,7 @@ class SchedulerWatch:
     def _told(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
         now = self._clock()
         self._made = now - look.age_s
+        self._allowance.take(now)
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
         if trouble:
             since = self._answered
@@ -170,8 +205,9 @@ class SchedulerWatch:
         states = self._scheduler.parse_states(look.out)
         known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
         for name, job in known.items():
-            # Two looks in a row, because only a look shows that a job was killed before its first heartbeat.
             job.running = job.running + 1 if name in states and states[name].phase == RUNNING else 0
+        waiting = [(name, job) for name, job in self._jobs.items() if not job.is_running]
+        self._waiting = dict(sorted(waiting, key=lambda each: each[1].added))
         return [(job.listener, states.get(name)) for name, job in known.items() if self._is_news(job, name in states)]
 
     def _is_news(self, job: _Watched, listed: bool) -> bool:

@@ -164,7 +164,9 @@ class StillHandler(RequestHandler):
         if self.seen and now - self.reported >= self.silent:
             self.reported = now
             self.send({"silent_s": now - self.since})
-        self.agent.at(self.silent / self.LOOKS, self.turn)
+        every_s = self.silent / self.LOOKS
+        # All of one interval look at the same moment: a thousand jobs wake this process no more often than one.
+        self.agent.at(every_s - now % every_s if every_s else 0.0, self.turn)
 
     def stop(self) -> None:
         self.end()

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
 
-POLL_FIRST_S, POLL_LAST_S, POLL_EACH_S = 0.01, 0.25, 0.0005
+POLL_FIRST_S, POLL_LAST_S = 0.01, 0.25
+POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01  # while nothing changes, a hundredth of that time, up to so long
+CPU_SHARE, TIME_SHARE = 0.01, 0.2  # of a core, and of this process's time, which a slow file server may take
 
 
 class FileWatcher:
-    """Calls `look` of handlers when inotify reports a change, and by a poll that slows down to `POLL_LAST_S`.
+    """Calls `look` of handlers when inotify reports a change, and by a poll.
+
+    The poll slows down to `POLL_LAST_S`, to `POLL_IDLE_S` where nothing changes for minutes, and further where so much
+    is followed that it would take more than its share of the machine.
 
     Args:
         readers: The loop's callbacks by file descriptor; inotify's is added.
@@ -35,11 +40,12 @@ class FileWatcher:
     def __init__(self, readers: "Dict[int, Callable[[int], None]]") -> None:
         self.readers = readers
         self.open: "Dict[Watching, int]" = {}
+        self.armed: "Dict[Watching, str]" = {}
         self.folders: "Dict[int, Set[Watching]]" = collections.defaultdict(set)
         self.inotify: "Optional[Inotify]" = None
         self.tried = False
         self.pause = POLL_FIRST_S
-        self.next_poll = 0.0
+        self.next_poll = self.changed = 0.0
 
     def add(self, request: "Watching") -> None:
         if not self.tried:
@@ -50,7 +56,8 @@ class FileWatcher:
         self.open[request] = -1
         self.arm(request)
         self.pause = POLL_FIRST_S
-        self.next_poll = time.monotonic() + self.pause
+        self.changed = time.monotonic()
+        self.next_poll = self.changed + self.pause
         request.look(True)
 
     def arm(self, request: "Watching") -> None:
@@ -63,6 +70,7 @@ class FileWatcher:
                 self.disarm(request)
                 self.open[request] = number
                 self.folders[number].add(request)
+        self.armed[request] = folder or existing_folder(request.path)
 
     def disarm(self, request: "Watching") -> None:
         number = self.open[request]
@@ -76,6 +84,7 @@ class FileWatcher:
         if request in self.open:
             self.disarm(request)
             del self.open[request]
+            self.armed.pop(request, None)
 
     def on_events(self, _fd: int) -> None:
         assert self.inotify is not None
@@ -93,7 +102,39 @@ class FileWatcher:
     def poll(self, now: float) -> None:
         if not self.open or now < self.next_poll:
             return
-        changed = [self.check(request, True) for request in list(self.open)]
-        slower = min(self.pause * 1.5, POLL_LAST_S)
-        self.pause = max(POLL_FIRST_S if any(changed) else slower, POLL_EACH_S * len(self.open))
-        self.next_poll = time.monotonic() + self.pause
+        began, used = time.monotonic(), time.process_time()
+        listed: "Dict[str, Optional[Set[str]]]" = {}
+        changed = [self.check(request, True) for request in list(self.open) if self.may_have_changed(request, listed)]
+        ended = time.monotonic()
+        if any(changed):
+            self.changed = ended
+        idle_s = min((ended - self.changed) * IDLE_SHARE, POLL_IDLE_S)
+        slower = max(min(self.pause * 1.5, POLL_LAST_S), idle_s)
+        share_s = max((time.process_time() - used) / CPU_SHARE, (ended - began) / TIME_SHARE)
+        self.pause = max(POLL_FIRST_S if any(changed) else slower, share_s)
+        self.next_poll = ended + self.pause
+
+    def may_have_changed(self, request: "Watching", listed: "Dict[str, Optional[Set[str]]]") -> bool:
+        """Whether the file is there, or a folder nearer to it than the one that is watched.
+
+        Args:
+            listed: The names in each folder that this poll has listed: many requests share one.
+        """
+        path = request.path
+        while path != "/":
+            folder, name = os.path.split(path)
+            names = names_in(folder, listed)
+            if names is not None:
+                return name in names or folder != self.armed.get(request, folder)
+            path = folder
+        return False
+
+
+def names_in(folder: str, listed: "Dict[str, Optional[Set[str]]]") -> "Optional[Set[str]]":
+    """Return the names in a folder, as its server has them now; None if there is no such folder."""
+    if folder not in listed:
+        try:
+            listed[folder] = set(os.listdir(folder))
+        except OSError:
+            listed[folder] = None
+    return listed[folder]

@@ -72,6 +72,7 @@ class Agent:
         self.out = Outbox(sink)
         self.inbox = Inbox()
         self.requests: "Dict[int, RequestHandler]" = {}
+        self.waiting: "Dict[int, List[RequestHandler]]" = {}  # for the end of the request of that number
         self.failed: "OrderedDict[int, str]" = OrderedDict()
         self.children: "Dict[int, Callable[[int], None]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
@@ -115,6 +116,7 @@ class Agent:
                 raise Failure("skipped", self.failed[number])
             if number in self.requests:
                 new.after.add(number)
+                self.waiting.setdefault(number, []).append(new)
 
     def maybe_start(self, request: "RequestHandler") -> None:
         if not request.after and not request.started and not request.ended:
@@ -128,9 +130,7 @@ class Agent:
             self.failed[request.id] = str(error["message"])
             while len(self.failed) > FAILURES_KEPT:
                 self.failed.popitem(last=False)
-        for other in list(self.requests.values()):
-            if request.id not in other.after:
-                continue
+        for other in self.waiting.pop(request.id, ()):  # all requests would be thousands
             other.after.discard(request.id)
             if error:
                 other.fail(Failure("skipped", str(error["message"])))

@@ -6,7 +6,6 @@ A reader thread gives answers to their requests, and reconnects when the stream 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import logging
 import os
 import threading
@@ -73,7 +72,7 @@ class Link:
         self._requests = PendingRequests()
         self._sender = RequestSender(self.line, self._requests.__contains__, self._give_up)
         self.state = ConnectionState("connected", time.time())
-        self._listeners: list[Callable[[ConnectionState], None]] = []
+        self._listeners: dict[object, Callable[[ConnectionState], None]] = {}  # thousands, of which each ends by itself
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
@@ -149,17 +148,17 @@ class Link:
 
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
         """Call `listener` at each change, on the reader thread, until the returned function is called."""
-        self._listeners.append(listener)
+        key = object()
+        self._listeners[key] = listener
 
         def end() -> None:
-            with contextlib.suppress(ValueError):
-                self._listeners.remove(listener)
+            self._listeners.pop(key, None)
 
         return end
 
     def _set_state(self, name: str, cause: str = "", since: float | None = None) -> None:
         self.state = ConnectionState(name, time.time() if since is None else since, cause)
-        for listener in list(self._listeners):
+        for listener in list(self._listeners.values()):
             try:
                 listener(self.state)
             except BaseException:  # noqa: BLE001 - the caller's own function: the others and the reader continue

@@ -18,6 +18,22 @@ class Clock:
         return self.now
 
 
+class Repeating:
+    """One repeated command. As with a real reply, whoever waits for its end learns of it while it is cancelled."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.on_end = None
+
+    def add_done_callback(self, on_end):
+        self.on_end = on_end
+
+    def cancel(self):
+        self.connection.stopped += 1
+        self.connection.on_look = None
+        self.on_end(self)
+
+
 class Connection:
     """Remembers what is being repeated; the test answers."""
 
@@ -30,14 +46,8 @@ class Connection:
         assert argv and share and "SQUEUE_" in unset
         self.asked.append(interval_s)
         self.on_look = on_look
-        return self
-
-    def add_done_callback(self, on_end):
-        self.on_end = on_end
-
-    def cancel(self):
-        self.stopped += 1
-        self.on_look = None
+        self.repeating = Repeating(self)
+        return self.repeating
 
     def answer(self, *lines, rc=0, err="", age_s=0.0):
         self.on_look(SimpleNamespace(rc=rc, out="\n".join(lines), err=err, age_s=age_s))
@@ -112,7 +122,7 @@ def test_the_answer_that_the_host_repeats_for_a_new_interval_is_no_second_look(m
 def test_looking_begins_again_after_the_host_could_not(made):
     watch, connection, _ = made
     watch.add("a.1", lambda _: None)
-    connection.on_end(connection)
+    connection.repeating.on_end(connection.repeating)
     watch.look_now()
     assert connection.asked == [10, 2.0] and connection.stopped == 0
 

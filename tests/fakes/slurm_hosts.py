@@ -1,0 +1,170 @@
+"""Login nodes of a SLURM cluster in memory: they take every job, count what they are asked, and end jobs when told to.
+
+with slurm_hosts(monkeypatch, folder, 3) as hosts:
+    job = clusterfn.Executor("node0").submit(abs, -1)
+    hosts.nodes["node0"].end_all()
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host
+from clusterfn.hosts import connection
+from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.rpc.frames import Header, pack
+from clusterfn.hosts.serialization import part
+from tests.fakes.transport import FakeTransport, Far, agent
+
+_FOUND = {
+    "path": "/usr/bin/python3", "version": list(sys.version_info[:2]), "prefix": "/usr", "named": True, "missing": [],
+    "conda": False, "venv": False, "set": {},
+}  # fmt: skip
+_OK = {"end": True, "ok": True}
+
+
+class LoginNode(agent):
+    """One login node, whose agent answers at once.
+
+    Attributes:
+        asked: How often it was asked for each thing: "put_tree", "wait", "squeue", "scontrol", …
+        received: How many bytes it was sent.
+        silent_jobs: The still requests by number: answering one says that a heartbeat has stopped.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(self._answers, root=f"/home/{name}/.clusterfn", hostname=name)
+        self.asked = collections.Counter()  # type: ignore[assignment]
+        self.received = 0
+        self.silent_jobs: list[int] = []
+        self._jobs: dict[int, int] = {}  # the waits for outcomes, by request
+        self._names: dict[str, str] = {}  # of jobs, in their scheduler, and the state
+        self._looks: list[int] = []
+        self._far: Far | None = None
+        self._lock = threading.Lock()
+
+    def answer(self, far: Far, header: Header, body: bytes) -> None:
+        self._far = far
+        if header["do"] == "hello":
+            super().answer(far, header, body)
+            return
+        self.received += len(body) + len(json.dumps(header))
+        for fields, content in self._answers(header, body):
+            far.write(pack({"id": header["id"], **fields}, content))
+
+    def _answers(self, request: Header, body: bytes) -> Iterator[tuple[Header, bytes]]:
+        do, number = request["do"], request["id"]
+        program = request["argv"][0].rpartition("/")[2] if "argv" in request else ""
+        self.asked[program if do in ("run", "repeat") else do] += 1
+        with self._lock:
+            if do == "wait" and request["path"].endswith(layout.OUTCOME):
+                self._jobs[number] = len(request.get("with") or ())
+            elif do == "still":
+                self.silent_jobs.append(number)
+            elif do == "repeat":
+                self._looks.append(number)
+        if do in ("ping", "stop") or (do == "chunk" and request.get("last")):
+            yield _OK, b""
+        elif do == "have":
+            yield {**_OK, "have": [not path.endswith(layout.HOLD) for path in request["paths"]]}, b""
+        elif do == "run":
+            yield from self._ran(program, request)
+        elif do == "repeat":
+            yield self._look()
+
+    def _ran(self, program: str, request: Header) -> Iterator[tuple[Header, bytes]]:
+        out = b""
+        if program == "sbatch":
+            out = b"%d\n" % (100 + self.asked["sbatch"])
+            self._names[next((each[11:] for each in request["argv"] if each.startswith("--job-name=")), "")] = "PENDING"
+        elif program == "sh":
+            out = json.dumps(_FOUND).encode()
+        yield {**_OK, "rc": 0, "signal": None, "out": len(out), "truncated": False}, out
+
+    def _look(self) -> tuple[Header, bytes]:
+        lines = [f"{number}|{state}|None|1|N/A|{name}" for number, (name, state) in enumerate(self._names.items(), 101)]
+        out = "\n".join(lines).encode()
+        return {"rc": 0, "out": len(out), "err": 0, "same": False, "age_s": 0.0}, out
+
+    # what happens there, as the test wants it
+
+    def look(self) -> None:
+        """Let a look at the scheduler come, as after its interval."""
+        header, out = self._look()
+        self._say({**header, "id": self._looks[-1]}, out)
+
+    def run_all(self) -> None:
+        """Let the scheduler say from now on that all jobs run."""
+        self._names = dict.fromkeys(self._names, "RUNNING")
+
+    def fall_silent(self) -> None:
+        """Say of each job that its heartbeat has stopped."""
+        for number in self.silent_jobs:
+            self._say({"id": number, "silent_s": 12.0})
+
+    def end_all(self) -> None:
+        """Publish the outcome of each job: it has returned 7."""
+        with self._lock:
+            jobs, self._jobs = self._jobs, {}
+        value = io.BytesIO()
+        told = json.dumps({"kind": layout.RETURNED, "value": part("container").dump(7, value)}).encode()
+        for number, files in jobs.items():
+            if files:
+                self._say({"id": number, "content": True}, told)
+                self._say({"id": number, "file": 0, "size": len(value.getvalue())}, value.getvalue())
+            self._say({"id": number, **_OK}, b"" if files else told)
+
+    def _say(self, header: Header, body: bytes = b"") -> None:
+        assert self._far is not None
+        self._far.write(pack(header, body))
+
+
+class SlurmHosts:
+    """Some login nodes.
+
+    Attributes:
+        nodes: Each by the name of its host.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self.nodes = {name: LoginNode(name) for name in names}
+
+    @property
+    def asked(self) -> collections.Counter[str]:
+        """How often all of them together were asked for each thing."""
+        return sum((collections.Counter(each.asked) for each in self.nodes.values()), collections.Counter())
+
+
+@contextlib.contextmanager
+def slurm_hosts(monkeypatch: pytest.MonkeyPatch, folder: Path, count: int) -> Iterator[SlurmHosts]:
+    """Let clusterfn.yml name so many hosts, and connect to them."""
+    names = [f"node{number}" for number in range(count)]
+    made, opened = SlurmHosts(names), []
+    lines = [
+        f"  {name}: {{address: {name}, scheduler: slurm, environment: 'python:/usr/bin/python3'}}" for name in names
+    ]
+    config = folder / "clusterfn.yml"
+    config.write_text("\n".join(["hosts:", *lines]) + "\n", encoding="utf-8")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+
+    def connect(host: Host, **more: Any) -> HostConnection:
+        opened.append(HostConnection(host, FakeTransport(made.nodes[host.name]), more.get("have", ())))
+        return opened[-1]
+
+    monkeypatch.setattr(connection, "connect", connect)
+    try:
+        yield made
+    finally:
+        for each in opened:
+            each.close()

@@ -1,0 +1,156 @@
+"""What an agent does for a client that follows many jobs: how often it looks, and what the end of one costs.
+
+The clock is the test's own, so that an idle hour passes at once. A listing of a folder takes 20 µs of it, about as much
+as a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fcntl")
+
+from clusterfn.bridge.agent import file_watcher
+from clusterfn.bridge.agent.frames import Inbox
+from clusterfn.bridge.agent.server import Agent
+
+LISTING_S = 20e-6
+
+
+class Busy:
+    """An agent without inotify, as for files that other machines write.
+
+    Attributes:
+        cpu_s: What its looks have taken.
+        polls: How many there were.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.cpu_s, self.polls = 1000.0, 0.0, 0
+        self._ends = os.pipe()
+        os.set_blocking(self._ends[1], False)
+        self.folder, self.agent, self.inbox = folder, Agent(self._ends[0], self._ends[1]), Inbox()
+        real = file_watcher.names_in
+
+        def names_in(folder: str, listed: dict[str, Any]) -> Any:
+            if folder not in listed:
+                self.cpu_s += LISTING_S
+                self.now += LISTING_S
+            return real(folder, listed)
+
+        clock = SimpleNamespace(monotonic=lambda: self.now, process_time=lambda: self.cpu_s)
+        monkeypatch.setattr(file_watcher, "time", clock)
+        monkeypatch.setattr(file_watcher, "names_in", names_in)
+        monkeypatch.setattr(file_watcher, "new_inotify", lambda: None)
+
+    def follow(self, jobs: int) -> None:
+        for number in range(2, 2 + 2 * jobs, 2):
+            attempt = self.folder / "jobs" / str(number) / "attempts" / "1"
+            attempt.parents[1].mkdir(parents=True, exist_ok=True)
+            self.agent.dispatch({"id": number, "do": "follow", "path": str(attempt / "events.jsonl")}, b"")
+            self.agent.dispatch({"id": number + 1, "do": "wait", "path": str(attempt / "outcome.json")}, b"")
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.agent.watcher.next_poll < until:
+            self.now = max(self.now, self.agent.watcher.next_poll)
+            self.polls += 1
+            self.agent.watcher.poll(self.now)
+        self.now = until
+
+    def said(self) -> list[dict[str, Any]]:
+        self.agent.out.flush()
+        return [header for header, _ in self.inbox.feed(os.read(self._ends[0], 2**16))]
+
+    def close(self) -> None:
+        for request in list(self.agent.requests.values()):
+            request.release()
+        for end in self._ends:
+            os.close(end)
+
+
+@pytest.fixture
+def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
+    made = Busy(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+def test_an_idle_hour_takes_a_second_of_the_processor_and_an_end_is_seen_within_two(busy: Busy) -> None:
+    busy.follow(1)
+    busy.pass_time(3600.0)
+    looks, used = busy.polls, busy.cpu_s
+
+    attempt = busy.folder / "jobs" / "2" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "outcome.json").write_bytes(b"{}")
+    busy.pass_time(2.0 + 0.1)
+
+    assert looks < 3600 and used < 1.0
+    assert [header["id"] for header in busy.said()] == [3]
+
+
+def test_what_a_job_prints_is_looked_for_often_again_once_it_prints(busy: Busy) -> None:
+    busy.follow(1)
+    attempt = busy.folder / "jobs" / "2" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    busy.pass_time(600.0)
+    (attempt / "events.jsonl").write_bytes(b"{}\n")
+    busy.pass_time(2.1)
+    assert [header["id"] for header in busy.said()] == [2]
+    before = busy.polls
+
+    busy.pass_time(1.0)
+
+    assert busy.polls - before >= 4
+
+
+def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy) -> None:
+    busy.follow(400)
+    busy.pass_time(60.0)
+    before = busy.cpu_s
+
+    busy.pass_time(60.0)
+
+    assert busy.cpu_s - before <= 60.0 * 0.011
+
+
+def test_heartbeats_of_many_jobs_are_looked_at_together(tmp_path: Path) -> None:
+    source, sink = os.pipe()
+    agent = Agent(source, sink)
+    for number in range(2, 102):
+        agent.dispatch({"id": number, "do": "still", "path": str(tmp_path / str(number)), "silent_s": 12.0}, b"")
+
+    due = sorted(when for when, _, _ in agent.timers)
+
+    assert due[-1] - due[0] < 0.5
+    for end in (source, sink):
+        os.close(end)
+
+
+def ends(count: int) -> float:
+    """Return the seconds of the processor that the ends of so many requests take, while as many others are open."""
+    source, sink = os.pipe()
+    agent = Agent(source, sink)
+    for number in range(2, 2 + count):
+        agent.dispatch({"id": number, "do": "still", "path": f"/nowhere/{number}", "silent_s": 3600.0}, b"")
+    began = time.process_time()
+    for number in range(2, 2 + count):
+        agent.dispatch({"id": count + number, "do": "stop", "target": number}, b"")
+    taken = time.process_time() - began
+    for end in (source, sink):
+        os.close(end)
+    return taken
+
+
+def test_the_end_of_a_request_costs_the_same_however_many_are_open() -> None:
+    few, many = (min(ends(count) for _ in range(3)) for count in (400, 3200))
+
+    assert many < 8 * few * 3
