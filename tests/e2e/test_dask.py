@@ -560,7 +560,6 @@ def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path,
     root = lab.home("bash") / f"dask-{secrets.token_hex(4)}"
     with lab.cable() as cable:
         lines = [f"address: {cable.alias}", f"ssh_config: {lab.ssh_config}", "scheduler: bare", f"root: {root}"]
-        lines.append("limits: {cores: 64}")
         lines += ["limits: {cores: 64}", f'environment: "{environment}"']
         (tmp_path / "clusterfn.yml").write_text("hosts:\n  far:\n" + "".join(f"    {line}\n" for line in lines))
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
