@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .carried import SocketWatcher
 
 _TOPIC = b"kernel."
+_WELCOME_S = 0.5  # ipykernel before version 7 sends no welcome
 _NOT_COUNTED = ("kernel_info_request", "comm_info_request", "usage_request", "debug_request", "shutdown_request", "")
 
 
@@ -34,6 +35,7 @@ class KernelActivity:
         self._busy: "set[str]" = set()  # ids of requests that the kernel works on
         self._idle_since = time.monotonic()
         self._greeted = 0  # bytes of the kernel's greeting
+        self._welcome_until = float("inf")
         sock.setblocking(False)
         sock.sendall(GREETING)
         watcher.watch(sock, READ, lambda _: self._read())
@@ -41,6 +43,14 @@ class KernelActivity:
     def idle_s(self) -> float:
         """Return the seconds since the kernel has last done something for a user; 0 while it does."""
         return 0.0 if self._busy else time.monotonic() - self._idle_since
+
+    def is_subscribed(self) -> bool:
+        """Whether the kernel has answered this connection's subscription, or will not.
+
+        It publishes that answer, `iopub_welcome`, to all subscribers: a client that was connected before would take it
+        for its own.
+        """
+        return time.monotonic() >= self._welcome_until
 
     def close(self) -> None:
         self._watcher.forget(self._sock)
@@ -56,11 +66,14 @@ class KernelActivity:
             self._greeted += len(data)
             if self._greeted >= GREETING_BYTES:  # libzmq stalls if all comes at once
                 self._sock.sendall(subscriber_ready() + subscription(_TOPIC))
+                self._welcome_until = time.monotonic() + _WELCOME_S
         for parts in self._reader.feed(data):
             self._note(parts)
 
     def _note(self, parts: "list[bytes]") -> None:
         """Keep which requests the kernel works on, by the `status` messages that it publishes for each."""
+        if parts[0] == _TOPIC:
+            self._welcome_until = 0.0
         if len(parts) < 7 or not parts[0].endswith(b".status"):
             return
         parent, content = json.loads(parts[4].decode()), json.loads(parts[6].decode())

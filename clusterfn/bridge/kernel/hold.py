@@ -305,14 +305,13 @@ class KernelHolder:
 
     def _connect_to_kernel(self) -> None:
         """Connect what waits for the kernel to listen."""
+        if self._activity is None and self._kernel is not None:
+            self._activity = self._kernel.start_activity(self._watcher)
         for connection, channel in list(self._connecting):
             sock = self._kernel.connect(channel) if self._kernel is not None else None
             if sock is not None:
                 self._connecting.remove((connection, channel))
                 self._carried.attach(connection, sock)
-
-        if self._activity is None and self._kernel is not None:
-            self._activity = self._kernel.start_activity(self._watcher)
 
     def _forget_activity(self) -> None:
         if self._activity is not None:

@@ -131,13 +131,20 @@ class KernelProcess(HeldProcess):
         # The kernel ends if the process does whose pid it finds; its debugger, which is off, warns of nothing.
         env = dict(os.environ, JPY_PARENT_PID=str(os.getpid()), PYDEVD_DISABLE_FILE_VALIDATION="1")
         HeldProcess.__init__(self, [sys.executable, _LAUNCHER, "-f", place], env)
+        self._activity: "Optional[KernelActivity]" = None
 
     def socket_path(self, channel: int) -> str:
         return "%s-%d" % (self._path, channel)
 
     def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
-        sock = self.connect(IOPUB)
-        return None if sock is None else KernelActivity(watcher, sock)
+        sock = HeldProcess.connect(self, IOPUB)
+        self._activity = None if sock is None else KernelActivity(watcher, sock)
+        return self._activity
+
+    def connect(self, channel: int) -> "Optional[socket.socket]":
+        if channel == IOPUB and (self._activity is None or not self._activity.is_subscribed()):
+            return None
+        return HeldProcess.connect(self, channel)
 
 
 def how_it_ended(status: int) -> str:

@@ -69,3 +69,21 @@ def test_a_kernel_is_idle_while_no_cell_runs_whatever_clients_ask(kernel: Kernel
     assert not kernel.is_idle(False)
     kernel.publish(completion, "idle")
     assert kernel.is_idle(True), "kernel_info_request counts"
+
+
+def test_a_client_waits_until_the_answer_to_this_subscription_has_passed(kernel: Kernel, monkeypatch):
+    monkeypatch.setattr("clusterfn.bridge.kernel.activity.time.monotonic", lambda: 0.0)  # it waits without end
+    assert not kernel.activity.is_subscribed()
+
+    kernel.session.send(kernel.iopub, "iopub_welcome", {"subscription": "kernel."}, ident=b"kernel.")
+    for _ in range(500):
+        kernel.watcher.wait(0.01)
+        if kernel.activity.is_subscribed():
+            return
+    pytest.fail("the welcome was not seen")
+
+
+def test_a_kernel_that_sends_no_welcome_keeps_clients_waiting_for_half_a_second(kernel: Kernel, monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr("clusterfn.bridge.kernel.activity.time.monotonic", lambda: now + 0.6)
+    assert kernel.activity.is_subscribed()
