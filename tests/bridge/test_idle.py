@@ -1,4 +1,4 @@
-"""What a supervisor costs while its function runs: it wakes up a few times a second, and soon once something happens."""
+"""What a supervisor costs while its function runs: it wakes up a few times a second, and soon once it must."""
 
 from __future__ import annotations
 

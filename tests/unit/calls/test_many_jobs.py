@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from clusterfn import Executor
 from clusterfn.calls.job import Job
 from clusterfn.scheduler.slurm.submit import Slurm
+from tests.fakes.growth import grow
 from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
 from tests.waiting import until
 
@@ -36,49 +35,6 @@ def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     yield make
     for each in opened:
         each.__exit__(None, None, None)
-
-
-@dataclass(frozen=True)
-class Grown:
-    """What so many jobs took.
-
-    Attributes:
-        messages: Of the client, for each job from its submission to its end.
-        looks: Requests to look at a scheduler, for each host.
-        kb: Of memory, for each job that waits; 0 if it was not measured.
-        submit_ms, end_ms: CPU of this process for each job, with that of the fake hosts.
-    """
-
-    messages: float
-    looks: float
-    kb: float
-    submit_ms: float
-    end_ms: float
-
-
-def grow(world: SlurmHosts, jobs: int, measures_memory: bool) -> Grown:
-    """Submit so many jobs to all hosts in turn, wait until all are followed, and end them."""
-    executors = [Executor(name) for name in world.nodes]
-    first = [executor.submit(abs, -1) for executor in executors]
-    until(lambda: all(node.asked["still"] for node in world.nodes.values()))
-    before, began = world.asked, time.process_time()
-    if measures_memory:
-        tracemalloc.start()
-    made = [executors[number % len(executors)].submit(abs, -1) for number in range(jobs)]
-    submitted = time.process_time()
-    until(lambda: (world.asked - before)["still"] == jobs)
-    gc.collect()
-    size = tracemalloc.get_traced_memory()[0] if measures_memory else 0
-    tracemalloc.stop()
-    ending = time.process_time()
-    for node in world.nodes.values():
-        node.end_all()
-    assert all(job.result(600) == 7 for job in [*first, *made])
-    asked = world.asked - before
-    return Grown(
-        messages=sum(asked.values()) / jobs, looks=asked["squeue"] / len(executors), kb=size / 1024 / jobs,
-        submit_ms=(submitted - began) / jobs * 1e3, end_ms=(time.process_time() - ending) / jobs * 1e3,
-    )  # fmt: skip
 
 
 def test_a_job_takes_six_messages_and_one_at_its_end(hosts: Callable[[int], SlurmHosts]) -> None:
