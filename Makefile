@@ -115,8 +115,8 @@ test-jupyterlab: venv  ## notebooks in a headless Chromium, where one is install
 	$(BIN)/python -m pip install -q -e '.[test,browser]'
 	SCREENSHOTS=$(CURDIR)/.jupyterlab $(BIN)/python -m pytest -q --long tests/e2e/test_jupyterlab.py
 
-bench: venv  ## measure again what the documentation claims
-	$(BIN)/python -m benchmarks
+bench: venv  ## measure again what the documentation claims; ROWS="calls:1-100 bytes:1-64" measures a part
+	$(BIN)/python -m benchmarks $(ROWS)
 
 bench-peers: venv  ## a thousand calls by us and by others, in ten minutes
 	$(BIN)/python -m benchmarks peers

@@ -1,59 +1,119 @@
-"""`python -m benchmarks`: measure, print, and write benchmarks/results/<date>-<commit>.md.
+"""`python -m benchmarks [ROWS…]`: measure, print, and write one report: benchmarks/results/<date>-<commit>.md.
 
-`python -m benchmarks peers` measures what others need for the same instead.
+ROWS are names of `ROWS`; `calls:1-100` and `bytes:1-64` are parts of such. Without any, all are measured, in hours.
+`python -m benchmarks peers` compares a thousand calls with those of others alone.
 """
 
 from __future__ import annotations
 
+import datetime
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from benchmarks import calls, costs, environments, helpers, round_trips
+from benchmarks import calls, costs, environments, growth, helpers, round_trips, sweep_rows
 from benchmarks.peers import measure as peers
-from benchmarks.place import made
-from benchmarks.report import Row, table, write
+from benchmarks.place import Place, made
+from benchmarks.report import Row, aligned, commit, machine, table, write
+from benchmarks.sweeps import CHARTS, HEADERS, Point, Sweep, chosen, losses, rows, save
+
+ROWS = ("latency", "calls", "bytes", "growth", "round-trips", "environments")
+_DRAWS = Path(__file__).parents[1] / "docs" / "pictures" / "draw_benchmarks.py"
+_FAILS = (RuntimeError, OSError, subprocess.SubprocessError)  # a test may break a host meanwhile
 
 
-def main() -> None:
-    """Everything, in some minutes."""
-    began = time.monotonic()
+def main(words: Sequence[str]) -> None:
+    """Measure the rows that are wanted, and write them."""
+    try:
+        wanted, began = chosen(words, ROWS), time.monotonic()
+    except ValueError as wrong:
+        sys.exit(str(wrong))
     sections: list[tuple[str, list[Row]]] = []
+    points: list[Point] = []
+    missing: list[str] = []
     with made() as place:
-        lab = place.lab
-        place.until_first_line(place.script("first.py", "bare" if lab else "here"))  # the bridge and its byte code
-        place.until_first_line(place.script("first.py", "bare" if lab else "here"))
-        parts: dict[str, Callable[[], list[Row]]] = {
-            "Import": lambda: costs.imports(place),
-            "Calls and what they cannot do without": lambda: calls.bare(place, lab),
-            "Output": lambda: costs.printing(place, lab),
-            "Many calls": lambda: calls.at_once(place, lab),
-            "Sessions": lambda: calls.sessions(place, lab),
-            "Beside the function": lambda: costs.beside(place, lab),
-            "Helpers for CUDA code": helpers.overhead,
-        }
-        if lab:
-            parts["Round trips, 50 ms each"] = lambda: calls.round_trips(place)
-            parts["SLURM"] = lambda: calls.slurm(place, lab)
-            parts["Large buffers over SSH"] = lambda: costs.large(place, lab)
-        for title, rows in parts.items():
+        host = "bare" if place.lab else "here"
+        for _ in range(2):  # the bridge and its byte code
+            place.until_first_line(place.script("first.py", host))
+        for title, measure in _sections(place, wanted).items():
             try:
-                sections.append((title, rows()))
-            except (RuntimeError, OSError, subprocess.SubprocessError) as failed:  # a test may break a host meanwhile
-                print(f"\n{title}: not measured: {failed}", flush=True)
+                sections.append((title, measure()))
+            except _FAILS as failed:
+                missing.append(f"{title}: {failed}")
             else:
                 print(f"\n{title}\n\n{table(sections[-1][1])}", flush=True)
-        if lab:
+        if "calls" in wanted:
+            _add(points, missing, lambda: sweep_rows.calls(place, wanted["calls"]))
+        lab = place.lab
+        if lab and "bytes" in wanted:
+            _add(points, missing, lambda: sweep_rows.sizes(place, lab, wanted["bytes"]))
+        if lab and "round-trips" in wanted:
             print(f"\n{round_trips.write(round_trips.table(lab))}")
+        if lab and "environments" in wanted:
             if environments.has_room():
                 print(f"\n{environments.write(environments.table(lab))}")
             else:
-                print(f"\nEnvironments: not measured: that takes {environments.NEEDED_BYTES // 10**9} GB of disk")
-    print(f"\n{write(sections, time.monotonic() - began)}")
+                missing.append(f"environments: that takes {environments.NEEDED_BYTES // 10**9} GB of disk")
+    sweep = Sweep(datetime.date.today().isoformat(), commit(), machine(), tuple(points), tuple(missing))
+    if points:
+        print(save(sweep))
+        subprocess.run([sys.executable, str(_DRAWS)], check=True, cwd=_DRAWS.parents[2], env=_with_root())
+    print(f"\n{write(sections, time.monotonic() - began, list(_parts(sweep)))}")
+
+
+def _sections(place: Place, wanted: dict[str, tuple[float, float]]) -> dict[str, Callable[[], list[Row]]]:
+    lab = place.lab
+    latency: dict[str, Callable[[], list[Row]]] = {
+        "Import": lambda: costs.imports(place),
+        "Calls and what they cannot do without": lambda: calls.bare(place, lab),
+        "Output": lambda: costs.printing(place, lab),
+        "Many calls": lambda: calls.at_once(place, lab),
+        "Sessions": lambda: calls.sessions(place, lab),
+        "Helpers for CUDA code": helpers.overhead,
+    }
+    if lab:
+        latency["Round trips, 50 ms each"] = lambda: calls.round_trips(place)
+        latency["SLURM"] = lambda: calls.slurm(place, lab)
+        latency["Large buffers over SSH"] = lambda: costs.large(place, lab)
+    beside: dict[str, Callable[[], list[Row]]] = {
+        "Beside the function": lambda: costs.beside(place, lab),
+        "One client, many jobs": growth.many_jobs,
+    }
+    return {**(latency if "latency" in wanted else {}), **(beside if "growth" in wanted else {})}
+
+
+def _add(points: list[Point], missing: list[str], measure: Callable[[], tuple[list[Point], list[str]]]) -> None:
+    try:
+        found, lacking = measure()
+    except _FAILS as failed:
+        missing.append(str(failed))
+    else:
+        points += found
+        missing += lacking
+
+
+def _parts(sweep: Sweep) -> list[str]:
+    """Return the charts of a sweep as sections of the report, with what others do better, and what is missing."""
+    parts = []
+    for chart, about in CHARTS.items():
+        of_chart = sweep.of(chart)
+        if of_chart:
+            ahead = [f"- {each}." for each in losses(of_chart)] or ["- no other tool that was measured"]
+            shown = aligned(HEADERS, rows(chart, of_chart))
+            parts.append("\n".join([f"## {about.title}\n", shown, "\nFaster than we are:\n", *ahead]))
+    if sweep.missing:
+        parts.append("\n".join(["## Not measured\n", *(f"- {each}" for each in sweep.missing)]))
+    return parts
+
+
+def _with_root() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(_DRAWS.parents[2])}
 
 
 if sys.argv[1:2] == ["peers"]:
     peers.main(*map(int, sys.argv[2:3]))
 else:
-    main()
+    main(sys.argv[1:])

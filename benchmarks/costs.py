@@ -44,8 +44,10 @@ def beside(place: Place, lab: Lab | None) -> list[Row]:
     told = json.loads(place.run(place.script("costs.py", "bare" if lab else "here")).stdout)
     return [
         Row("agent's memory (RSS)", Series((told["agent_mb"],)), "MB", limit=25),
-        Row("supervisor's CPU while the function sleeps", Series((told["idle_percent"],)), "%"),
-        Row("supervisor's CPU while the function computes", Series((told["busy_percent"],)), "%"),
+        Row("agent's CPU in an hour without a job", Series((told["agent_idle_s"],)), "s", limit=5),
+        Row("agent's CPU in an hour with a job that sleeps", Series((told["agent_job_s"],)), "s", limit=5),
+        Row("supervisor's CPU while the function sleeps", Series((told["idle_percent"],)), "%", limit=0.3),
+        Row("supervisor's CPU while the function computes", Series((told["busy_percent"],)), "%", limit=0.3),
     ]
 
 
@@ -68,12 +70,14 @@ def large(place: Place, lab: Lab) -> list[Row]:
 
 def _told(place: Place, way: str, size: int) -> dict[str, Any]:
     """What large.py says; with arrays where an environment of the lab has numpy, which is then lent to this one."""
-    packages = (
-        {"PYTHONPATH": str(place.arrays.parents[1] / "lib" / f"python{MINOR}" / "site-packages")}
-        if place.arrays
-        else {}
-    )
-    lent = replace(place, env={**place.env, **packages})
-    ran = lent.run(place.script("large.py", "arrays" if place.arrays else "bare", way, str(size)))
+    ran = with_arrays(place).run(place.script("large.py", "arrays" if place.arrays else "bare", way, str(size)))
     told: dict[str, Any] = json.loads(ran.stdout)
     return told
+
+
+def with_arrays(place: Place) -> Place:
+    """The same place with numpy for this machine's processes, where an environment of the lab has it."""
+    if not place.arrays:
+        return place
+    packages = place.arrays.parents[1] / "lib" / f"python{MINOR}" / "site-packages"
+    return replace(place, env={**place.env, "PYTHONPATH": str(packages)})

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.measure import Series
 
 RESULTS = Path(__file__).parent / "results"
-_SCALE = {"ms": 1e3, "s": 1.0, "MB": 1.0, "%": 1.0, "trips": 1.0, "x": 1.0}
+_SCALE = {"ms": 1e3, "s": 1.0, "MB": 1.0, "%": 1.0, "trips": 1.0, "x": 1.0, "KB": 1.0}
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,17 @@ def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {text} |" if number != 1 else f"|-{text}-|" for number, text in enumerate(texts))
 
 
-def write(sections: Sequence[tuple[str, Sequence[Row]]], took_s: float) -> Path:
-    """Write the report of this commit; its path."""
+def write(sections: Sequence[tuple[str, Sequence[Row]]], took_s: float, more: Sequence[str] = ()) -> Path:
+    """Write the report of this commit; its path.
+
+    Args:
+        more: Further sections, in Markdown.
+    """
     today = datetime.date.today().isoformat()
     said = "Medians; ratios are medians of the ratios within one round, in which everything was measured once."
     parts = [f"# Speed on {today}, commit {commit()}\n\n{machine()}\n{took_s:.0f} s. {said}\n"]
     parts += [f"## {title}\n\n{table(rows)}\n" for title, rows in sections if rows]
+    parts += [f"{text}\n" for text in more]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{today}-{commit()}.md"
     path.write_text("\n".join(parts), encoding="utf-8")

@@ -139,7 +139,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.transfer: Transfer | None = None
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self.inputs: Mapping[str, ArgumentSource] = {}  # the jobs whose values it takes, by id
-        self.takers: weakref.WeakSet[Job[Any]] = weakref.WeakSet()  # calls of this program that take its value
+        self._takers: weakref.WeakSet[Job[Any]] | None = None
         self._fetched: list[R] = []  # the value that was kept on the host, once it was asked for
         self._lock = threading.Lock()
         self._settling = threading.RLock()
@@ -161,6 +161,13 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     def reason(self) -> str:
         """Why it is in that state, or why nothing is received of it, if there is something to say."""
         return self._now[1] if self.done() else self._trouble or self.moving or self._now[1]
+
+    @property
+    def takers(self) -> weakref.WeakSet[Job[Any]]:
+        """The calls of this program that take its value."""
+        if self._takers is None:
+            self._takers = weakref.WeakSet()
+        return self._takers
 
     @property
     def moving(self) -> str:

@@ -253,6 +253,12 @@ class Tracker(BaseTracker):
     def submissions(self) -> Sequence[Reply[Any]]:
         return [self.submission] if self.submission is not None else []
 
+    def forget_sending(self) -> None:
+        """Drop the answers to what was sent: it has all arrived, as the job was started after it."""
+        if self.sending is not None:
+            self.sending.forget()
+        self.sending = self.laid_out = None
+
     def started(self, job: JobListener, scheduler_id: str) -> None:
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
         self.scheduler_id = self.scheduler_id or scheduler_id

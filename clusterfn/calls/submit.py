@@ -97,6 +97,7 @@ class JobSubmission:
 
     def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
         self._tracker.submission, self._tracker.doubt = None, doubt
+        self._tracker.forget_sending()
         self._tracker.started(self._job, scheduler_id)
 
     def on_not_started(self, error: BaseException) -> None:

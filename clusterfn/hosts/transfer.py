@@ -22,6 +22,7 @@ _LONG_S = 2.0  # after which less than that is worth a word too
 _WINDOW_S = 10.0  # of which the rate is the mean
 _UNITS = (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
 SENDING = "sending"
+_showing = threading.Lock()
 
 
 class Transfer:
@@ -37,9 +38,12 @@ class Transfer:
         self.doing = doing
         self._replies = list(replies)
         self._size = size
-        self._seen: collections.deque[tuple[float, int]] = collections.deque()
+        self._seen: collections.deque[tuple[float, int]] | None = None  # most transfers are too short to be shown
         self._shown_from: float | None = None
-        self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Drop the requests, which have all been answered: a program may follow thousands of jobs."""
+        self._replies = []
 
     def add(self, reply: Reply[Any]) -> None:
         """Add a request that moves files of it."""
@@ -75,14 +79,15 @@ class Transfer:
         now, moved, size = time.monotonic(), self.moved, self.size
         if not size or not self.goes_on or (self.doing != SENDING and not moved):
             return ""
-        with self._lock:
-            if self._seen and moved < self._seen[-1][1]:  # the connection broke, and some is sent again
-                self._seen.clear()
-            if not self._seen or now - self._seen[-1][0] >= 0.2:
-                self._seen.append((now, moved))
-            while now - self._seen[0][0] > _WINDOW_S and len(self._seen) > 2:
-                self._seen.popleft()
-            began, before = self._seen[0]
+        with _showing:
+            seen = self._seen = collections.deque() if self._seen is None else self._seen
+            if seen and moved < seen[-1][1]:  # the connection broke, and some is sent again
+                seen.clear()
+            if not seen or now - seen[-1][0] >= 0.2:
+                seen.append((now, moved))
+            while now - seen[0][0] > _WINDOW_S and len(seen) > 2:
+                seen.popleft()
+            began, before = seen[0]
             rate = int((moved - before) / (now - began)) if now - began >= 1.0 else 0  # 0 while it is not known
             self._shown_from = now if self._shown_from is None else self._shown_from
             if size < _LARGE and now - self._shown_from < _LONG_S:
@@ -120,7 +125,7 @@ class Sending(Transfer):
         Raises:
             HostError: All of it had left, and the host does not say whether it has arrived.
         """
-        if self._replies[-1].done():
+        if not self._replies or self._replies[-1].done():
             return False
         left, self.dropped = not self.unsent, True
         for reply in reversed(self._replies):

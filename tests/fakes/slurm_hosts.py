@@ -48,7 +48,7 @@ class LoginNode(agent):
         self.asked = collections.Counter()  # type: ignore[assignment]
         self.received = 0
         self.silent_jobs: list[int] = []
-        self._jobs: dict[int, int] = {}  # the waits for outcomes, by request
+        self._jobs: dict[int, Header] = {}  # the waits for outcomes, by request
         self._names: dict[str, str] = {}  # of jobs, in their scheduler, and the state
         self._looks: list[int] = []
         self._far: Far | None = None
@@ -69,7 +69,7 @@ class LoginNode(agent):
         self.asked[program if do in ("run", "repeat") else do] += 1
         with self._lock:
             if do == "wait" and request["path"].endswith(layout.OUTCOME):
-                self._jobs[number] = len(request.get("with") or ())
+                self._jobs[number] = request
             elif do == "still":
                 self.silent_jobs.append(number)
             elif do == "repeat":
@@ -78,6 +78,8 @@ class LoginNode(agent):
             yield _OK, b""
         elif do == "have":
             yield {**_OK, "have": [not path.endswith(layout.HOLD) for path in request["paths"]]}, b""
+        elif do == "get":
+            yield {**_OK, "size": 0}, b""
         elif do == "run":
             yield from self._ran(program, request)
         elif do == "repeat":
@@ -108,6 +110,10 @@ class LoginNode(agent):
         """Let the scheduler say from now on that all jobs run."""
         self._names = dict.fromkeys(self._names, "RUNNING")
 
+    def forget_all(self) -> None:
+        """Let the scheduler list no job any more."""
+        self._names = {}
+
     def fall_silent(self) -> None:
         """Say of each job that its heartbeat has stopped."""
         for number in self.silent_jobs:
@@ -119,7 +125,10 @@ class LoginNode(agent):
             jobs, self._jobs = self._jobs, {}
         value = io.BytesIO()
         told = json.dumps({"kind": layout.RETURNED, "value": part("container").dump(7, value)}).encode()
-        for number, files in jobs.items():
+        for number, request in jobs.items():
+            files = request.get("with")
+            for follow in request.get("drain") or ():
+                self._say({"id": follow, **_OK})
             if files:
                 self._say({"id": number, "content": True}, told)
                 self._say({"id": number, "file": 0, "size": len(value.getvalue())}, value.getvalue())

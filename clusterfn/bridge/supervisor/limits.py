@@ -21,6 +21,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 0.1
 _EXACT_EVERY_S = 1.0
 _MOST_OF_A_CPU = 0.02
+_CHANGE, _NEAR = 0.02, 0.7  # of what was used at the sample before, and of the limit
 
 
 class MemorySampler:
@@ -28,10 +29,13 @@ class MemorySampler:
 
     Attributes:
         peak: Most bytes seen.
+        is_changing: Whether the next sample may differ much from the last, or is near to the limit.
     """
 
     def __init__(self, limit: "Optional[int]") -> None:
         self.peak = 0
+        self.is_changing = True
+        self._before = 0
         self._limit = limit
         self._next = 0.0
         self._next_exact = 0.0
@@ -44,6 +48,8 @@ class MemorySampler:
         """Take a sample; True if the tree uses more than its limit. `spent`: CPU time before the pids were found."""
         used = sum(resident_bytes(pid) for pid in pids)
         limit = self._limit
+        self.is_changing = abs(used - self._before) > _CHANGE * used or bool(limit and used > _NEAR * limit)
+        self._before = used
         if used > self.peak or (limit and used > limit):
             used = self._exactly(pids, used)
         self._next = time.monotonic() + max(_EVERY_S, (time.process_time() - spent) / _MOST_OF_A_CPU)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .stacks import Stacks
     from .watch import EndWatch
 
-_TICK_MS = 100
+_TICK_MS, _QUIET_TICK_MS = 100.0, 400.0  # what a job does or prints wakes it up; the rest can be looked at later
 _STACKS_EVERY_S = 0.5
 _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
@@ -79,6 +79,7 @@ class AttemptRun:
         self._partial_line = b""
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = limits.MemorySampler(self._limit)
+        self._tick_ms = _TICK_MS
         self._oom = limits.OomDetector()
         self._stall = limits.Stall(job.spec.get("stall_s"))
         self._quiet, self._is_quiet = limits.Stall(job.spec.get("quiet_s")), False
@@ -203,13 +204,17 @@ class AttemptRun:
         poll.register(self.watch.signals.fd, select.POLLIN)
         if self._done is None and self._child is not None and self._child.report >= 0:
             poll.register(self._child.report, select.POLLIN)
-        for fd, _ in poll.poll(_TICK_MS):
+        events = poll.poll(int(self._tick_ms))
+        for fd, _ in events:
             if fd in live:
                 live[fd].move()
         self._read_report()
         self._reap()
         self._sample()
         self._gpus.look()
+        # Ten looks a second for hours would take a noticeable part of a core for each job of a machine.
+        is_busy = bool(events) or self._sampler.is_changing
+        self._tick_ms = _TICK_MS if is_busy else min(self._tick_ms * 1.5, _QUIET_TICK_MS)
 
     def _read_report(self) -> None:
         while self._child is not None and self._child.report >= 0:

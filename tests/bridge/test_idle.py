@@ -1,0 +1,63 @@
+"""What a supervisor costs while its function runs: it wakes up a few times a second, and soon once it must."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.bridge.host import Bench, Job
+from tests.waiting import until
+
+SLEEPS = "def f(go):\n    import os, time\n    while not os.path.exists(go):\n        time.sleep(0.5)\n"
+GROWS = """def f(go):
+    import os, time
+    held = []
+    while not os.path.exists(go) and len(held) < 200:
+        held.append(bytearray(b"x" * (4 << 20)))
+        time.sleep(0.05)
+"""
+WATCHED_S = 4.0
+
+
+def supervisor_of(job: Job) -> int:
+    """The parent of the worker, once the function runs."""
+    worker = until(lambda: next((each["pid"] for each in job.events() if each["event"] == "starting"), None))
+    until(lambda: any(each["event"] == "running" for each in job.events()))
+    return int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def wakes(pid: int, seconds: float) -> int:
+    """How often a process has slept in that time: a busy machine makes it no more."""
+
+    def slept() -> int:
+        status = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
+
+    before = slept()
+    time.sleep(seconds)
+    return slept() - before
+
+
+def test_a_function_that_waits_is_looked_at_two_or_three_times_a_second(bench: Bench, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    job = bench.job(SLEEPS, str(go))
+    script = job.start()
+    pid = supervisor_of(job)
+    time.sleep(1.5)  # its looks become rarer
+
+    woken = wakes(pid, WATCHED_S)
+    go.touch()
+    script.wait(150)
+
+    assert woken <= 5 * WATCHED_S
+    assert job.outcome()["kind"] == "returned"
+
+
+def test_a_function_near_its_memory_limit_is_looked_at_often_and_ended(bench: Bench, tmp_path: Path) -> None:
+    job = bench.job(GROWS, str(tmp_path / "go"), resources={"memory_bytes": 300 << 20})
+
+    job.start().wait(150)
+
+    outcome = job.outcome()
+    assert outcome["kind"] == "memory"
+    assert outcome["usage"]["peak_memory_bytes"] < 400 << 20

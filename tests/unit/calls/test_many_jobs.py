@@ -1,0 +1,122 @@
+"""One client with many hosts and many jobs: what it sends for each, what it keeps, and what a controller is asked.
+
+The client is the real one; its hosts are login nodes in memory that answer at once. The long test has a hundred hosts
+and a hundred thousand jobs.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterfn import Executor
+from clusterfn.calls.job import Job
+from clusterfn.scheduler.slurm.submit import Slurm
+from tests.fakes.growth import grow
+from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
+from tests.waiting import until
+
+SENT = ("put_tree", "chunk", "sbatch", "follow", "wait", "still")
+MOST_KB = 22  # of memory for a job that waits
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[int], SlurmHosts]]:
+    opened = []
+
+    def make(count: int) -> SlurmHosts:
+        opened.append(slurm_hosts(monkeypatch, tmp_path, count))
+        return opened[-1].__enter__()
+
+    yield make
+    for each in opened:
+        each.__exit__(None, None, None)
+
+
+def test_a_job_takes_six_messages_and_one_at_its_end(hosts: Callable[[int], SlurmHosts]) -> None:
+    world = hosts(2)
+
+    grown = grow(world, 20, measures_memory=False)
+
+    per_job = {what: world.asked[what] for what in SENT}
+    assert per_job == dict.fromkeys(SENT, 22) | {"chunk": per_job["chunk"], "put_tree": per_job["put_tree"]}
+    assert grown.messages <= 8
+    assert grown.looks <= 2
+
+
+def test_a_job_that_waits_takes_little_memory_and_one_that_has_ended_none(hosts: Callable[[int], SlurmHosts]) -> None:
+    grown = grow(hosts(1), 25, measures_memory=True)
+
+    assert grown.kb <= MOST_KB
+    gc.collect()
+    left = [each for each in gc.get_objects() if isinstance(each, Job) and each.host == "node0"]
+    assert len(left) <= 2  # the reader thread has the last answer at hand
+
+
+def test_a_job_that_waits_for_long_asks_the_host_for_nothing_but_looks(
+    hosts: Callable[[int], SlurmHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "looks_s", ((0.2, 3.0), (0.4, 4.0), (float("inf"), 60.0)))
+    world = hosts(1)
+    node = world.nodes["node0"]
+    job = Executor("node0").submit(abs, -1)
+    until(lambda: node.asked["still"])
+    for _ in range(3):
+        time.sleep(0.25)
+        node.look()
+    time.sleep(0.25)
+
+    assert node.asked["squeue"] <= 3
+    node.end_all()
+    assert job.result(60) == 7
+
+
+def test_jobs_whose_heartbeats_stop_together_cost_a_controller_one_look(hosts: Callable[[int], SlurmHosts]) -> None:
+    node = hosts(1).nodes["node0"]
+    jobs = [Executor("node0").submit(abs, -1) for _ in range(10)]
+    until(lambda: node.asked["still"] == 10)
+    node.run_all()
+    node.look()
+
+    node.fall_silent()
+    until(lambda: node.asked["squeue"] >= 2)
+    node.look()
+    node.fall_silent()
+    jobs[0].logs()  # all before it has been answered
+
+    assert node.asked["scontrol"] == 0
+    assert node.asked["squeue"] <= 4
+    node.end_all()
+    assert [job.result(60) for job in jobs] == [7] * 10
+
+
+def test_a_silent_job_that_no_look_finds_is_asked_about_at_once(hosts: Callable[[int], SlurmHosts]) -> None:
+    node = hosts(1).nodes["node0"]
+    job = Executor("node0").submit(abs, -1)
+    until(lambda: node.asked["still"])
+
+    node.forget_all()
+    node.fall_silent()
+
+    until(lambda: node.asked["scontrol"] == 1)
+    node.end_all()
+    assert job.result(60) == 7
+
+
+@pytest.mark.long
+@pytest.mark.timeout(5400)
+def test_a_hundred_hosts_and_a_hundred_thousand_jobs(
+    hosts: Callable[[int], SlurmHosts], table: Callable[[str], None]
+) -> None:
+    few = grow(hosts(4), 1_000, measures_memory=False)
+    many = grow(hosts(100), 100_000, measures_memory=False)
+
+    table(f"1,000 jobs on 4 hosts: {few}\n100,000 jobs on 100 hosts: {many}")
+    assert many.messages <= 8
+    assert many.looks <= 200  # a minute or two would pass between them, but for hours
+    assert many.submit_ms <= 3 * few.submit_ms
+    assert many.end_ms <= 3 * few.end_ms
