@@ -5,7 +5,8 @@ All of it is the same for each call, and takes longer than most of what is left 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
@@ -34,12 +35,12 @@ class Ahead:
         except OSError:  # full: the call tries again, and says so
             return
 
-    def give(self, folder: str, attempt: str, sys_path: list[str]) -> SpareProcess:
+    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
         """Give the call to the process, or to another if something has killed it; as `SpareProcess.give`."""
         while True:
             self.oom = OomDetector()  # what was killed while it waited is not this call
             spare, self._spare = self._spare or self._fork(), None
-            if spare.give(folder, attempt, sys_path):
+            if spare.give(folder, attempt, facts):
                 return spare
             spare.dismiss()
 
