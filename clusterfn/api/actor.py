@@ -122,7 +122,7 @@ class ActorMethod:
             Exception: What the method raises, or one of `clusterfn.errors`.
         """
         job = self._send(args, kwargs, follow=True)
-        return job_display.result(job, f"{job.name} of an actor on {job.host}", "stop")
+        return job_display.result(job, "", "stop")
 
     @public_api
     def submit(self, *args: Any, **kwargs: Any) -> Job[Any]:
@@ -171,7 +171,7 @@ class ActorHandle:
         """Close it, show what that prints, and return the value."""
         job = self.send(function, args, kwargs, call, Options(), follow=True)
         self.is_closed = True
-        return job_display.result(job, f"{job.name} of an actor on {job.host}", "stop")
+        return job_display.result(job, "", "stop")
 
     def release(self) -> None:
         """End it without a word: nothing here refers to it any more."""

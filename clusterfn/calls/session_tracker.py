@@ -44,7 +44,7 @@ class SessionCallJob(Job[R]):
     @property
     def actor_gone(self) -> str:
         """Why its actor is gone, if it has ended with that; "" otherwise."""
-        if self._outcome.get("kind") in (layout.LOST, layout.ACTOR_LOST):
+        if self._outcome.get("kind") == layout.ACTOR_LOST:
             return str(self._outcome.get("message"))
         return str(self._outcome.get("actor_gone") or "")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from clusterfn import ActorLost, Cancelled, ConfigError, KilledBySignal, PayloadError, Session
+from clusterfn import ActorLost, Cancelled, ConfigError, DiskFull, HostDiskFull, KilledBySignal, PayloadError, Session
 from tests.e2e.conftest import BOTH, Hosts
 from tests.fixtures.calls.actor_model import Model
 from tests.waiting import until
@@ -155,6 +155,18 @@ def test_an_actor_ends_with_its_session_and_is_not_constructed_again_in_the_next
         model.predict(1)
     session.stop()
     until(session.job.done)  # type: ignore[union-attr]
+
+
+def test_a_full_disk_costs_an_actor_only_the_calls_that_meet_it(small: Path):
+    with Session() as session:
+        model = session.actor(Model, "a")
+        assert model.predict(1) == 2
+        with pytest.raises(DiskFull):
+            model.fill(str(small / "filler"))
+        with pytest.raises(HostDiskFull):
+            model.predict(2)
+        (small / "filler").unlink()
+        assert model.history() == [1]
 
 
 def test_calls_of_an_actor_go_by_files_where_there_is_no_stream(here: Path, monkeypatch: pytest.MonkeyPatch):

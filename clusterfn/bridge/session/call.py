@@ -102,6 +102,9 @@ class CallAttempt:
 
     Args:
         work: Where it runs, below its folder; "" if elsewhere.
+
+    Attributes:
+        actor_gone: Why its actor is gone after it; "" if that is not so.
     """
 
     number = 1
@@ -111,6 +114,7 @@ class CallAttempt:
         self._job = job
         self._say = say
         self._events = 0
+        self.actor_gone = ""
         self._reserve: publish.Reserve | None = None
         os.makedirs(self.path(work), mode=0o700, exist_ok=True)
 
@@ -163,17 +167,15 @@ class CallAttempt:
 
     def publish(self, kind: str, facts: dict[str, Any]) -> bool:
         """Publish the outcome, unless there is one."""
-        outcome = self.outcome(kind, facts)
+        outcome = document(self._job.id, 1, kind, portable(facts))
+        if self.actor_gone:
+            outcome["actor_gone"] = self.actor_gone
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         data = (json.dumps(outcome) + "\n").encode()
         won = self.write_outcome(data)
         if won:
             self._say("end", data, size=(outcome.get("value") or {}).get("size") or 0)
         return won
-
-    def outcome(self, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return the outcome as its document."""
-        return document(self._job.id, 1, kind, portable(facts))
 
     def write_outcome(self, data: bytes) -> bool:
         """Write it, as `publish.publish`."""

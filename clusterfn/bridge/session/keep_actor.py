@@ -35,15 +35,10 @@ _TICK_MS = 100
 
 
 class ActorAttempt(CallAttempt):
-    """A call of an actor. Most end before their events are worth a file.
-
-    Attributes:
-        gone: Why there is no actor after it; "" if there is one.
-    """
+    """A call of an actor. Most end before their events are worth a file."""
 
     def __init__(self, job: CallJob, say: Voice, is_first: bool) -> None:
         super().__init__(job, say, *([] if is_first else [""]))
-        self.gone = ""
         self._waiting = b""
         self._due = 0.0
 
@@ -56,9 +51,6 @@ class ActorAttempt(CallAttempt):
             waiting, self._waiting = self._waiting, b""
             super().tell_events(waiting)
         super().tick()
-
-    def outcome(self, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
-        return {**super().outcome(kind, facts), **({"actor_gone": self.gone} if self.gone else {})}
 
     def write_outcome(self, data: bytes) -> bool:
         """Leave the reserve to the next call, unless the disk is full."""
@@ -230,7 +222,7 @@ class Kept:
             self.reap()
         process_tree.end(lambda: gpus.without_askers(process_tree.descendants(os.getpid())), self.reap)
         self.pass_on()
-        self.process.dismiss()
+        self.process.close()
 
 
 def keep_actor(link: ServerLink, kept: Kept) -> bool:
@@ -269,21 +261,26 @@ def _next(link: ServerLink, kept: Kept) -> Header | None:
 def _run(link: ServerLink, kept: Kept, order: Header) -> None:
     number, is_first = order["n"], order is kept.first
     job, voice = kept.job(number), Voice(link, number, is_followed=True)
-    attempt = ActorAttempt(job, voice, is_first)
     ran = False
     try:
+        attempt = ActorAttempt(job, voice, is_first)
         if take_call(attempt, job.folder):
-            kept.prepare(attempt)
-            kept.pass_on()
-            work = ActorCallRun(
-                job, attempt, CallWatch(job, attempt, kept.signals), kept, voice if order["live"] else None
-            )
-            ran = True
-            _run_through(kept, attempt, work, is_first)
+            try:
+                kept.prepare(attempt)
+                kept.pass_on()
+                watch = CallWatch(job, attempt, kept.signals)
+                work = ActorCallRun(job, attempt, watch, kept, voice if order["live"] else None)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=ROOM))
+            else:
+                ran = True
+                _run_through(kept, attempt, work, is_first)
     except OSError as error:
-        if ran or error.errno not in FULL:
+        if error.errno not in FULL:
             raise
-        _publish_full(attempt)
+        # Not even that can be written: the server says so, and the actor keeps its state.
     if is_first and not ran:
         kept.gone = "it was not constructed"
     link.say(what="next", n=number, ran=ran)
@@ -292,21 +289,19 @@ def _run(link: ServerLink, kept: Kept, order: Header) -> None:
 def _run_through(kept: Kept, attempt: ActorAttempt, work: ActorCallRun, is_first: bool) -> None:
     verdict, alive = run_through(work)
     if not (alive and work.has_reported):
-        attempt.gone = kept.gone = str(verdict.facts["message"])
+        attempt.actor_gone = kept.gone = str(verdict.facts["message"])
         verdict.facts["hint"] = "; ".join(filter(None, [verdict.facts.get("hint"), CREATE_AGAIN]))
     elif kept.closes:
         kept.gone = "it was closed"
     elif is_first and verdict.kind != RETURNED:
         kept.gone = "it could not be constructed"
     elif work.exit_status is not None:
-        attempt.gone = kept.gone = "its process %s after a call" % describe_exit(work.exit_status)
+        attempt.actor_gone = kept.gone = "its process %s after a call" % describe_exit(work.exit_status)
     if work.exit_status is not None or not alive:
         kept.lose(kept.gone)
-    if verdict.kind is not None:
-        work.publish(verdict)
-    work.release()
-    work.close()
-
-
-def _publish_full(attempt: ActorAttempt) -> None:
-    attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=ROOM))
+    try:
+        if verdict.kind is not None:
+            work.publish(verdict)
+    finally:
+        work.release()
+        work.close()

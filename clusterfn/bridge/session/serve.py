@@ -149,7 +149,9 @@ class SessionServer:
             self._last += 1
             self._known.discard(self._last)
             self._calls.busy()
-            self._turns.add(self._last, self._facts_of(self._last))
+            facts = self._facts_of(self._last)
+            if facts is not None:
+                self._turns.add(self._last, facts)
         for runner in self._runners:
             while True:
                 number, actor = self._turns.next_for(runner)
@@ -160,15 +162,15 @@ class SessionServer:
         while self._turns.lost:
             self._fail_lost(*self._turns.lost.popleft())
 
-    def _facts_of(self, number: int) -> Mapping[str, Any]:
-        """Return what is in the call.json of a call; nothing for one that was withdrawn."""
+    def _facts_of(self, number: int) -> Mapping[str, Any] | None:
+        """Return what is in the call.json of a call; None for a number that its client skips."""
         if number in self._facts:
             return self._facts.pop(number)
         try:
             with open(os.path.join(self._folder, str(number), CALL), encoding="utf-8") as file:
                 return dict(json.load(file))
         except FileNotFoundError:
-            return {}
+            return None
 
     def _why_over(self) -> str:
         if any(runner.call for runner in self._runners) or not self._turns.is_empty() or self._has_next():
@@ -267,8 +269,7 @@ class SessionServer:
         self._end_orphans()
         how = "worker %d of the session, which %%s, %s" % (runner.share.number + 1, describe_exit(status))
         if runner.call and (not runner.actor or os.path.isdir(self._path(runner.call, TAKEN))):
-            hint = CREATE_AGAIN if runner.actor else "call again"
-            self._tell_end(runner.given.popleft(), how % "ran the call", hint=hint)
+            self._tell_end(runner.given.popleft(), how % "ran the call", ends_actor=bool(runner.actor))
         if runner.actor:
             self._lose_actor(runner, how % "had it")
         self._deaths += 1
@@ -308,25 +309,29 @@ class SessionServer:
             if not take_call(self._attempt(number), self._path(number)) and number not in self._listeners:
                 return
         message = "the actor %s is gone, and its state with it: %s" % (actor.name, actor.gone)
-        self._tell_end(number, message, ACTOR_LOST, "create it again with session.actor(…)")
+        self._tell_end(number, message, ACTOR_LOST)
 
     def _attempt(self, number: int) -> CallAttempt:
         job = CallJob(self._path(number), self._spec)
         return CallAttempt(job, lambda what, data, **facts: self._tell(number, what, data, **facts))
 
-    def _tell_end(self, number: int, message: str, kind: str = LOST, hint: str = "call again") -> None:
+    def _tell_end(self, number: int, message: str, kind: str = LOST, ends_actor: bool = False) -> None:
         """Say how a call ended whose runner has not said it: by its outcome, or that it is lost, and why."""
         outcome = publish.read(self._attempt_of(number), OUTCOME)
         if outcome is not None:
             size = (json.loads(outcome.decode()).get("value") or {}).get("size") or 0
             self._tell(number, "end", outcome, size)
             return
+        hint = CREATE_AGAIN if ends_actor or kind == ACTOR_LOST else "call again"
         verdict = Verdict(kind, message, stage="function" if kind == LOST else "start", hint=hint)
         try:
-            self._attempt(number).publish_without_run(verdict)
+            attempt = self._attempt(number)
+            attempt.actor_gone = message if ends_actor else ""
+            attempt.publish_without_run(verdict)
         except OSError:  # a full disk: who listens hears of it, and no other call must end for it
             facts = dict(verdict.facts, node=CallJob(self._path(number), self._spec).node, by="supervisor")
-            self._tell(number, "end", (json.dumps(document(self._spec["id"], 1, kind, facts)) + "\n").encode())
+            told = dict(document(self._spec["id"], 1, kind, facts), actor_gone=message if ends_actor else "")
+            self._tell(number, "end", (json.dumps(told) + "\n").encode())
 
 
 def shares_of(spec: dict[str, Any]) -> list[Share]:

@@ -64,12 +64,16 @@ class SpareProcess(WorkerProcess):
 
     def dismiss(self) -> None:
         """Close its pipes, and wait for its end: without an order it exits."""
+        self.close()
+        with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
+            os.waitpid(self.pid, 0)
+
+    def close(self) -> None:
+        """Close its pipes."""
         self.give_no_more()
         for fd in (self.out, self.err, self.report):
             if fd >= 0:
                 os.close(fd)
-        with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
-            os.waitpid(self.pid, 0)
 
 
 def fork_spare(spec: dict[str, Any], foreign: Iterable[int] = ()) -> SpareProcess:

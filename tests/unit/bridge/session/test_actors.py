@@ -49,6 +49,10 @@ class Counter:
     def unpicklable(self) -> Any:
         return (each for each in [self])
 
+    def types(self, box: Any) -> int:
+        self.seen = [*getattr(self, "seen", []), type(box)]
+        return len(set(self.seen))
+
     async def loop(self) -> int:
         import asyncio
 
@@ -63,6 +67,11 @@ class Counter:
     def close(self) -> str:
         print("closing")
         return "closed"
+
+
+@of_main
+class Box:
+    """Travels by value with each call that has one."""
 
 
 class Proxy:
@@ -113,12 +122,15 @@ def test_an_exception_of_a_method_or_a_value_that_cannot_be_pickled_leaves_the_a
 
     for number, method in enumerate(["add", "fail", "unpicklable", "no_method", "loop", "loop", "add"], 2):
         actor.send(number, method)
-    ended = [client.end(number) for number in range(1, 9)]
+    actor.send(9, "types", Box())
+    actor.send(10, "types", Box())
+    ended = [client.end(number) for number in range(1, 11)]
 
-    kinds = ["returned", "returned", "raised", "result", "raised", "returned", "returned", "returned"]
+    kinds = ["returned", "returned", "raised", "result", "raised", *["returned"] * 5]
     assert [outcome["kind"] for outcome, _ in ended] == kinds
     assert ended[5][1] == ended[6][1], "async methods share one loop"
     assert ended[7][1] == 2
+    assert ended[9][1] == 1, "a class of the script is one class for all calls"
     assert all("actor_gone" not in outcome for outcome, _ in ended)
 
 
@@ -177,6 +189,7 @@ def test_a_runner_that_dies_takes_its_actor_with_it_and_is_replaced(start: Calla
 
     assert running["kind"] == "lost"
     assert running["message"] == "worker 1 of the session, which ran the call, was killed by SIGKILL"
+    assert running["actor_gone"] == running["message"]
     assert waiting["kind"] == "actor_lost"
     assert "worker 1 of the session, which had it, was killed by SIGKILL" in waiting["message"]
     assert client.end(5)[1] == 1
