@@ -144,10 +144,7 @@ class CallAttempt:
     def event(self, name: str, **facts: Any) -> None:
         self._events += 1
         line = {**portable(facts), "n": self._events, "event": name, "t": round(time.time(), 3)}
-        self.tell_events((json.dumps(line) + "\n").encode())
-
-    def tell_events(self, data: bytes) -> None:
-        """Write events, and say them."""
+        data = (json.dumps(line) + "\n").encode()
         try:
             # The mode keeps the umask out of it: that is the user's own, and the function's process has it too.
             fd = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -170,7 +167,6 @@ class CallAttempt:
         outcome = document(self._job.id, 1, kind, portable(facts))
         if self.actor_gone:
             outcome["actor_gone"] = self.actor_gone
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
         data = (json.dumps(outcome) + "\n").encode()
         won = self.write_outcome(data)
         if won:
@@ -179,6 +175,7 @@ class CallAttempt:
 
     def write_outcome(self, data: bytes) -> bool:
         """Write it, as `publish.publish`."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
         return publish.publish(self.folder, OUTCOME, data, self._reserve, sync=False)
 
     def publish_without_run(self, verdict: Verdict) -> None:

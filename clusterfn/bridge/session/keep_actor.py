@@ -7,16 +7,19 @@ the server fails what was to follow, and the runner is as before.
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import select
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..layout import HOST_DISK, RETURNED
+from ..layout import HOST_DISK, OUTCOME, RETURNED
+from ..schedulers import given_gpus
 from ..supervisor import gpus, process_tree, publish
 from ..supervisor.classify_exit import describe_exit
 from ..supervisor.limits import OomDetector
+from ..supervisor.output import Pump
 from ..supervisor.run import run_through
 from ..supervisor.verdict import Verdict
 from .call import FULL, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
 _OOM_EVERY_S = 1.0
+_FIRST_LOOK_S = 0.1
 _TICK_MS = 100
 
 
@@ -39,38 +43,57 @@ class ActorAttempt(CallAttempt):
 
     def __init__(self, job: CallJob, say: Voice, is_first: bool) -> None:
         super().__init__(job, say, *([] if is_first else [""]))
-        self._waiting = b""
+        self._waiting: list[tuple[str, dict[str, Any]]] = []
         self._due = 0.0
 
-    def tell_events(self, data: bytes) -> None:
+    def event(self, name: str, **facts: Any) -> None:
         self._due = self._due if self._waiting else time.monotonic() + EVENTS_AFTER_S
-        self._waiting += data
+        self._waiting.append((name, facts))
 
     def tick(self) -> None:
         if self._waiting and time.monotonic() >= self._due:
-            waiting, self._waiting = self._waiting, b""
-            super().tell_events(waiting)
+            for name, facts in self._waiting:
+                super().event(name, **facts)
+            self._waiting = []
         super().tick()
 
     def write_outcome(self, data: bytes) -> bool:
         """Leave the reserve to the next call, unless the disk is full."""
-        reserve, self._reserve = self._reserve, None
         try:
-            return super().write_outcome(data)
+            return publish.publish(self.folder, OUTCOME, data, sync=False)
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in (*FULL, errno.ENOENT):  # the method may have removed its folder
                 raise
-            self._reserve = reserve
             return super().write_outcome(data)
+
+
+class ActorWatch(CallWatch):
+    """What may end a call of an actor, of which most end before the first look."""
+
+    def __init__(self, job: CallJob, attempt: ActorAttempt, signals: Signals) -> None:
+        super().__init__(job, attempt, signals)
+        self._next.update(cancel=time.monotonic() + _FIRST_LOOK_S, fence=time.monotonic() + _FIRST_LOOK_S)
 
 
 class ActorCallRun(CallRun):
     """The run of one call of an actor, in a process that was there before it and is there after it."""
 
+    def __init__(
+        self, job: CallJob, attempt: ActorAttempt, watch: ActorWatch, kept: Kept, say: Voice | None, facts: Header
+    ) -> None:  # fmt: skip
+        super().__init__(job, attempt, watch, kept, say)
+        self._facts_of_call = facts
+        self._kept = kept
+
     def start(self) -> None:
-        super().start()
+        self._gpus = gpus.GpuUsageMonitor(self._kept.gpus, self.notes)
+        self._started = time.monotonic()
+        self._attach(self._kept.give(self.job.folder, self.attempt.folder, self._facts_of_call))
         self.stage = "function"  # the process says only how the call ended: each word would wake this one
         self.attempt.event("running", stage="function")
+
+    def _make_pump(self, fd: int, name: str) -> Pump:
+        return Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"], is_late=True)
 
     @property
     def exit_status(self) -> int | None:
@@ -115,6 +138,7 @@ class Kept:
     Attributes:
         gone: Why it is gone; "" if it is not.
         closes: Whether the last call that was given closes it.
+        gpus: Those whose use is measured.
         process: Its process; None before the first call is given to it.
     """
 
@@ -133,6 +157,7 @@ class Kept:
         self._take = take
         self._job = CallJob(os.path.join(folder, str(first["n"])), spec)
         self._reserve: publish.Reserve | None = None
+        self.gpus = gpus.monitored_gpus(None, spec["resources"]["gpus"], given_gpus(os.environ))
         self._grace_s: float = spec["grace_s"]
         self._has_exited = False
 
@@ -268,8 +293,8 @@ def _run(link: ServerLink, kept: Kept, order: Header) -> None:
             try:
                 kept.prepare(attempt)
                 kept.pass_on()
-                watch = CallWatch(job, attempt, kept.signals)
-                work = ActorCallRun(job, attempt, watch, kept, voice if order["live"] else None)
+                watch = ActorWatch(job, attempt, kept.signals)
+                work = ActorCallRun(job, attempt, watch, kept, voice if order["live"] else None, order["facts"])
             except OSError as error:
                 if error.errno not in FULL:
                     raise

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from ..agent.frames import Inbox, pack
@@ -88,12 +88,12 @@ class RunnerProcess:
         """The number of the call that it runs; 0 for none."""
         return self.given[0] if self.given else 0
 
-    def give(self, number: int, is_live: bool, actor: int = 0) -> None:
-        """Have it run a call, of this actor if it is of one. If it has just died, its socket says so."""
+    def give(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
+        """Have it run a call, of an actor if its call.json says so. If it has just died, its socket says so."""
         self.given.append(number)
-        self.actor, self.is_ready = actor, False
+        self.actor, self.is_ready = facts.get("actor", 0), False
         try:
-            self.sock.sendall(pack({"n": number, "live": is_live, "actor": actor}))
+            self.sock.sendall(pack({"n": number, "live": is_live, "actor": self.actor, "facts": facts}))
         except (BrokenPipeError, ConnectionResetError):
             return
 

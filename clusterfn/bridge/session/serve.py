@@ -149,16 +149,17 @@ class SessionServer:
             self._last += 1
             self._known.discard(self._last)
             self._calls.busy()
-            facts = self._facts_of(self._last)
-            if facts is not None:
-                self._turns.add(self._last, facts)
+            found = self._facts_of(self._last)
+            if found is not None:
+                self._turns.add(self._last, found)
         for runner in self._runners:
             while True:
-                number, actor = self._turns.next_for(runner)
-                if not number:
+                call = self._turns.next_for(runner)
+                if call is None:
                     break
+                number, facts = call
                 listener = self._listeners.get(number)
-                runner.give(number, listener is not None and listener.is_live, actor)
+                runner.give(number, listener is not None and listener.is_live, facts)
         while self._turns.lost:
             self._fail_lost(*self._turns.lost.popleft())
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Tuple
 
 if TYPE_CHECKING:
     from .runner import RunnerProcess
 
+Call = Tuple[int, Mapping[str, Any]]  # its number, and what its call.json says
 _GIVEN_AHEAD = 16  # calls that the worker of an actor has, so that it need not wait for the next
 
 
@@ -26,7 +27,7 @@ class Actor:
 
     def __init__(self, name: str, gone: str = "") -> None:
         self.name = name
-        self.waiting: collections.deque[int] = collections.deque()
+        self.waiting: collections.deque[Call] = collections.deque()
         self.gone = gone
 
 
@@ -39,7 +40,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.lost: collections.deque[tuple[int, Actor]] = collections.deque()
-        self._waiting: collections.deque[int] = collections.deque()
+        self._waiting: collections.deque[Call] = collections.deque()
         self._actors: dict[int, Actor] = {}  # by the numbers of the calls that construct them
 
     def add(self, number: int, facts: Mapping[str, Any]) -> None:
@@ -48,23 +49,22 @@ class Turns:
         if which == number:
             self._actors[number] = Actor(str(facts.get("name")))
         if which in (0, number):
-            self._waiting.append(number)
+            self._waiting.append((number, facts))
             return
         actor = self._actors.get(which) or Actor("of an earlier start", "the session was restarted")
         if actor.gone:
             self.lost.append((number, actor))
         else:
-            actor.waiting.append(number)
+            actor.waiting.append((number, facts))
 
-    def next_for(self, runner: RunnerProcess) -> tuple[int, int]:
-        """Return the call that this worker is to be given now, and its actor; 0 for none."""
-        if runner.is_ready and self._waiting:
-            number = self._waiting.popleft()
-            return number, number if number in self._actors else 0
+    def next_for(self, runner: RunnerProcess) -> Call | None:
+        """Return the call that this worker is to be given now; None for none."""
+        if runner.is_ready:
+            return self._waiting.popleft() if self._waiting else None
         actor = self._actors.get(runner.actor)
         if actor is None or not actor.waiting or len(runner.given) >= _GIVEN_AHEAD:
-            return 0, 0
-        return actor.waiting.popleft(), runner.actor
+            return None
+        return actor.waiting.popleft()
 
     def is_empty(self) -> bool:
         """Whether no call waits."""
@@ -74,5 +74,5 @@ class Turns:
         """Take note that an actor is gone, and that calls which were given to its worker have not run."""
         actor = self._actors[which]
         actor.gone = actor.gone or reason
-        self.lost += [(number, actor) for number in (*given, *actor.waiting)]
+        self.lost += [(number, actor) for number in (*given, *(number for number, _ in actor.waiting))]
         actor.waiting.clear()
