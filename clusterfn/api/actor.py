@@ -9,9 +9,9 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from clusterfn.api.decorator import undecorated
+from clusterfn.api.actor_class import ActorClass
 from clusterfn.calls import job_display
-from clusterfn.calls.session_actor import ActorCall, ActorClass
+from clusterfn.calls.session_actor import ActorCall
 from clusterfn.config.options import Options
 from clusterfn.errors import ActorLost, ClusterfnError
 from clusterfn.public_api import public_api
@@ -137,11 +137,10 @@ class ActorMethod:
 
     def _send(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool) -> SessionCallJob[Any]:
         handle, name = self._handle, self._name
-        function, own = handle.kind.function(name), Options()
-        if callable(function):
-            function, own = undecorated(function)
-        handle.kind.check_call(name, function, args, kwargs)
-        return handle.send(operator.attrgetter(name), args, kwargs, ActorCall(handle.number, name), own, follow)
+        method = handle.kind.method(name)
+        method.check_call(args, kwargs)
+        called = operator.attrgetter(name)
+        return handle.send(called, args, kwargs, ActorCall(handle.number, name), method.options, follow)
 
     def __repr__(self) -> str:
         return f"<method {self._name} of {self._actor!r}>"

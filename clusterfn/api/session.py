@@ -136,7 +136,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...     labels = model.predict(batch)
         """
         from clusterfn.api.actor import Actor  # here: most sessions have none
-        from clusterfn.calls.session_actor import ActorCall, ActorClass
+        from clusterfn.api.actor_class import ActorClass
+        from clusterfn.calls.session_actor import ActorCall
 
         kind = ActorClass(cls)
         kind.check_construction(args, kwargs)

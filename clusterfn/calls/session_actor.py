@@ -1,18 +1,13 @@
-"""Actors as the client knows them: what a class lets one call, which actors hold workers, and why others are gone."""
+"""Actors as the client knows them: what a call is to one, which of them hold workers, and why others are gone."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.calls.payload import check_arguments
-from clusterfn.errors import ActorLost, ConfigError, did_you_mean
+from clusterfn.errors import ActorLost, ConfigError
 
-_STAYS = "what it sets on itself stays on the host: add a method that returns it"
 _SMALL = 1 << 20  # bytes that are packed in no time
 
 
@@ -33,80 +28,6 @@ class ActorCall:
     def facts(self, number: int) -> dict[str, Any]:
         """Return what goes into the call.json of the call with this number."""
         return {"actor": self.actor or number, "name": self.name, **({"closes": True} if self.closes else {})}
-
-
-class ActorClass:
-    """The class of an actor.
-
-    Raises:
-        ConfigError: It is none.
-    """
-
-    def __init__(self, cls: Any) -> None:
-        if not isinstance(cls, type):
-            hint = "session.call(f, …) calls a function; for an actor, write a class whose methods use what it loads"
-            raise ConfigError(f"session.actor() takes a class, not {cls!r:.60}", hint=hint)
-        self.cls = cls
-        self.name = cls.__name__
-
-    def check_construction(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Reject arguments that the class would reject, if that is certain.
-
-        Raises:
-            TypeError: The one that Python itself raises.
-        """
-        init = inspect.getattr_static(self.cls, "__init__")
-        if isinstance(init, types.FunctionType) and type(self.cls).__call__ is type.__call__:
-            check_arguments(functools.partial(init, None), args, kwargs)
-
-    def methods(self) -> list[str]:
-        """Return the names of its public methods."""
-        return [name for name in dir(self.cls) if not name.startswith("_") and callable(getattr(self.cls, name, None))]
-
-    def has(self, name: str) -> bool:
-        """Whether it has a method of this name."""
-        return callable(getattr(self.cls, name, None)) and not isinstance(self._found(name), property)
-
-    def check_name(self, name: str) -> None:
-        """Reject what is no method of it.
-
-        Raises:
-            AttributeError: The class has no such method, or has something else of this name.
-        """
-        if name.startswith("__") and name.endswith("__") and name != "__call__":
-            raise AttributeError(f"an actor has no {name}")
-        if self.has(name) or (not hasattr(self.cls, name) and hasattr(self.cls, "__getattr__")):
-            return
-        if hasattr(self.cls, name):
-            raise AttributeError(f"{name} of {self.name} is not a method; {_STAYS}")
-        raise AttributeError(f"{self.name} has no method {name}{did_you_mean(name, self.methods())}; {_STAYS}")
-
-    def function(self, name: str) -> Any:
-        """Return what the class has under this name: a function, decorated or not, or something else."""
-        found = self._found(name)
-        return found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
-
-    def check_call(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Reject a call that could only fail.
-
-        Args:
-            function: The method itself.
-
-        Raises:
-            ConfigError: It is a generator.
-            TypeError: It does not take these arguments; the one that Python itself raises.
-        """
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigError(
-                f"{self.name}.{name} is a generator function, and a generator exists only in the process that runs it",
-                hint="return a list from it",
-            )
-        if isinstance(function, types.FunctionType):
-            is_static = isinstance(self._found(name), staticmethod)
-            check_arguments(function if is_static else functools.partial(function, None), args, kwargs)
-
-    def _found(self, name: str) -> Any:
-        return inspect.getattr_static(self.cls, name, None)
 
 
 class Actors:

@@ -25,7 +25,7 @@ _NOT_IN_JOBS = (
     "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",
     "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/root_move.py", "hosts/survey/",
-    "api/actor.py", "api/dask/", "api/hydra_launcher.py", "api/joblib_backend.py", "api/launchers.py", "api/login.py",
+    "api/actor", "api/dask/", "api/hydra_launcher.py", "api/joblib_backend.py", "api/launchers.py", "api/login.py",
     "api/session.py", "api/sweep/choice.py", "api/sweep/fingerprint.py", "api/sweep/journal.py", "api/sweep/run.py",
     "api/sweep/search.py", "api/sweep/store.py",
     "config/schema.py", "config/writing.py",
