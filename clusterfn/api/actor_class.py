@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import types
 from collections.abc import Mapping
@@ -40,7 +39,7 @@ class ActorClass:
         """
         init = inspect.getattr_static(self.cls, "__init__")
         if isinstance(init, types.FunctionType) and type(self.cls).__call__ is type.__call__:
-            check_arguments(functools.partial(init, None), args, kwargs)
+            check_arguments(init, (None, *args), kwargs)
 
     def methods(self) -> list[str]:
         """Return the names of its public methods."""
@@ -93,12 +92,12 @@ class ActorFunction:
             plain, self.options = undecorated(plain)
         self._is_generator = inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)
         self._name = name
-        self._called: Any = None  # with the arguments of a call
+        self._plain = plain
+        self._first = () if isinstance(found, staticmethod) else (None,)  # for the object itself
         self._signature: inspect.Signature | None = None
         if isinstance(plain, types.FunctionType):
-            self._called = plain if isinstance(found, staticmethod) else functools.partial(plain, None)
             with contextlib.suppress(TypeError, ValueError, NameError, AttributeError):  # an annotation that fails
-                self._signature = inspect.signature(self._called, follow_wrapped=False)
+                self._signature = inspect.signature(plain, follow_wrapped=False)
 
     def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Reject a call that could only fail.
@@ -114,6 +113,6 @@ class ActorFunction:
             )
         if self._signature is not None:
             try:
-                self._signature.bind(*args, **kwargs)
+                self._signature.bind(*self._first, *args, **kwargs)
             except TypeError:
-                check_arguments(self._called, args, kwargs)
+                check_arguments(self._plain, (*self._first, *args), kwargs)

@@ -127,7 +127,8 @@ class SessionJob:
             self.actors.end(number, "it was closed")
 
         def ended(_: concurrent.futures.Future[Any]) -> None:
-            if call.held is self.job and (call.actor_gone or (not of_actor.actor and call.exception() is not None)):
+            failed = not of_actor.actor and (call.cancelled() or call.exception() is not None)
+            if call.held is self.job and (failed or call.actor_gone):
                 self.actors.end(number, call.actor_gone or "it could not be constructed")
 
         call.add_done_callback(ended)

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,6 +158,20 @@ def test_an_actor_ends_with_its_session_and_is_not_constructed_again_in_the_next
     until(session.job.done)  # type: ignore[union-attr]
 
 
+def test_an_actor_that_is_still_packed_when_its_session_ends_is_constructed_in_another(here: Path):
+    session = Session(idle="1s")
+    assert session.call(abs, -1) == 1
+
+    class PackedForLong:
+        def __reduce__(self) -> tuple[Any, ...]:
+            assert session.job is not None and session.job.result(150)["why"] == "idle"
+            return str, ("weights",)
+
+    model = session.actor(Model, PackedForLong())
+    assert model.predict(3) == 6
+    session.shutdown()
+
+
 def test_a_full_disk_costs_an_actor_only_the_calls_that_meet_it(small: Path):
     with Session() as session:
         model = session.actor(Model, "a")
@@ -176,6 +191,7 @@ def test_calls_of_an_actor_go_by_files_where_there_is_no_stream(here: Path, monk
         model = session.actor(Model, "a")
         jobs = [model.predict.submit(number) for number in range(3)]
         assert [job.result(150) for job in jobs] == [0, 2, 4]
+        assert model.history() == [0, 1, 2], "a method that prints nothing"
         with pytest.raises(KilledBySignal, match="SIGTERM"):
             model.kill(signal.SIGTERM)
         with pytest.raises(ActorLost):
