@@ -13,7 +13,7 @@ from clusterfn.api.actor_class import ActorClass
 from clusterfn.calls import job_display
 from clusterfn.calls.session_actor import ActorCall
 from clusterfn.config.options import Options
-from clusterfn.errors import ActorLost, ClusterfnError
+from clusterfn.errors import ActorLost, ClusterfnError, HostError
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -170,7 +170,11 @@ class ActorHandle:
         """Close it, show what that prints, and return the value."""
         job = self.send(function, args, kwargs, call, Options(), follow=True)
         self.is_closed = True
-        return job_display.result(job, "", "stop")
+        try:
+            return job_display.result(job, "", "stop")
+        except HostError:  # it has not arrived there
+            self.is_closed = False
+            raise
 
     def release(self) -> None:
         """End it without a word: nothing here refers to it any more."""

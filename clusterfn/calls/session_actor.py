@@ -8,6 +8,7 @@ from typing import Any
 
 from clusterfn.errors import ActorLost, ConfigError
 
+_CLOSED = "it was closed"
 _SMALL = 1 << 20  # bytes that are packed in no time
 
 
@@ -50,6 +51,15 @@ class Actors:
         """Take note that an actor is gone, or will be before any later call."""
         self._living.pop(number, None)
         self._gone.setdefault(number, why)
+
+    def close(self, number: int) -> None:
+        """Take note that an actor is being closed: it still has its worker."""
+        self._gone.setdefault(number, _CLOSED)
+
+    def reopen(self, number: int) -> None:
+        """Take note that the closing of an actor has not reached its host."""
+        if self._gone.get(number) == _CLOSED and number in self._living:
+            del self._gone[number]
 
     def check_room(self, name: str) -> None:
         """Reject a call that no worker could run before an actor is closed.

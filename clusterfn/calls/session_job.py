@@ -124,12 +124,17 @@ class SessionJob:
         if not of_actor.actor:
             self.actors.begin(number, of_actor.name)
         if of_actor.closes:
-            self.actors.end(number, "it was closed")
+            self.actors.close(number)
 
         def ended(_: concurrent.futures.Future[Any]) -> None:
-            failed = not of_actor.actor and (call.cancelled() or call.exception() is not None)
-            if call.held is self.job and (failed or call.actor_gone):
-                self.actors.end(number, call.actor_gone or "it could not be constructed")
+            if call.held is not self.job:  # it was moved to another session
+                return
+            if of_actor.closes and not (call.cancelled() or call.tracker.has_outcome):
+                self.actors.reopen(number)
+            elif of_actor.closes or call.actor_gone:
+                self.actors.end(number, call.actor_gone)
+            elif not of_actor.actor and (call.cancelled() or call.exception() is not None):
+                self.actors.end(number, "it could not be constructed")
 
         call.add_done_callback(ended)
 

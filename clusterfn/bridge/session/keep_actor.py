@@ -36,6 +36,7 @@ CREATE_AGAIN = "create the actor again with session.actor(…): its state is gon
 _OOM_EVERY_S = 1.0
 _FIRST_LOOK_S = 0.1
 _TICK_MS = 100
+_PIECE, _MOST_PIECES = 65536, 16  # a thread that never stops printing keeps no call from its start
 
 
 class ActorAttempt(CallAttempt):
@@ -216,14 +217,17 @@ class Kept:
     def pass_on(self) -> None:
         """Add what the process has printed between two calls to the session's own output: it is no call's."""
         for name, target in (("out", 1), ("err", 2)):
-            while self.process is not None and getattr(self.process, name) >= 0:
+            for _ in range(_MOST_PIECES):
+                fd: int = getattr(self.process, name, -1)
                 try:
-                    data = os.read(getattr(self.process, name), 65536)
+                    data = os.read(fd, _PIECE) if fd >= 0 else b""
                 except BlockingIOError:
                     break
                 if not data:
-                    os.close(getattr(self.process, name))
-                    setattr(self.process, name, -1)
+                    if fd >= 0:
+                        os.close(fd)
+                        setattr(self.process, name, -1)
+                    break
                 while data:
                     data = data[os.write(target, data) :]
 
@@ -306,8 +310,10 @@ def _run(link: ServerLink, kept: Kept, order: Header) -> None:
         if error.errno not in FULL:
             raise
         # Not even that can be written: the server says so, and the actor keeps its state.
-    if is_first and not ran:
+    if not ran and is_first:
         kept.gone = "it was not constructed"
+    elif not ran and order["facts"].get("closes"):  # its client counts on that
+        kept.gone = "it was closed"
     link.say(what="next", n=number, ran=ran)
 
 

@@ -130,6 +130,25 @@ def test_actors_take_workers_until_they_end():
         actors.check(1, "Model")
 
 
+def test_an_actor_that_is_being_closed_has_its_worker_until_it_is_and_takes_no_calls():
+    actors = Actors(1)
+    actors.begin(1, "Model")
+
+    actors.close(1)
+    with pytest.raises(ActorLost, match="it was closed"):
+        actors.check(1, "Model")
+    with pytest.raises(ConfigError, match="its only worker has the actor"):
+        actors.check_room("train")
+    actors.reopen(1)
+    actors.check(1, "Model")
+    actors.close(1)
+    actors.end(1, "")
+    actors.reopen(1)
+    actors.check_room("train")
+    with pytest.raises(ActorLost, match="it was closed"):
+        actors.check(1, "Model")
+
+
 def test_a_call_tells_the_host_which_actor_it_is_of():
     assert ActorCall(0, "Model").facts(7) == {"actor": 7, "name": "Model"}
     assert ActorCall(7, "close", closes=True).facts(9) == {"actor": 7, "name": "close", "closes": True}
