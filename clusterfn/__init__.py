@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.group import JobGroup
     from clusterfn.calls.job import Job
     from clusterfn.errors import (
+        ActorLost,
         AuthenticationError,
         Cancelled,
         ClusterfnError,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ActorLost",
     "AuthenticationError",
     "Cancelled",
     "ClusterFunction",

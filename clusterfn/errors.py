@@ -22,6 +22,7 @@
         ├── Cancelled         also a concurrent.futures.CancelledError
         └── WorkerLost        the process that ran the function is gone
             ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed  DiskFull
+            └── ActorLost
 
 A function's own exception is re-raised with its own type, not as one of these. Every error pickles with all its facts.
 """
@@ -194,6 +195,10 @@ class Cancelled(JobError, concurrent.futures.CancelledError):
 
 class WorkerLost(JobError):
     """The process that ran the function is gone and left no result."""
+
+
+class ActorLost(WorkerLost):
+    """The actor is closed, or gone with its state, so the call did not run. Create it again to go on."""
 
 
 class ExitedEarly(WorkerLost):

@@ -31,6 +31,8 @@ from clusterfn.public_api import public_api, show_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from clusterfn.api.actor import Actor
+    from clusterfn.calls.session_actor import ActorCall
     from clusterfn.calls.session_job import SessionJob
     from clusterfn.calls.session_tracker import SessionCallJob
 
@@ -96,7 +98,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         Ctrl-C ends the call; the session keeps running.
         """
-        call = self._send(fn, args, kwargs, follow=True)
+        call = self._call(fn, args, kwargs, follow=True)
         return job_display.result(call, f"{call.name} in a session on {call.host}", "stop")
 
     @public_api
@@ -107,20 +109,73 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             RuntimeError: After `shutdown`, or inside a job.
             ConfigError: The function is decorated and asks for what the session does not have.
         """
-        return self._send(fn, args, kwargs, follow=False)
+        return self._call(fn, args, kwargs, follow=False)
 
-    def _send(
+    @public_api
+    def actor(self, cls: type, /, *args: Any, **kwargs: Any) -> Actor:
+        """Construct `cls(*args, **kwargs)` once, in a process of the session that stays, and return it as an actor.
+
+        Its methods run there, one after another: `model.predict(batch)`, or `model.predict.submit(batch)` for a Job.
+        Use it for state that is costly to make, such as a model on a GPU. It has one of the session's workers until
+        `close()`, with its share of GPUs and cores. An actor whose process dies is not constructed again, as its state
+        would be lost without a word: later calls raise `ActorLost`.
+
+        Args:
+            cls: A class.
+            args, kwargs: What it is constructed with.
+
+        Raises:
+            ConfigError: It is no class, or actors have all workers of the session. Nothing is sent.
+            PayloadError: The class or an argument cannot be sent; the message names it.
+            RuntimeError: After `shutdown`, or inside a job.
+            Exception: What its `__init__` raises.
+
+        Example:
+            >>> with clusterfn.Session("tensor01", gpus=1) as session:
+            ...     model = session.actor(Classifier, "weights.pt")
+            ...     labels = model.predict(batch)
+        """
+        from clusterfn.api.actor import Actor  # here: most sessions have none
+        from clusterfn.api.actor_class import ActorClass
+        from clusterfn.calls.session_actor import ActorCall
+
+        kind = ActorClass(cls)
+        kind.check_construction(args, kwargs)
+        begins = ActorCall(0, kind.name)
+        call = self._send(lambda holding: holding.send(cls, args, kwargs, kind.name, True, begins), Options())
+        job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
+        held = call.held
+
+        def send(
+            function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], of_actor: ActorCall,
+            own: Options, follow: bool,
+        ) -> SessionCallJob[Any]:  # fmt: skip
+            return self._send(
+                lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor), own,
+                lambda: self._having(held, of_actor.actor, kind.name, own),
+            )  # fmt: skip
+
+        return Actor(kind, call, send)
+
+    def _call(
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool
     ) -> SessionCallJob[R]:
+        plain, own = undecorated(fn)
+        return self._send(lambda holding: holding.send(plain, args, kwargs, own.name, follow), own)
+
+    def _send(
+        self, send: Callable[[SessionJob], SessionCallJob[R]], own: Options,
+        holding: Callable[[], SessionJob] | None = None,
+    ) -> SessionCallJob[R]:  # fmt: skip
+        """Send a call with these options to the session's job, or to the one that `holding` returns."""
         if inside_job():
             raise RuntimeError("a session inside a job: call the function directly, it runs in this process")
-        plain, own = undecorated(fn)
         while True:
             try:
                 with self._lock:
                     if self._closed:
                         raise RuntimeError("cannot schedule new futures after shutdown")
-                    return self._going(own).send(plain, args, kwargs, own.name, follow)
+                    return send(holding() if holding is not None else self._going(own))
             except NotEnded as open_one:  # without the lock: other calls go on, and it may be one that waits for it
                 open_one.source.await_end()
 
@@ -143,6 +198,22 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         job = replace(prepared.job, name="session", serving=serving, resources=resources)
         self._holding = SessionJob(replace(prepared, job=job), self._again)
         return self._holding
+
+    def _having(self, held: Job[Any], actor: int, name: str, wanted: Options) -> SessionJob:
+        """Return the session's job if it is the one that has the actor.
+
+        Raises:
+            ActorLost: The actor is gone, or its job has ended. A session that starts again has no actors.
+        """
+        from clusterfn.calls.session_actor import actor_lost  # as above: most sessions have none
+
+        holding = self._holding
+        if holding is None or holding.job is not held or held.done():
+            why = f" ({holding.why_over})" if holding is not None and holding.job is held else ""
+            raise actor_lost(name, f"its session has ended{why}")
+        holding.actors.check(actor, name)
+        _refuse_what_it_lacks(wanted, self._options, holding.spec, self._workers)
+        return holding
 
     def _again(self, left: list[SessionCallJob[Any]]) -> None:
         """Send calls to another session, because theirs ended, idle for too long, at the moment when they were sent."""

@@ -84,7 +84,7 @@ VERDICT = "verdict.json"  # of an element that runs nothing: what it says of eac
 
 # below jobs/<id> of a session
 CALLS = "calls"  # <n>: what belongs to one call, payload.pkl and `attempts` as in jobs/<id>
-CALL = "call.json"  # of a call: its modules
+CALL = "call.json"  # of a call: its modules; of an actor's its `actor`, the call that constructs it, and a `name`
 TAKEN = "taken"  # of a call: a folder, made by the process that runs or withdraws it
 CLOSE = "close"  # no more calls are to come
 DOOR = "door.json"  # the socket, on the machine of the job, that takes calls without files
@@ -160,6 +160,7 @@ NODE = "node"
 DISK = "disk"  # full while the function ran
 HOST_DISK = "host_disk"  # full before it started
 LOST = "lost"  # the supervisor itself was killed
+ACTOR_LOST = "actor_lost"  # the actor whose method it calls is gone, so the call did not run
 CANCELLED = "cancelled"
 UNSATISFIABLE = "unsatisfiable"
 DEPENDENCY = "dependency"  # a job whose value it takes has none
@@ -170,7 +171,7 @@ NOT_FINAL = frozenset([PREEMPTED, SUPERSEDED])
 KINDS = frozenset(
     [
         RETURNED, RAISED, RESULT, PAYLOAD_BROKEN, ENVIRONMENT, EXITED, SIGNAL, MEMORY, TIME, STALLED, NODE, DISK,
-        HOST_DISK, LOST, CANCELLED, UNSATISFIABLE, DEPENDENCY, PREEMPTED, SUPERSEDED,
+        HOST_DISK, LOST, ACTOR_LOST, CANCELLED, UNSATISFIABLE, DEPENDENCY, PREEMPTED, SUPERSEDED,
     ]
 )  # fmt: skip
 

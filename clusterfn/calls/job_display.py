@@ -44,7 +44,7 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
 
     Args:
         job: It must be followed live, unless `output` is given.
-        where: What to say at the start, such as "train on tensor01".
+        where: What to say at the start, such as "train on tensor01"; "" for nothing, where calls are many and short.
         on_interrupt: "detach" or "stop".
         output: Where what it prints comes from, if the job itself is not followed live.
 
@@ -87,8 +87,8 @@ class _JobDisplay(console.StatusLine):
         self.within_a_line = False
         self.trouble = ""
         self.due = 0.0
-        self.in_cell = f"clusterfn: {job.id} {where}" if console.cell_status() is not None else ""
-        if not self.in_cell:
+        self.in_cell = f"clusterfn: {job.id} {where}" if where and console.cell_status() is not None else ""
+        if where and not self.in_cell:
             console.tell(f"{job.id} {where}")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
         self.listener = lambda kind, what: tell((kind, what))

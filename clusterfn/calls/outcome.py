@@ -38,6 +38,7 @@ ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.DISK: errors.DiskFull,
     layout.HOST_DISK: errors.HostDiskFull,
     layout.LOST: errors.WorkerLost,
+    layout.ACTOR_LOST: errors.ActorLost,
     layout.CANCELLED: errors.Cancelled,
     layout.UNSATISFIABLE: errors.Unsatisfiable,
     layout.PREEMPTED: errors.Preempted,

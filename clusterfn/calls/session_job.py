@@ -7,6 +7,7 @@ must not.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import posixpath
 import threading
@@ -19,6 +20,7 @@ from clusterfn.calls import job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
 from clusterfn.calls.dependencies import Place
+from clusterfn.calls.session_actor import Actors, actor_lost, is_packed_at_once
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
 from clusterfn.errors import ClusterfnError, WorkerLost
@@ -28,6 +30,7 @@ from clusterfn.hosts.host_state import CALLER
 
 if TYPE_CHECKING:
     from clusterfn.calls.payload import Payload
+    from clusterfn.calls.session_actor import ActorCall
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
@@ -52,6 +55,7 @@ class SessionJob:
         self._sending: set[Reply[bool]] = set()
         self._unsent: set[str] = set()
         self._settling = threading.Lock()
+        self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
         self.job, self._tracker = send_call(prepared)
         self._stream = CallStream(prepared.session, self.job.folder)
         self._stream.open()
@@ -70,16 +74,20 @@ class SessionJob:
         return "it was idle" if self.job.result(0)["why"] == "idle" else "it was closed"
 
     def send(
-        self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool
-    ) -> SessionCallJob[R]:
+        self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool,
+        of_actor: ActorCall | None = None,
+    ) -> SessionCallJob[R]:  # fmt: skip
         """Send one call."""
         name = name or str(getattr(fn, "__name__", "function"))
-        with job_display.nothing_runs(), job_display.preparing(name):
+        if of_actor is None or not of_actor.actor:
+            self.actors.check_room(name)
+        quick = of_actor is not None and is_packed_at_once(args, kwargs)
+        with job_display.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
         tell_left_out(payload)
         tell_decisions(payload)
-        tracker = self._next(job_name(name), follow)
+        tracker = self._next(job_name(name), follow, of_actor)
         call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
         call.given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
@@ -89,16 +97,18 @@ class SessionJob:
         """Send a call of another session to this one."""
         payload = call.payload
         if payload is not None:
-            call.move(self.job, self._next(call.name, call.tracker.live))
+            call.move(self.job, self._next(call.name, call.tracker.live, call.tracker.of_actor))
             self._put(call, payload)
 
-    def _next(self, name: str, follow: bool) -> SessionCallTracker:
+    def _next(self, name: str, follow: bool, of_actor: ActorCall | None) -> SessionCallTracker:
         self._count += 1
-        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream)
+        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream, of_actor)
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
         call.add_done_callback(self._open.discard)
+        if call.tracker.of_actor is not None:
+            self._note_actor(call, call.tracker.of_actor)
         try:
             self._send(call, payload)
         except BaseException:  # such as Ctrl-C: the caller has no handle of the call
@@ -108,24 +118,45 @@ class SessionJob:
         if self.job.done():  # while the call was packed or sent: it was not among those that `_over` moved on
             self._over(self.job)
 
+    def _note_actor(self, call: SessionCallJob[Any], of_actor: ActorCall) -> None:
+        """Take note of what a call does to its actor: now, and when it has ended."""
+        number = of_actor.actor or call.tracker.number
+        if not of_actor.actor:
+            self.actors.begin(number, of_actor.name)
+        if of_actor.closes:
+            self.actors.close(number)
+
+        def ended(_: concurrent.futures.Future[Any]) -> None:
+            if call.held is not self.job:  # it was moved to another session
+                return
+            if of_actor.closes and not (call.cancelled() or call.tracker.has_outcome):
+                self.actors.reopen(number)
+            elif of_actor.closes or call.actor_gone:
+                self.actors.end(number, call.actor_gone)
+            elif not of_actor.actor and (call.cancelled() or call.exception() is not None):
+                self.actors.end(number, "it could not be constructed")
+
+        call.add_done_callback(ended)
+
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._await_folder()
         self._send_skipped()
         before = submit.send_contents(self._session, payload)
         sources = payload.sources
         modules = [layout.sources_dir(self.spec.root, sources.digest)] if sources else []
-        streamed = StreamedSessionCall(call, lambda: self._send_files(call, payload, modules, []))
-        if before or not streamed.send(self._stream, payload.data, modules):
-            self._send_files(call, payload, modules, before)
+        facts = {"sys_path": modules, **call.tracker.facts}
+        streamed = StreamedSessionCall(call, lambda: self._send_files(call, payload, facts, []))
+        if before or not streamed.send(self._stream, payload.data, facts):
+            self._send_files(call, payload, facts, before)
             call.tracker.follow(call, 1)
 
     def _send_files(
-        self, call: SessionCallJob[Any], payload: Payload, modules: Sequence[str], before: Sequence[Reply[Any]]
+        self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], before: Sequence[Reply[Any]]
     ) -> None:
         """Send the folder of a call; the host ignores it if it has that already."""
         files = [
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
-            TreeFile(layout.CALL, json.dumps({"sys_path": list(modules)}).encode(), _PRIVATE),
+            TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
         sent = submit.send_folder(self._session, call.tracker, call, files, before, durable=False)
         self._sending.add(sent)
@@ -229,17 +260,22 @@ class SessionJob:
                 call for call in left if self.job.state == RETURNED and not self._is_on_host(call.tracker.taken)
             ]
             self._open.difference_update(unserved)
+        moved = [call for call in unserved if call.tracker.of_actor is None or not call.tracker.of_actor.actor]
         for call in left:
-            if call not in unserved:
+            if call not in moved:
                 call.on_refused(self._lost(call))
-        if unserved:
-            self._again(unserved)
+        if moved:
+            self._again(moved)
 
     def _is_on_host(self, path: str) -> bool:
         return self._session.connection.have([path]).result()[0]
 
     def _lost(self, call: SessionCallJob[Any]) -> ClusterfnError:
         """Make the error of this call from the end of its session."""
+        if self.job.state == RETURNED and call.tracker.of_actor is not None:
+            lost = actor_lost(call.name, f"its session has ended ({self.why_over})")
+            lost.host, lost.job = call.host, call.id
+            return lost
         error = None if self.job.cancelled() else self.job.exception(0)
         kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
         facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}

@@ -11,7 +11,7 @@ import json
 import logging
 import posixpath
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
@@ -91,14 +91,14 @@ class CallStream:
             return
         self._reply.add_done_callback(self._on_over)
 
-    def send(self, number: int, call: StreamedCall, payload: bytes, sys_path: Sequence[str], live: bool) -> bool:
+    def send(self, number: int, call: StreamedCall, payload: bytes, facts: Mapping[str, Any], live: bool) -> bool:
         """Send a call; return whether it went this way.
 
         Args:
             number: The call's.
             call: It, which is heard from now on.
             payload: It as bytes.
-            sys_path: The folders of its modules on the host.
+            facts: What its call.json says.
             live: Whether what it prints is to be heard.
         """
         connection = self._connection
@@ -111,7 +111,7 @@ class CallStream:
             self._calls[number] = call
         # Outside of the lock: the reader thread may hold the connection's own, and wait for this one in `_on_over`.
         # That finds the call, and what is written to a reply that is over is dropped.
-        connection.write(reply, pack({"what": "call", "n": number, "live": live, "sys_path": list(sys_path)}, payload))
+        connection.write(reply, pack({**facts, "what": "call", "n": number, "live": live}, payload))
         return True
 
     def forget(self, number: int) -> None:

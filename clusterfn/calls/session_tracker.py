@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterfn.bridge import layout
@@ -18,6 +18,7 @@ from clusterfn.errors import ClusterfnError, ResultError
 
 if TYPE_CHECKING:
     from clusterfn.calls.payload import Payload
+    from clusterfn.calls.session_actor import ActorCall
     from clusterfn.calls.session_stream import CallStream
     from clusterfn.hosts.connection import Reply
 
@@ -40,6 +41,13 @@ class SessionCallJob(Job[R]):
         self.payload: Payload | None = payload
         self.add_done_callback(lambda _: setattr(self, "payload", None))
 
+    @property
+    def actor_gone(self) -> str:
+        """Why its actor is gone, if it has ended with that; "" otherwise."""
+        if self._outcome.get("kind") == layout.ACTOR_LOST:
+            return str(self._outcome.get("message"))
+        return str(self._outcome.get("actor_gone") or "")
+
     def stack(self) -> str:
         """Return the stacks of the session's processes, this call's among them if it runs."""
         return self.held.stack()
@@ -60,17 +68,33 @@ class SessionCallTracker(Tracker):
         number: Which of its calls.
         live: Whether what it prints is followed.
         stream: The session's.
+        of_actor: What it is to an actor, if it is a call of one.
     """
 
-    def __init__(self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream) -> None:
+    def __init__(
+        self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream, of_actor: ActorCall | None = None
+    ) -> None:  # fmt: skip
         super().__init__(holder.session, posixpath.basename(holder.folder), name, live, results=holder.results)
-        self.number, self.name = number, name
+        self.number, self.name, self.of_actor = number, name, of_actor
         self._holder = holder
         self._stream = stream
         self._heard: dict[str, int] = {}
         self._hearing: Sequence[Callable[[str, bytes], Any]] = ()
         self.folder = layout.call_dir(holder.folder, number)
         self.scheduler_name = f"{holder.scheduler_name}/{number}"  # the scheduler is only asked about the session
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What its call.json says of an actor."""
+        return self.of_actor.facts(self.number) if self.of_actor is not None else {}
+
+    @property
+    def work_folder(self) -> str:
+        """Where it runs: of a call of an actor where that was constructed."""
+        if self.of_actor is None:
+            return super().work_folder
+        constructed = layout.call_dir(self._holder.folder, self.facts["actor"])
+        return posixpath.join(layout.attempt_dir(constructed, 1), layout.WORK)
 
     @property
     def taken(self) -> str:
@@ -169,9 +193,9 @@ class StreamedSessionCall:
         self._tracker = call.tracker
         self._send_files = send_files
 
-    def send(self, stream: CallStream, payload: bytes, sys_path: Sequence[str]) -> bool:
-        """Send it; return whether it went this way."""
-        return stream.send(self._tracker.number, self, payload, sys_path, self._tracker.hear(self._call))
+    def send(self, stream: CallStream, payload: bytes, facts: Mapping[str, Any]) -> bool:
+        """Send it, and what its call.json says; return whether it went this way."""
+        return stream.send(self._tracker.number, self, payload, facts, self._tracker.hear(self._call))
 
     def on_news(self, file: str, data: bytes) -> None:
         """Take what was appended to one of its files."""

@@ -17,15 +17,15 @@ _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/session/", "bridge/queue/", "bridge/schedulers/",
-    "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/attach.py", "calls/environment_upload.py",
-    "calls/session_", "cli/",
+    "bridge/serialization/", "bridge/stubs/", "bridge/supervisor/", "bridge/worker/", "calls/attach.py",
+    "calls/environment_upload.py", "calls/session_", "cli/",
     "environment/conda_solver.py", "environment/cuda.py", "environment/download.py", "environment/environment_yml.py",
     "environment/imports.py", "environment/index_credentials.py", "environment/lock.py", "environment/project",
     "environment/host_python.py", "environment/python_source.py", "environment/standalone.py",
     "environment/resolve.py", "environment/solve", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",
     "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/root_move.py", "hosts/survey/",
-    "api/dask/", "api/hydra_launcher.py", "api/joblib_backend.py", "api/launchers.py", "api/login.py",
+    "api/actor", "api/dask/", "api/hydra_launcher.py", "api/joblib_backend.py", "api/launchers.py", "api/login.py",
     "api/session.py", "api/sweep/choice.py", "api/sweep/fingerprint.py", "api/sweep/journal.py", "api/sweep/run.py",
     "api/sweep/search.py", "api/sweep/store.py",
     "config/schema.py", "config/writing.py",

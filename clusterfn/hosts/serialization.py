@@ -17,6 +17,8 @@ from types import ModuleType
 NAME = "_clusterfn_wire"
 _lock = threading.Lock()
 _FOLDER = Path(__file__).parents[1] / "bridge" / "serialization"
+if not _FOLDER.exists():  # the library in a job: beside it is the same under that name
+    _FOLDER = Path(__file__).parents[3] / NAME
 
 
 @functools.cache
@@ -25,7 +27,7 @@ def part(name: str) -> ModuleType:
     with _lock:  # calls may be sent from several threads
         if NAME not in sys.modules:
             _load(NAME, _FOLDER)
-        if f"{NAME}.cloudpickle" not in sys.modules:
+        if f"{NAME}.cloudpickle" not in sys.modules and not (_FOLDER / "cloudpickle").exists():
             _load(f"{NAME}.cloudpickle", cloudpickle_folder())
     return importlib.import_module(f"{NAME}.{name}")
 

@@ -136,6 +136,16 @@ def here(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return warm_root
 
 
+@pytest.fixture
+def small(here: Path) -> Iterator[Path]:
+    """The root of this machine, on a disk that can be filled."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it mounts a small file system")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", str(here)], check=True)
+    yield here
+    subprocess.run(["umount", "-l", str(here)], check=True)
+
+
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for another interpreter's PYTHONPATH: clusterfn as an installation would lay it out."""

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -402,16 +402,6 @@ def test_a_session_closed_while_a_large_call_is_on_its_way_waits_for_it():
 
     assert large.result(0) == 64 << 20
     assert session.job is not None and session.job.result(0)["calls"] == 2
-
-
-@pytest.fixture
-def small(here: Path) -> Iterator[Path]:
-    """The root of this machine, on a disk that can be filled."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root: it mounts a small file system")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", str(here)], check=True)
-    yield here
-    subprocess.run(["umount", "-l", str(here)], check=True)
 
 
 def fill(path: str) -> str:

@@ -5,7 +5,8 @@ Both are the same for each call, and take longer than most of what is left to do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..supervisor.publish import Reserve
 from .spare import SpareProcess
@@ -31,11 +32,11 @@ class Ahead:
         except OSError:  # full: the call tries again, and says so
             return
 
-    def give(self, folder: str, attempt: str, sys_path: list[str]) -> SpareProcess:
+    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
         """Give the call to the process, or to another if something has killed it; as `SpareProcess.give`."""
         while True:
             spare, self._spare = self._spare or self._fork(), None
-            if spare.give(folder, attempt, sys_path):
+            if spare.give(folder, attempt, facts):
                 return spare
             spare.dismiss()
 

@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..layout import (
@@ -42,8 +42,8 @@ from ..supervisor.watch import EndWatch, Signals
 from ..supervisor.worker_process import WorkerProcess
 from .ahead import Ahead
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_ROOM = "make room there, or point root: to another file system"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+ROOM = "make room there, or point root: to another file system"
 _KIB = 1024  # what wait4 counts in
 
 
@@ -58,6 +58,19 @@ class Say(Protocol):
             data: What was appended to the file, or all of it. Nothing, if only time has passed.
             facts: For "end" the `size` of the value.
         """
+
+
+class CallGiver(Protocol):
+    """Gives a call to the process that runs it.
+
+    Attributes:
+        oom: What the kernel's out-of-memory killer had done before the call.
+    """
+
+    oom: OomDetector
+
+    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> WorkerProcess:
+        """Give it the call, as `SpareProcess.give`; return it."""
 
 
 _FIRST_SAMPLE_S = 0.05  # most calls have ended by then, and say themselves what they used
@@ -84,17 +97,25 @@ class CallJob(JobFolder):
 
 
 class CallAttempt:
-    """The call's only attempt, as `AttemptRun` needs it."""
+    """The call's only attempt, as `AttemptRun` needs it.
+
+    Args:
+        work: Where it runs, below its folder; "" if elsewhere.
+
+    Attributes:
+        actor_gone: Why its actor is gone after it; "" if that is not so.
+    """
 
     number = 1
 
-    def __init__(self, job: CallJob, say: Say) -> None:
+    def __init__(self, job: CallJob, say: Say, work: str = WORK) -> None:
         self.folder = os.path.join(job.folder, ATTEMPTS, "1")
         self._job = job
         self._say = say
         self._events = 0
+        self.actor_gone = ""
         self._reserve: publish.Reserve | None = None
-        os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
+        os.makedirs(self.path(work), mode=0o700, exist_ok=True)
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -143,12 +164,18 @@ class CallAttempt:
     def publish(self, kind: str, facts: dict[str, Any]) -> bool:
         """Publish the outcome, unless there is one."""
         outcome = document(self._job.id, 1, kind, portable(facts))
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        if self.actor_gone:
+            outcome["actor_gone"] = self.actor_gone
         data = (json.dumps(outcome) + "\n").encode()
-        won = publish.publish(self.folder, OUTCOME, data, self._reserve, sync=False)
+        won = self.write_outcome(data)
         if won:
             self._say("end", data, size=(outcome.get("value") or {}).get("size") or 0)
         return won
+
+    def write_outcome(self, data: bytes) -> bool:
+        """Write it, as `publish.publish`."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        return publish.publish(self.folder, OUTCOME, data, self._reserve, sync=False)
 
     def publish_without_run(self, verdict: Verdict) -> None:
         """Publish how a call ended that no process was started for."""
@@ -167,7 +194,7 @@ class CallRun(AttemptRun):
     """The run of one call: its process is forked, with the modules that earlier calls needed, and not started by exec.
 
     Args:
-        ahead: What was made for it.
+        ahead: Gives it to its process.
         say: Gets what the call prints; None if no client listens.
 
     Attributes:
@@ -175,7 +202,7 @@ class CallRun(AttemptRun):
     """
 
     def __init__(
-        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead, say: Say | None
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: CallGiver, say: Say | None
     ) -> None:  # fmt: skip
         self._ahead = ahead
         super().__init__(job, attempt, watch)
@@ -188,11 +215,11 @@ class CallRun(AttemptRun):
         spec = self.job.spec
         self.attempt.event("starting", node=self.job.node, pid=os.getpid())
         with open(self.job.path(CALL), encoding="utf-8") as file:
-            sys_path = json.load(file)["sys_path"]
+            facts = json.load(file)
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
         self._started = time.monotonic()
-        self._attach(self._ahead.give(self.job.folder, self.attempt.folder, sys_path))
+        self._attach(self._ahead.give(self.job.folder, self.attempt.folder, facts))
 
     def _turn(self) -> None:
         super()._turn()
@@ -250,7 +277,7 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
                 Verdict(LOST, "the session was restarted while the call ran", hint="call again")
             )
     except OSError as error:
-        if error.errno not in _FULL:  # else it can wait: the client knows, or learns it at the session's end
+        if error.errno not in FULL:  # else it can wait: the client knows, or learns it at the session's end
             raise
     return False
 
@@ -277,9 +304,9 @@ def serve_call(
         attempt.prepare(ahead.reserve)
     except OSError as error:
         ahead.dismiss()
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
-        attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=_ROOM))
+        attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=ROOM))
         return []
     work = CallRun(job, attempt, CallWatch(job, attempt, signals), ahead, say if is_live else None)
     verdict, alive = run_through(work)

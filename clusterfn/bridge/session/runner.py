@@ -7,13 +7,13 @@ takes its call with it; the server starts another.
 
 from __future__ import annotations
 
+import collections
 import gc
 import os
 import signal
 import socket
-import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from ..agent.frames import Inbox, pack
@@ -22,11 +22,10 @@ from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper, die_with_parent
 from .ahead import Ahead
 from .call import serve_call
+from .keep_actor import Kept, keep_actor
+from .link import ServerLink, Voice
 from .preload import Preloader
 from .spare import SpareProcess, fork_spare
-
-READ_BYTES = 256 * 1024
-EVENTS_AFTER_S = 0.02  # events wait so long for what can be said with them, such as the end
 
 
 class Share:
@@ -70,7 +69,8 @@ class RunnerProcess:
         pid: Its pid.
         sock: The way to it.
         inbox: What it says.
-        call: The number of the call that it runs; 0 for none.
+        given: The numbers of the call that it runs, and of those that it runs next.
+        actor: The actor that it has, by the number of the call that constructs it; 0 for none.
         is_ready: Whether it waits for a call.
     """
 
@@ -79,14 +79,21 @@ class RunnerProcess:
         self.pid = pid
         self.sock = sock
         self.inbox = Inbox()
-        self.call = 0
+        self.given: collections.deque[int] = collections.deque()
+        self.actor = 0
         self.is_ready = False
 
-    def give(self, number: int, is_live: bool) -> None:
-        """Have it run a call. If it has just died, its socket says so."""
-        self.call, self.is_ready = number, False
+    @property
+    def call(self) -> int:
+        """The number of the call that it runs; 0 for none."""
+        return self.given[0] if self.given else 0
+
+    def give(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
+        """Have it run a call, of an actor if its call.json says so. If it has just died, its socket says so."""
+        self.given.append(number)
+        self.actor, self.is_ready = facts.get("actor", 0), False
         try:
-            self.sock.sendall(pack({"n": number, "live": is_live}))
+            self.sock.sendall(pack({"n": number, "live": is_live, "actor": self.actor, "facts": facts}))
         except (BrokenPipeError, ConnectionResetError):
             return
 
@@ -116,39 +123,11 @@ def _live(folder: str, share: Share, sock: socket.socket, parent: int, foreign: 
         for fd in foreign:
             os.close(fd)
         share.take()
-        CallRunner(folder, share.spec, sock).serve()
+        CallRunner(folder, share.spec, ServerLink(sock)).serve()
     except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the session's stderr gets all of it
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(1)
-
-
-class Voice:
-    """Tells the server what is written to the files of one call.
-
-    Each word wakes the server, which takes time from the call. So events wait a moment for what comes next.
-
-    Args:
-        sock: The way to the server.
-        number: The call's.
-    """
-
-    def __init__(self, sock: socket.socket, number: int) -> None:
-        self._sock = sock
-        self._number = number
-        self._events = b""
-        self._due = 0.0
-
-    def __call__(self, what: str, data: bytes, **facts: Any) -> None:
-        """Tell it, as `Say`."""
-        if what == "events":
-            self._events += data
-            self._due = self._due or time.monotonic() + EVENTS_AFTER_S
-            if not self._events or time.monotonic() < self._due:
-                return
-            data = b""
-        events, self._events, self._due = self._events, b"", 0.0
-        self._sock.sendall(pack({**facts, "n": self._number, "what": what, "events": len(events)}, events + data))
 
 
 class CallRunner:
@@ -157,32 +136,34 @@ class CallRunner:
     Args:
         folder: Of the session's calls.
         spec: The session's.
-        sock: The way to the server.
+        link: The way to the server.
     """
 
-    def __init__(self, folder: str, spec: dict[str, Any], sock: socket.socket) -> None:
+    def __init__(self, folder: str, spec: dict[str, Any], link: ServerLink) -> None:
         self._folder = folder
         self._spec = spec
-        self._sock = sock
+        self._link = link
         self._preloader = Preloader()
         self._signals = Signals([signal.SIGCHLD])
         self._ahead: Ahead | None = None
 
     def serve(self) -> None:
         """Run call after call, until the server closes the socket."""
-        inbox = Inbox()
         self._prepare(None, [])
-        while True:
-            data = self._sock.recv(READ_BYTES)
-            if not data:
-                break
-            for header, _ in inbox.feed(data):
-                self._run(header["n"], header["live"])
+        while (order := self._link.next()) is not None:
+            if not order["actor"]:
+                self._run(order["n"], order["live"])
+            elif order["actor"] == order["n"]:
+                kept = Kept(self._folder, self._spec, order, self._take, self._signals)
+                if not keep_actor(self._link, kept):
+                    return
+                self._prepare(None, [])
+            # else its actor has just ended: the server hears of that, and says so to the call
         if self._ahead is not None:
             self._ahead.dismiss()
 
     def _run(self, number: int, is_live: bool) -> None:
-        say = Voice(self._sock, number)
+        say = Voice(self._link, number)
         folder = os.path.join(self._folder, str(number))
         loaded = serve_call(folder, self._spec, self._signals, self._take, say, is_live)
         ran = loaded is not None
@@ -202,11 +183,11 @@ class CallRunner:
             self._ahead = Ahead(self._folder, self._fork)
         elif loaded:
             self._ahead.renew()
-        self._sock.sendall(pack({"what": "ready", "ran": ran, "loaded": loaded}))
+        self._link.say(what="ready", ran=ran, loaded=loaded)
 
     def _take(self) -> Ahead:
         ahead, self._ahead = self._ahead or Ahead(self._folder, self._fork), None
         return ahead
 
     def _fork(self) -> SpareProcess:
-        return fork_spare(self._spec, [self._sock.fileno()])
+        return fork_spare(self._spec, [self._link.fileno()])

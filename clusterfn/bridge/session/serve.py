@@ -15,22 +15,26 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..agent.inotify import new_inotify
 from ..kernel import attach
 from ..kernel.carried import READ, SocketWatcher, receive
-from ..layout import ATTEMPTS, CALL, CALLS, CLOSE, DOOR, LOST, OUTCOME, PAYLOAD, VALUE
+from ..layout import ACTOR_LOST, ATTEMPTS, CALL, CALLS, CLOSE, DOOR, LOST, OUTCOME, TAKEN, VALUE
 from ..schedulers import scheduler_named
 from ..supervisor import process_tree, publish
-from ..supervisor.classify_exit import describe_signal
+from ..supervisor.classify_exit import describe_exit
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.worker_process import become_subreaper
 from ..worker.execute import CallRejected
-from .call import CallAttempt, CallJob
+from .call import CallAttempt, CallJob, take_call
 from .door import ClientConnection, Door, Listener
 from .flush import Flusher
+from .folders import CALL_FACTS, FolderWatch, lay_out_call
+from .keep_actor import CREATE_AGAIN
 from .runner import RunnerProcess, Share, start_runner
+from .turns import Actor, Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..agent.frames import Header
 
 _DEATHS = 5  # of runners in a row, none of which has run a call
@@ -74,9 +78,11 @@ class SessionServer:
         self.loaded: list[str] = []
         self._folder = folder
         self._spec = spec
-        self._last = 0  # the number of the last call that was given to a runner
+        self._last = 0  # the number of the last call that was found
         self._known: set[int] = set()  # calls after it whose folders are there
         self._listeners: dict[int, Listener] = {}
+        self._facts: dict[int, Mapping[str, Any]] = {}  # of calls that came through the door
+        self._turns = Turns()
         self._deaths = 0
         shares = shares_of(spec)
         self._watcher = SocketWatcher()
@@ -138,17 +144,37 @@ class SessionServer:
         return number in self._known
 
     def _hand_over(self) -> None:
-        """Give the next calls to runners that are ready, in their order."""
+        """Give the next calls to the runners whose turn it is, in their order."""
+        while self._has_next():
+            self._last += 1
+            self._known.discard(self._last)
+            self._calls.busy()
+            found = self._facts_of(self._last)
+            if found is not None:
+                self._turns.add(self._last, found)
         for runner in self._runners:
-            if runner.is_ready and self._has_next():
-                self._last += 1
-                self._known.discard(self._last)
-                self._calls.busy()
-                listener = self._listeners.get(self._last)
-                runner.give(self._last, listener is not None and listener.is_live)
+            while True:
+                call = self._turns.next_for(runner)
+                if call is None:
+                    break
+                number, facts = call
+                listener = self._listeners.get(number)
+                runner.give(number, listener is not None and listener.is_live, facts)
+        while self._turns.lost:
+            self._fail_lost(*self._turns.lost.popleft())
+
+    def _facts_of(self, number: int) -> Mapping[str, Any] | None:
+        """Return what is in the call.json of a call; None for a number that its client skips."""
+        if number in self._facts:
+            return self._facts.pop(number)
+        try:
+            with open(os.path.join(self._folder, str(number), CALL), encoding="utf-8") as file:
+                return dict(json.load(file))
+        except FileNotFoundError:
+            return None
 
     def _why_over(self) -> str:
-        if any(runner.call for runner in self._runners) or self._has_next():
+        if any(runner.call for runner in self._runners) or not self._turns.is_empty() or self._has_next():
             return ""
         if os.path.exists(os.path.join(self._folder, CLOSE)):
             self._look()  # it came after the calls before it, of which the last look may not have known
@@ -173,7 +199,8 @@ class SessionServer:
         self._calls.busy()
         self._listeners[number] = Listener(client, number, bool(header["live"]))
         try:
-            lay_out_call(self._folder, number, payload, {"sys_path": header["sys_path"]})
+            facts = {name: header[name] for name in CALL_FACTS if name in header}
+            lay_out_call(self._folder, number, payload, facts)
         except OSError:  # the client asks the agent to try, which says why it cannot
             del self._listeners[number]
             client.say("again", n=number)
@@ -181,6 +208,7 @@ class SessionServer:
         client.has_taken(number)
         if number > self._last:
             self._known.add(number)
+            self._facts[number] = facts
 
     # the runners
 
@@ -197,15 +225,25 @@ class SessionServer:
             return
         for header, body in runner.inbox.feed(data):
             if header["what"] == "ready":
-                if runner.call in self._listeners:  # another process has published its end, or the disk is full
-                    self._tell_end(runner.call, "the disk took no outcome of the call")
-                runner.is_ready, runner.call, self._deaths = True, 0, 0
-                self.served += bool(header["ran"])
+                self._on_ready(runner, header["ran"])
+                runner.is_ready = True
                 self.loaded += [name for name in header["loaded"] if name not in self.loaded]
-                self._calls.busy()
+            elif header["what"] == "next":
+                self._on_ready(runner, header["ran"])
+            elif header["what"] == "gone":
+                self._lose_actor(runner, header["reason"])
             else:
                 events = header["events"]
                 self._tell(header["n"], header["what"], body[events:], header.get("size", 0), body[:events])
+
+    def _on_ready(self, runner: RunnerProcess, ran: bool | None) -> None:
+        if runner.call in self._listeners:  # another process has published its end, or the disk is full
+            self._tell_end(runner.call, "the disk took no outcome of the call")
+        if runner.call:
+            runner.given.popleft()
+        self._deaths = 0
+        self.served += bool(ran)
+        self._calls.busy()
 
     def _tell(self, number: int, what: str, data: bytes, size: int = 0, events: bytes = b"") -> None:
         """Pass on what was written to a call's files; have what has ended brought to the disk."""
@@ -218,7 +256,10 @@ class SessionServer:
             self._flusher.add(attempt)
 
     def _attempt_of(self, number: int) -> str:
-        return os.path.join(self._folder, str(number), ATTEMPTS, "1")
+        return self._path(number, ATTEMPTS, "1")
+
+    def _path(self, number: int, *names: str) -> str:
+        return os.path.join(self._folder, str(number), *names)
 
     def _on_death(self, runner: RunnerProcess) -> None:
         """End what a runner has left, fail its call by name, and start another runner."""
@@ -227,11 +268,14 @@ class SessionServer:
         self._runners.remove(runner)
         _, status = os.waitpid(runner.pid, 0)
         self._end_orphans()
-        if runner.call:
-            self._fail(runner, status)
+        how = "worker %d of the session, which %%s, %s" % (runner.share.number + 1, describe_exit(status))
+        if runner.call and (not runner.actor or os.path.isdir(self._path(runner.call, TAKEN))):
+            self._tell_end(runner.given.popleft(), how % "ran the call", ends_actor=bool(runner.actor))
+        if runner.actor:
+            self._lose_actor(runner, how % "had it")
         self._deaths += 1
         if self._deaths >= _DEATHS:
-            raise RuntimeError("the workers of the session die before they run a call: %s" % _how(status))
+            raise RuntimeError("the workers of the session die before they run a call: %s" % describe_exit(status))
         self._start(runner.share)
 
     def _end_orphans(self) -> None:
@@ -255,31 +299,40 @@ class SessionServer:
         process_tree.end(orphans, reap)
         reap()
 
-    def _fail(self, runner: RunnerProcess, status: int) -> None:
-        message = "worker %d of the session, which ran the call, %s" % (runner.share.number + 1, _how(status))
-        self._tell_end(runner.call, message)
+    def _lose_actor(self, runner: RunnerProcess, reason: str) -> None:
+        self._turns.lose(runner.actor, reason, runner.given)
+        runner.given.clear()
+        runner.actor = 0
 
-    def _tell_end(self, number: int, message: str) -> None:
+    def _fail_lost(self, number: int, actor: Actor) -> None:
+        """Publish that a call of an actor will not run, unless it was withdrawn."""
+        with contextlib.suppress(OSError):  # a full disk: who listens hears of it all the same
+            if not take_call(self._attempt(number), self._path(number)) and number not in self._listeners:
+                return
+        message = "the actor %s is gone, and its state with it: %s" % (actor.name, actor.gone)
+        self._tell_end(number, message, ACTOR_LOST)
+
+    def _attempt(self, number: int) -> CallAttempt:
+        job = CallJob(self._path(number), self._spec)
+        return CallAttempt(job, lambda what, data, **facts: self._tell(number, what, data, **facts))
+
+    def _tell_end(self, number: int, message: str, kind: str = LOST, ends_actor: bool = False) -> None:
         """Say how a call ended whose runner has not said it: by its outcome, or that it is lost, and why."""
         outcome = publish.read(self._attempt_of(number), OUTCOME)
         if outcome is not None:
             size = (json.loads(outcome.decode()).get("value") or {}).get("size") or 0
             self._tell(number, "end", outcome, size)
             return
-        job = CallJob(os.path.join(self._folder, str(number)), self._spec)
-        verdict = Verdict(LOST, message, stage="function", hint="call again")
+        hint = CREATE_AGAIN if ends_actor or kind == ACTOR_LOST else "call again"
+        verdict = Verdict(kind, message, stage="function" if kind == LOST else "start", hint=hint)
         try:
-            attempt = CallAttempt(job, lambda what, data, **facts: self._tell(number, what, data, **facts))
+            attempt = self._attempt(number)
+            attempt.actor_gone = message if ends_actor else ""
             attempt.publish_without_run(verdict)
         except OSError:  # a full disk: who listens hears of it, and no other call must end for it
-            facts = dict(verdict.facts, node=job.node, by="supervisor")
-            self._tell(number, "end", (json.dumps(document(job.id, 1, LOST, facts)) + "\n").encode())
-
-
-def _how(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return "was killed by %s" % describe_signal(os.WTERMSIG(status))
-    return "exited with status %d" % os.WEXITSTATUS(status)
+            facts = dict(verdict.facts, node=CallJob(self._path(number), self._spec).node, by="supervisor")
+            told = dict(document(self._spec["id"], 1, kind, facts), actor_gone=message if ends_actor else "")
+            self._tell(number, "end", (json.dumps(told) + "\n").encode())
 
 
 def shares_of(spec: dict[str, Any]) -> list[Share]:
@@ -296,87 +349,3 @@ def shares_of(spec: dict[str, Any]) -> list[Share]:
         message = "the session has %d GPUs (%s), and its %d workers share %d" % (len(found), given, workers, asked)
         raise CallRejected("environment", message, "leave workers= out, or look at what the scheduler gives to the job")
     return [Share(spec, number, workers, given) for number in range(workers)]
-
-
-def lay_out_call(folder: str, number: int, payload: bytes, facts: dict[str, Any]) -> None:
-    """Make the folder of a call, as a whole, unless it is there.
-
-    Raises:
-        OSError: It could not be made, and nothing of it is left.
-    """
-    place = os.path.join(folder, str(number))
-    aside = os.path.join(folder, ".%d-%s" % (number, os.urandom(4).hex()))
-    try:
-        os.mkdir(aside, 0o700)
-        for name, data in ((PAYLOAD, payload), (CALL, json.dumps(facts).encode())):
-            with open(os.path.join(aside, name), "xb", opener=_privately) as file:
-                file.write(data)
-        os.rename(aside, place)
-    except OSError:
-        _remove(aside)
-        if not os.path.isdir(place):
-            raise
-
-
-def _privately(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _remove(folder: str) -> None:
-    for name in (PAYLOAD, CALL):
-        with contextlib.suppress(OSError):  # it was not made
-            os.unlink(os.path.join(folder, name))
-    with contextlib.suppress(OSError):  # as above
-        os.rmdir(folder)
-
-
-_FIRST_S, _LAST_S, _LONGEST_S = 0.02, 1.0, 10.0
-_SLOWING = 60.0  # after a minute without a call: a look a second
-_COST = 50.0  # looks take at most 2 % of the time
-
-
-class FolderWatch:
-    """Signs of life in a folder, which over a network file system the kernel does not give.
-
-    Args:
-        folder: It must exist.
-        watcher: The loop of this process.
-
-    Attributes:
-        has_changed: Whether the kernel has said so.
-    """
-
-    def __init__(self, folder: str, watcher: SocketWatcher) -> None:
-        self.has_changed = True
-        self._cost_s = 0.0
-        self._inotify = new_inotify()
-        if self._inotify is not None:
-            self._inotify.add(folder)
-            watcher.watch(self._inotify.fd, READ, lambda _: self._on_change())
-        self._since = self._looked = time.monotonic()
-
-    def _on_change(self) -> None:
-        assert self._inotify is not None
-        self._inotify.events()
-        self.has_changed = True
-
-    def busy(self) -> None:
-        """Look often again, as something came."""
-        self._since = time.monotonic()
-
-    @property
-    def silent_s(self) -> float:
-        """Return the seconds since something came."""
-        return time.monotonic() - self._since
-
-    def pause_s(self) -> float:
-        """Return how long to wait until the next look."""
-        return max(min(_LAST_S, max(_FIRST_S, self.silent_s / _SLOWING)), min(_LONGEST_S, _COST * self._cost_s))
-
-    def is_due(self) -> bool:
-        """Whether to look now."""
-        return time.monotonic() >= self._looked + self.pause_s()
-
-    def looked(self, cost_s: float) -> None:
-        """Take note of a look, which took so long: with many calls the next comes later."""
-        self._looked, self._cost_s = time.monotonic(), cost_s

@@ -15,7 +15,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from _clusterfn_wire import container  # type: ignore[import-not-found]
@@ -24,6 +24,7 @@ from ..layout import FAILED_RANK, WORK
 from ..supervisor.limits import peak_of
 from ..supervisor.worker_process import WorkerProcess, die_with_parent
 from ..worker import children, execute, payload
+from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
 from . import preload
 
@@ -35,15 +36,15 @@ class SpareProcess(WorkerProcess):
         super().__init__(pid, out, err, report)
         self._order = order
 
-    def give(self, folder: str, attempt: str, sys_path: list[str]) -> bool:
-        """Give it a call; False if it has died while it waited.
+    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> bool:
+        """Give it a call; False if it has died while it waited. That of an actor can be given more.
 
         Args:
             folder: The call's, with its payload.
             attempt: With what it prints, its value and its outcome.
-            sys_path: The folders of its modules.
+            facts: Of the call's call.json.
         """
-        order = json.dumps({"folder": folder, "attempt": attempt, "sys_path": sys_path}).encode()
+        order = (json.dumps({**facts, "folder": folder, "attempt": attempt}) + "\n").encode()
         try:
             left = memoryview(order)
             while len(left):
@@ -51,17 +52,28 @@ class SpareProcess(WorkerProcess):
         except BrokenPipeError:
             return False
         finally:
+            if "actor" not in facts:
+                self.give_no_more()
+        return True
+
+    def give_no_more(self) -> None:
+        """Let it end after its last call."""
+        if self._order >= 0:
             os.close(self._order)
             self._order = -1
-        return True
 
     def dismiss(self) -> None:
         """Close its pipes, and wait for its end: without an order it exits."""
-        for fd in (self.out, self.err, self.report, self._order):
-            if fd >= 0:
-                os.close(fd)
+        self.close()
         with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
             os.waitpid(self.pid, 0)
+
+    def close(self) -> None:
+        """Close its pipes."""
+        self.give_no_more()
+        for fd in (self.out, self.err, self.report):
+            if fd >= 0:
+                os.close(fd)
 
 
 def fork_spare(spec: dict[str, Any], foreign: Iterable[int] = ()) -> SpareProcess:
@@ -104,8 +116,16 @@ def _live(spec: dict[str, Any], parent: int, pipes: list[tuple[int, int]], forei
         children.report_own_signals(said.say)
         _rehearse()
         known = list(sys.modules)
-        call = _await_order(order[0])
-        if call is not None:
+        orders = Orders(order[0])
+        call = orders.next()
+        if call is not None and "actor" in call:
+            from . import actor  # few sessions have one
+
+            _enter(spec, call["attempt"])
+            actor.serve(spec, call, orders.next, said)
+            _finish_interpreter()
+        elif call is not None:
+            orders.close()
             _run(spec, call, said, known)
         status = 0
     finally:
@@ -123,24 +143,39 @@ def _rehearse() -> None:
     json.dumps(json.loads("{}"))
 
 
-def _await_order(fd: int) -> dict[str, Any] | None:
-    """Return the call, or None if there is none to come."""
-    data = b""
-    while True:
-        piece = os.read(fd, 65536)
-        if not piece:
-            break
-        data += piece
-    os.close(fd)
-    return dict(json.loads(data)) if data else None
+def _enter(spec: dict[str, Any], attempt: str) -> None:
+    """Go to the working directory of a call."""
+    os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
+    asked: str | None = spec["cwd"]
+    os.chdir(os.path.expanduser(os.path.expandvars(asked)) if asked else os.path.join(attempt, WORK))
+
+
+class Orders:
+    """The calls that the runner gives to this process: one, or all those of an actor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = out_of_reach(fd)
+        self._data = b""
+
+    def next(self) -> dict[str, Any] | None:
+        """Wait for a call; None if there is none to come."""
+        while b"\n" not in self._data:
+            piece = os.read(self._fd, 65536)
+            if not piece:
+                return None
+            self._data += piece
+        line, _, self._data = self._data.partition(b"\n")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """Take no more."""
+        os.close(self._fd)
 
 
 def _run(spec: dict[str, Any], call: dict[str, Any], report: Report, known: list[str]) -> None:
     attempt: str = call["attempt"]
     spec["sys_path"] = call["sys_path"]
-    os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
-    asked: str | None = spec["cwd"]
-    os.chdir(os.path.expanduser(os.path.expandvars(asked)) if asked else os.path.join(attempt, WORK))
+    _enter(spec, attempt)
     value = execute.open_value_file(attempt)
     try:
         facts = execute.run_call(call["folder"], spec, [], report, value)
@@ -148,6 +183,10 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report, known: list
         facts = rejected.facts
     report.say(loaded=preload.imported_since(known), peak=peak_of(os.getpid()))
     execute.report_outcome(report, facts)
-    # What an interpreter does at its end, which a forked process must not reach by unwinding its parent's frames.
+    _finish_interpreter()
+
+
+def _finish_interpreter() -> None:
+    """Do what an interpreter does at its end, which a fork must not reach by unwinding its parent's frames."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

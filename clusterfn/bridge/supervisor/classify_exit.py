@@ -176,6 +176,13 @@ def disk_is_full(path: str) -> bool:
     return facts.f_bavail == 0 or (facts.f_files > 0 and facts.f_favail == 0)
 
 
+def describe_exit(status: int) -> str:
+    """Return how a process has ended, by its status from wait."""
+    if os.WIFSIGNALED(status):
+        return "was killed by %s" % describe_signal(os.WTERMSIG(status))
+    return "exited with status %d" % os.WEXITSTATUS(status)
+
+
 def describe_signal(number: int) -> str:
     """Return the signal's name, such as SIGKILL."""
     try:

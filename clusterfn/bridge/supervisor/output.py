@@ -15,6 +15,12 @@ _DRAIN = 4 << 20
 class Pump:
     """One stream.
 
+    Args:
+        fd: The pipe's reading end.
+        path: The file that gets what comes.
+        limit: How many bytes are kept.
+        is_late: Whether the file is made only when something has come.
+
     Attributes:
         fd: The pipe's reading end; -1 once it has ended.
         tail: The last bytes that came, kept or not.
@@ -22,7 +28,7 @@ class Pump:
         on_kept: Gets what was written to the file; None if no client listens.
     """
 
-    def __init__(self, fd: int, path: str, limit: int) -> None:
+    def __init__(self, fd: int, path: str, limit: int, is_late: bool = False) -> None:
         self.fd = fd
         self.tail = b""
         self.full: "Optional[OSError]" = None
@@ -30,7 +36,13 @@ class Pump:
         self._limit = limit
         self._kept = 0
         self._lost = 0
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._path = path
+        self._file = -1
+        if not is_late:
+            self._open()
+
+    def _open(self) -> None:
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
     @property
     def seen(self) -> int:
@@ -61,6 +73,8 @@ class Pump:
         wanted = data[: max(0, self._limit - self._kept)]
         written = 0
         try:
+            if self._file < 0:
+                self._open()
             while written < len(wanted):
                 written += os.write(self._file, wanted[written:])
         except OSError as error:
@@ -88,13 +102,15 @@ class Pump:
 
     def forget(self) -> None:
         """Close both ends."""
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
         if self.fd >= 0:
             os.close(self.fd)
 
     def restore(self, path: str) -> None:
         """Write the file again: the function removed it."""
-        copy(self._file, path)
+        if self._file >= 0:
+            copy(self._file, path)
 
 
 def copy(source: int, path: str) -> None:

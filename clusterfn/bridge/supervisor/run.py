@@ -137,10 +137,10 @@ class AttemptRun:
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""
         self._child = child
-        self._pumps = [
-            Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"])
-            for fd, name in ((child.out, STDOUT), (child.err, STDERR))
-        ]
+        self._pumps = [self._make_pump(fd, name) for fd, name in ((child.out, STDOUT), (child.err, STDERR))]
+
+    def _make_pump(self, fd: int, name: str) -> Pump:
+        return Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"])
 
     def _check_gpu_kernel(self, env: "dict[str, str]") -> None:
         building = self.job.spec.get("building")

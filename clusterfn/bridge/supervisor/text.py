@@ -32,6 +32,8 @@ def native(value: "Any") -> "Any":
 def portable(value: "Any") -> "Any":
     """Reverse `native`."""
     if isinstance(value, str):
+        if not value or max(value) < "\udc80":  # nearly all are: no look at each character
+            return value
         if not any("\udc80" <= character <= "\udcff" for character in value):
             return value
         try:

@@ -33,10 +33,10 @@ def open_value_file(attempt: str) -> int:
     return out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
 
 
-def report_outcome(report: Report, facts: dict[str, Any]) -> None:
+def report_outcome(report: Report, facts: dict[str, Any], cpu_before_s: float = 0.0, **usage: Any) -> None:
     """Report what became of the call, as the last line."""
     _flush()
-    report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]), 3)})
+    report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3), **usage})
 
 
 def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
@@ -58,10 +58,11 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     try:
         watch.begin()
         report.say(stage="load")
-        call, caller = _load(job, spec, item)
+        payload.export_call(job, spec, item)
+        call, caller = load_call(job, spec["root"], item)
         watch.scan_code(children.unwrap(call[0]))
         report.say(stage="function")
-        kind, result = _call(call, warned)
+        kind, result = call_function(call, warned)
         watch.finish(result if kind == RAISED else None)
     except devices.OnTheCpu as on_cpu:
         raise CallRejected("environment", str(on_cpu), on_cpu.hint) from on_cpu
@@ -86,14 +87,13 @@ def _prepare_warning() -> warning.EndWarning:
     return warned
 
 
-def _load(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
+def load_call(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
     """Load the call, and the version of the Python that made it; `item` is where the arguments of an item are."""
-    payload.export_call(job, spec, item)
     header: dict[str, Any] = {"python": sys.version_info[:2]}
     try:
-        function, args, kwargs = payload.load_payload(os.path.join(job, PAYLOAD), spec["root"], header)
+        function, args, kwargs = payload.load_payload(os.path.join(job, PAYLOAD), root, header)
         if item:
-            args = payload.load_payload(os.path.join(job, ITEMS), spec["root"], {}, item)
+            args = payload.load_payload(os.path.join(job, ITEMS), root, {}, item)
         references.forget()
     except devices.OnTheCpu:
         raise
@@ -149,7 +149,11 @@ def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
     return "compare the versions of the packages on your machine and in the environment"
 
 
-def _call(call: tuple[Callable[..., Any], Any, Any], warned: warning.EndWarning | None) -> tuple[str, Any]:
+def call_function(
+    call: tuple[Callable[..., Any], Any, Any], warned: warning.EndWarning | None,
+    run_coroutine: Callable[[Any], Any] | None = None,
+) -> tuple[str, Any]:  # fmt: skip
+    """Call the function; return RETURNED with its value, or RAISED with what it raised."""
     function, args, kwargs = call
     pid = os.getpid()
 
@@ -158,7 +162,7 @@ def _call(call: tuple[Callable[..., Any], Any, Any], warned: warning.EndWarning 
         if isinstance(value, CoroutineType):
             import asyncio
 
-            value = asyncio.run(value)
+            value = (run_coroutine or asyncio.run)(value)
         return value
 
     try:

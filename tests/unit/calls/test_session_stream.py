@@ -86,7 +86,7 @@ def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]
 
 def send(stream: CallStream, number: int, data: bytes = b"call") -> Call | None:
     call = Call()
-    return call if stream.send(number, call, data, ["/m"], True) else None
+    return call if stream.send(number, call, data, {"sys_path": ["/m"]}, True) else None
 
 
 def test_no_call_goes_through_it_before_the_session_has_answered():

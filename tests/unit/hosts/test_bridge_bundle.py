@@ -110,3 +110,19 @@ def test_a_second_interpreter_makes_the_same_bridge():
     )
 
     assert done.stdout.strip() == bridge_bundle.bridge().digest
+
+
+def test_the_library_in_a_job_finds_the_serialization_beside_it(tmp_path):
+    for name, data in bridge_bundle.bridge().files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:];"
+        "from clusterfn.hosts import serialization\n"
+        "for name in ('container', 'pickler', 'cloudpickle'): print(serialization.part(name).__file__)"
+    )
+
+    argv = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "library")]
+    ran = subprocess.run(argv, check=True, capture_output=True, text=True)
+
+    assert all(line.startswith(str(tmp_path / "_clusterfn_wire")) for line in ran.stdout.splitlines()), ran.stdout

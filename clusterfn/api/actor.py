@@ -1,0 +1,183 @@
+"""An actor: an object of the user's class that stays in a process of a session, and whose methods are called there."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import operator
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from clusterfn.api.actor_class import ActorClass
+from clusterfn.calls import job_display
+from clusterfn.calls.session_actor import ActorCall
+from clusterfn.config.options import Options
+from clusterfn.errors import ActorLost, ClusterfnError, HostError
+from clusterfn.public_api import public_api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterfn.calls.job import Job
+    from clusterfn.calls.session_tracker import SessionCallJob
+
+
+class ActorSender(Protocol):
+    """Sends a call of one actor to its session."""
+
+    def __call__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], of_actor: ActorCall,
+        own: Options, follow: bool,
+    ) -> SessionCallJob[Any]: ...  # fmt: skip
+
+
+class Actor:
+    """An object on the host: `session.actor(Model, path)` constructs it, and its methods run there, in their order.
+
+    `model.predict(batch)` shows what the method prints, and returns its value or raises its exception.
+    `model.predict.submit(batch)` returns a Job. The object keeps its state from one call to the next. It ends with
+    `close()`, with its `with` block, when nothing refers to the actor here, and with its session.
+
+    Example:
+        >>> with session.actor(Classifier, "weights.pt") as model:
+        ...     labels = model.predict(batch)
+    """
+
+    def __init__(self, kind: ActorClass, constructed: SessionCallJob[Any], send: ActorSender) -> None:
+        handle = ActorHandle(kind, constructed, send)
+        object.__setattr__(self, "_handle", handle)
+        # Not by `threading`, whose lock the thread may have that collects the garbage.
+        weakref.finalize(self, _thread.start_new_thread, handle.release, ()).atexit = False
+
+    _handle: ActorHandle
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        if name == "_handle":  # of one that was not made by its class, such as a copy
+            raise AttributeError(name)
+        self._handle.kind.check_name(name)
+        return ActorMethod(self, self._handle, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the object itself, as its class defines it."""
+        if "__call__" not in dir(self._handle.kind.cls):
+            raise TypeError(f"{self._handle.kind.name} has no __call__: call one of its methods")
+        return ActorMethod(self, self._handle, "__call__")(*args, **kwargs)
+
+    @public_api
+    def close(self, *args: Any, **kwargs: Any) -> Any:
+        """End the actor after its earlier calls, and free its worker and its GPU memory.
+
+        If the class has a method `close`, it is called first, with these arguments, and its value is returned. Closing
+        an actor that is gone does nothing.
+
+        Raises:
+            Exception: What the class's own `close` raises. The actor ends all the same.
+        """
+        handle = self._handle
+        if handle.is_closed:
+            return None
+        method = operator.attrgetter("close") if handle.kind.has("close") else type(None)
+        with contextlib.suppress(ActorLost):
+            return handle.close(method, args, kwargs, ActorCall(handle.number, "close", closes=True))
+        return None
+
+    def __enter__(self) -> Actor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{name}: attributes of an actor are set by its methods, on the host")
+
+    def __dir__(self) -> list[str]:
+        return [*self._handle.kind.methods(), "close"]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("this is an actor itself, which stays in its process: pass what its methods return")
+
+    def __repr__(self) -> str:
+        return f"<Actor {self._handle.kind.name} on {self._handle.host}>"
+
+
+class ActorMethod:
+    """A method of an actor: call it, or `submit` it."""
+
+    def __init__(self, actor: Actor, handle: ActorHandle, name: str) -> None:
+        self._actor = actor  # an actor to which nothing else refers ends only after this call
+        self._handle = handle
+        self._name = name
+
+    @public_api
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method, show what it prints, and return its value or raise its exception.
+
+        Ctrl-C stops the call. A call that runs takes the actor with it; one that waits does not.
+
+        Raises:
+            ActorLost: The actor is closed, or gone with its state.
+            Exception: What the method raises, or one of `clusterfn.errors`.
+        """
+        job = self._send(args, kwargs, follow=True)
+        return job_display.result(job, "", "stop")
+
+    @public_api
+    def submit(self, *args: Any, **kwargs: Any) -> Job[Any]:
+        """Send the call, and return its Job. Calls of an actor run one after another, in the order of their sending.
+
+        Raises:
+            ActorLost: The actor is closed, or gone with its state.
+            ConfigError: The method is a generator, or decorated and asks for what the session does not have.
+            PayloadError: An argument cannot be sent; the message names it.
+        """
+        return self._send(args, kwargs, follow=False)
+
+    def _send(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool) -> SessionCallJob[Any]:
+        handle, name = self._handle, self._name
+        method = handle.kind.method(name)
+        method.check_call(args, kwargs)
+        called = operator.attrgetter(name)
+        return handle.send(called, args, kwargs, ActorCall(handle.number, name), method.options, follow)
+
+    def __repr__(self) -> str:
+        return f"<method {self._name} of {self._actor!r}>"
+
+
+class ActorHandle:
+    """What an actor and its methods share.
+
+    Attributes:
+        kind: The class.
+        number: Of the call that has constructed it.
+        host: Its host.
+        send: Sends a call.
+        is_closed: Whether it was closed here.
+    """
+
+    def __init__(self, kind: ActorClass, constructed: SessionCallJob[Any], send: ActorSender) -> None:
+        self.kind = kind
+        self.number = constructed.tracker.number
+        self.host = constructed.host
+        self.send = send
+        self.is_closed = False
+
+    def close(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], call: ActorCall
+    ) -> Any:
+        """Close it, show what that prints, and return the value."""
+        job = self.send(function, args, kwargs, call, Options(), follow=True)
+        self.is_closed = True
+        try:
+            return job_display.result(job, "", "stop")
+        except HostError:  # it has not arrived there
+            self.is_closed = False
+            raise
+
+    def release(self) -> None:
+        """End it without a word: nothing here refers to it any more."""
+        if not self.is_closed:
+            with contextlib.suppress(ClusterfnError, RuntimeError):  # its session or its connection has ended
+                self.send(type(None), (), {}, ActorCall(self.number, "close", closes=True), Options(), follow=False)

@@ -1,0 +1,118 @@
+"""The class of an actor: which methods it has, and which calls of them could only fail."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from clusterfn.api.decorator import undecorated
+from clusterfn.calls.payload import check_arguments
+from clusterfn.config.options import Options
+from clusterfn.errors import ConfigError, did_you_mean
+
+_STAYS = "what it sets on itself stays on the host: add a method that returns it"
+
+
+class ActorClass:
+    """The class of an actor.
+
+    Raises:
+        ConfigError: It is none.
+    """
+
+    def __init__(self, cls: Any) -> None:
+        if not isinstance(cls, type):
+            hint = "session.call(f, …) calls a function; for an actor, write a class whose methods use what it loads"
+            raise ConfigError(f"session.actor() takes a class, not {cls!r:.60}", hint=hint)
+        self.cls = cls
+        self.name = cls.__name__
+        self._methods: dict[str, ActorFunction] = {}
+
+    def check_construction(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Reject arguments that the class would reject, if that is certain.
+
+        Raises:
+            TypeError: The one that Python itself raises.
+        """
+        init = inspect.getattr_static(self.cls, "__init__")
+        if isinstance(init, types.FunctionType) and type(self.cls).__call__ is type.__call__:
+            check_arguments(init, (None, *args), kwargs)
+
+    def methods(self) -> list[str]:
+        """Return the names of its public methods."""
+        return [name for name in dir(self.cls) if not name.startswith("_") and callable(getattr(self.cls, name, None))]
+
+    def has(self, name: str) -> bool:
+        """Whether it has a method of this name."""
+        return callable(getattr(self.cls, name, None)) and not isinstance(self._found(name), property)
+
+    def check_name(self, name: str) -> None:
+        """Reject what is no method of it.
+
+        Raises:
+            AttributeError: The class has no such method, or has something else of this name.
+        """
+        if name.startswith("__") and name.endswith("__") and name != "__call__":
+            raise AttributeError(f"an actor has no {name}")
+        if self.has(name) or (not hasattr(self.cls, name) and hasattr(self.cls, "__getattr__")):
+            return
+        if hasattr(self.cls, name):
+            raise AttributeError(f"{name} of {self.name} is not a method; {_STAYS}")
+        raise AttributeError(f"{self.name} has no method {name}{did_you_mean(name, self.methods())}; {_STAYS}")
+
+    def method(self, name: str) -> ActorFunction:
+        """Return what the class has under this name, as it was at the first call."""
+        known = self._methods.get(name)
+        if known is None:
+            known = self._methods[name] = ActorFunction(f"{self.name}.{name}", self._found(name))
+        return known
+
+    def _found(self, name: str) -> Any:
+        return inspect.getattr_static(self.cls, name, None)
+
+
+class ActorFunction:
+    """A method of an actor.
+
+    Args:
+        name: For messages, with its class.
+        found: What the class has: a function, decorated or not, or another thing that can be called.
+
+    Attributes:
+        options: Those of its decorator.
+    """
+
+    def __init__(self, name: str, found: Any) -> None:
+        plain = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+        self.options = Options()
+        if callable(plain):
+            plain, self.options = undecorated(plain)
+        self._is_generator = inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)
+        self._name = name
+        self._plain = plain
+        self._first = () if isinstance(found, staticmethod) else (None,)  # for the object itself
+        self._signature: inspect.Signature | None = None
+        if isinstance(plain, types.FunctionType):
+            with contextlib.suppress(TypeError, ValueError, NameError, AttributeError):  # an annotation that fails
+                self._signature = inspect.signature(plain, follow_wrapped=False)
+
+    def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Reject a call that could only fail.
+
+        Raises:
+            ConfigError: It is a generator.
+            TypeError: It does not take these arguments; the one that Python itself raises.
+        """
+        if self._is_generator:
+            raise ConfigError(
+                f"{self._name} is a generator function, and a generator exists only in the process that runs it",
+                hint="return a list from it",
+            )
+        if self._signature is not None:
+            try:
+                self._signature.bind(*self._first, *args, **kwargs)
+            except TypeError:
+                check_arguments(self._plain, (*self._first, *args), kwargs)

@@ -1,0 +1,338 @@
+"""A runner that has an actor: one process, forked ahead as each call's is, runs all calls of the actor and stays.
+
+Each of these calls is judged and published as any call of a session is. Where one ends the process, the actor is gone:
+the server fails what was to follow, and the runner is as before.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..layout import HOST_DISK, OUTCOME, RETURNED
+from ..schedulers import given_gpus
+from ..supervisor import gpus, process_tree, publish
+from ..supervisor.classify_exit import describe_exit
+from ..supervisor.limits import OomDetector
+from ..supervisor.output import Pump
+from ..supervisor.run import run_through
+from ..supervisor.verdict import Verdict
+from .call import FULL, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
+from .link import EVENTS_AFTER_S, Voice
+
+if TYPE_CHECKING:
+    from ..agent.frames import Header
+    from ..supervisor.watch import Signals
+    from .ahead import Ahead
+    from .link import ServerLink
+    from .spare import SpareProcess
+
+CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
+_OOM_EVERY_S = 1.0
+_FIRST_LOOK_S = 0.1
+_TICK_MS = 100
+_PIECE, _MOST_PIECES = 65536, 16  # a thread that never stops printing keeps no call from its start
+
+
+class ActorAttempt(CallAttempt):
+    """A call of an actor. Most end before their events are worth a file."""
+
+    def __init__(self, job: CallJob, say: Voice, is_first: bool) -> None:
+        super().__init__(job, say, *([] if is_first else [""]))
+        self._waiting: list[tuple[str, dict[str, Any]]] = []
+        self._due = 0.0
+
+    def event(self, name: str, **facts: Any) -> None:
+        self._due = self._due if self._waiting else time.monotonic() + EVENTS_AFTER_S
+        self._waiting.append((name, facts))
+
+    def tick(self) -> None:
+        if self._waiting and time.monotonic() >= self._due:
+            for name, facts in self._waiting:
+                super().event(name, **facts)
+            self._waiting = []
+        super().tick()
+
+    def write_outcome(self, data: bytes) -> bool:
+        """Leave the reserve to the next call, unless the disk is full."""
+        try:
+            return publish.publish(self.folder, OUTCOME, data, sync=False)
+        except OSError as error:
+            if error.errno not in (*FULL, errno.ENOENT):  # the method may have removed its folder
+                raise
+            return super().write_outcome(data)
+
+
+class ActorWatch(CallWatch):
+    """What may end a call of an actor, of which most end before the first look."""
+
+    def __init__(self, job: CallJob, attempt: ActorAttempt, signals: Signals) -> None:
+        super().__init__(job, attempt, signals)
+        self._next.update(cancel=time.monotonic() + _FIRST_LOOK_S, fence=time.monotonic() + _FIRST_LOOK_S)
+
+
+class ActorCallRun(CallRun):
+    """The run of one call of an actor, in a process that was there before it and is there after it."""
+
+    def __init__(
+        self, job: CallJob, attempt: ActorAttempt, watch: ActorWatch, kept: Kept, say: Voice | None, facts: Header
+    ) -> None:  # fmt: skip
+        super().__init__(job, attempt, watch, kept, say)
+        self._facts_of_call = facts
+        self._kept = kept
+
+    def start(self) -> None:
+        self._gpus = gpus.GpuUsageMonitor(self._kept.gpus, self.notes)
+        self._started = time.monotonic()
+        self._attach(self._kept.give(self.job.folder, self.attempt.folder, self._facts_of_call))
+        self.stage = "function"  # the process says only how the call ended: each word would wake this one
+        self.attempt.event("running", stage="function")
+
+    def _make_pump(self, fd: int, name: str) -> Pump:
+        return Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"], is_late=True)
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the process has ended, from wait; None if it has not."""
+        return self._status
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether the process has said how the call ended."""
+        return self._done is not None
+
+    def _usage(self, living: list[int]) -> dict[str, Any]:
+        """As a call's; memory is the most that the actor has ever had."""
+        said = (self._done or {}).get("usage") or {}
+        return {
+            "wall_s": round(time.monotonic() - self._started, 3),
+            "cpu_s": said.get("cpu_s", round(self._cpu_s + sum(map(process_tree.cpu_s, living)), 3)),
+            "peak_memory_bytes": max(self._sampler.peak, said.get("peak", 0)),
+            "gpus": self._gpus.usage(),
+        }
+
+    def close(self) -> None:
+        """Close its files, and leave the pipes to the next call."""
+        os.close(self._value)
+        if self._child is not None:
+            self._child.out, self._child.err = (pump.fd for pump in self._pumps)
+        for pump in self._pumps:
+            pump.fd = -1
+            pump.forget()
+
+
+class Kept:
+    """The actor as its runner has it; gives calls to its process.
+
+    Args:
+        folder: Of the session's calls.
+        spec: The session's.
+        first: The order of the call that constructs it.
+        take: Returns what was made for a call.
+        signals: That wake this process when a child ends.
+
+    Attributes:
+        gone: Why it is gone; "" if it is not.
+        closes: Whether the last call that was given closes it.
+        gpus: Those whose use is measured.
+        process: Its process; None before the first call is given to it.
+    """
+
+    def __init__(
+        self, folder: str, spec: dict[str, Any], first: Header, take: Callable[[], Ahead], signals: Signals
+    ) -> None:  # fmt: skip
+        self.gone = ""
+        self.closes = False
+        self.first = first
+        self.signals = signals
+        self.process: SpareProcess | None = None
+        self.oom = OomDetector()
+        self._oom_until = time.monotonic() + _OOM_EVERY_S
+        self._folder = folder
+        self._ahead: Ahead | None = None
+        self._take = take
+        self._job = CallJob(os.path.join(folder, str(first["n"])), spec)
+        self._reserve: publish.Reserve | None = None
+        self.gpus = gpus.monitored_gpus(None, spec["resources"]["gpus"], given_gpus(os.environ))
+        self._grace_s: float = spec["grace_s"]
+        self._has_exited = False
+
+    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
+        """Give a call to its process. If that has just died, the call finds out."""
+        self.closes = bool(facts.get("closes"))
+        if self.process is None and self._ahead is not None:
+            self.process, self._ahead = self._ahead.give(folder, attempt, facts), None
+        elif self.process is not None:
+            self.process.give(folder, attempt, facts)
+        assert self.process is not None
+        return self.process
+
+    def job(self, number: int) -> CallJob:
+        """Return the job of a call: all that is costly to find out is the same for all of them."""
+        job = copy.copy(self._job)
+        job.folder = job.home = os.path.join(self._folder, str(number))
+        return job
+
+    def prepare(self, attempt: ActorAttempt) -> None:
+        """Have what a call needs.
+
+        Raises:
+            OSError: There is no room for its outcome.
+        """
+        if self.process is None:
+            self._ahead = self._take()
+            self._reserve = self._ahead.reserve
+        if time.monotonic() > self._oom_until:
+            self.oom, self._oom_until = OomDetector(), time.monotonic() + _OOM_EVERY_S
+        if self._reserve is None or not os.path.exists(self._reserve.path):
+            self._reserve = publish.Reserve(self._folder)
+        attempt.prepare(self._reserve)
+
+    def reap(self) -> None:
+        """Collect what has ended; take note if the actor has."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if not gpus.is_asker(pid) and self.process is not None and pid == self.process.pid:
+                self.lose("its process %s between two calls" % describe_exit(status))
+
+    def lose(self, reason: str) -> None:
+        """Take note that its process has ended."""
+        self._has_exited = True
+        self.gone = self.gone or reason
+
+    def outputs(self) -> list[int]:
+        """Return the pipes of what its process prints."""
+        return [fd for fd in (self.process.out, self.process.err) if fd >= 0] if self.process is not None else []
+
+    def pass_on(self) -> None:
+        """Add what the process has printed between two calls to the session's own output: it is no call's."""
+        for name, target in (("out", 1), ("err", 2)):
+            for _ in range(_MOST_PIECES):
+                fd: int = getattr(self.process, name, -1)
+                try:
+                    data = os.read(fd, _PIECE) if fd >= 0 else b""
+                except BlockingIOError:
+                    break
+                if not data:
+                    if fd >= 0:
+                        os.close(fd)
+                        setattr(self.process, name, -1)
+                    break
+                while data:
+                    data = data[os.write(target, data) :]
+
+    def end(self) -> None:
+        """Let the process run its exit functions, then end it, with all that it has started."""
+        if self._ahead is not None:
+            self._ahead.dismiss()
+        if self._reserve is not None:
+            self._reserve.release()
+        if self.process is None:
+            return
+        self.process.give_no_more()
+        until = time.monotonic() + self._grace_s
+        while not self._has_exited and time.monotonic() < until:
+            poll = select.poll()
+            for fd in (*self.outputs(), self.signals.fd):
+                poll.register(fd, select.POLLIN)
+            poll.poll(_TICK_MS)
+            self.signals.swallow()
+            self.pass_on()
+            self.reap()
+        process_tree.end(lambda: gpus.without_askers(process_tree.descendants(os.getpid())), self.reap)
+        self.pass_on()
+        self.process.close()
+
+
+def keep_actor(link: ServerLink, kept: Kept) -> bool:
+    """Run the calls of an actor, as long as it is there; False once the server has closed the session.
+
+    Args:
+        link: The way to the server.
+        kept: The actor, which is not constructed yet.
+    """
+    order: Header | None = kept.first
+    while order is not None:
+        _run(link, kept, order)
+        order = _next(link, kept)
+    is_lost = bool(kept.gone)
+    kept.end()
+    if is_lost:
+        link.say(what="gone", reason=kept.gone)
+    return is_lost
+
+
+def _next(link: ServerLink, kept: Kept) -> Header | None:
+    """Wait for the next call; None if there is none to come."""
+    kept.reap()  # while a call ran, its signal may have been taken for another
+    while not (kept.gone or link.waiting):
+        poll = select.poll()
+        for fd in (link.fileno(), kept.signals.fd, *kept.outputs()):
+            poll.register(fd, select.POLLIN)
+        if any(fd == link.fileno() for fd, _ in poll.poll()) and not link.read():
+            return None
+        kept.signals.swallow()
+        kept.reap()
+        kept.pass_on()
+    return None if kept.gone else link.waiting.popleft()
+
+
+def _run(link: ServerLink, kept: Kept, order: Header) -> None:
+    number, is_first = order["n"], order is kept.first
+    job, voice = kept.job(number), Voice(link, number, is_followed=True)
+    ran = False
+    try:
+        attempt = ActorAttempt(job, voice, is_first)
+        if take_call(attempt, job.folder):
+            try:
+                kept.prepare(attempt)
+                kept.pass_on()
+                watch = ActorWatch(job, attempt, kept.signals)
+                work = ActorCallRun(job, attempt, watch, kept, voice if order["live"] else None, order["facts"])
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=ROOM))
+            else:
+                ran = True
+                _run_through(kept, attempt, work, is_first)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        # Not even that can be written: the server says so, and the actor keeps its state.
+    if not ran and is_first:
+        kept.gone = "it was not constructed"
+    elif not ran and order["facts"].get("closes"):  # its client counts on that
+        kept.gone = "it was closed"
+    link.say(what="next", n=number, ran=ran)
+
+
+def _run_through(kept: Kept, attempt: ActorAttempt, work: ActorCallRun, is_first: bool) -> None:
+    verdict, alive = run_through(work)
+    if not (alive and work.has_reported):
+        attempt.actor_gone = kept.gone = str(verdict.facts["message"])
+        verdict.facts["hint"] = "; ".join(filter(None, [verdict.facts.get("hint"), CREATE_AGAIN]))
+    elif kept.closes:
+        kept.gone = "it was closed"
+    elif is_first and verdict.kind != RETURNED:
+        kept.gone = "it could not be constructed"
+    elif work.exit_status is not None:
+        attempt.actor_gone = kept.gone = "its process %s after a call" % describe_exit(work.exit_status)
+    if work.exit_status is not None or not alive:
+        kept.lose(kept.gone)
+    try:
+        if verdict.kind is not None:
+            work.publish(verdict)
+    finally:
+        work.release()
+        work.close()

@@ -1,0 +1,86 @@
+"""The way from a runner to the session's server: orders come, and what is written to the files of a call goes back."""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..agent.frames import Inbox, pack
+
+if TYPE_CHECKING:
+    import socket
+
+    from ..agent.frames import Header
+
+READ_BYTES = 256 * 1024
+EVENTS_AFTER_S = 0.02  # events wait so long for what can be said with them, such as the end
+
+
+class ServerLink:
+    """The runner's end of it.
+
+    Attributes:
+        waiting: Orders that have come.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.waiting: collections.deque[Header] = collections.deque()
+        self._sock = sock
+        self._inbox = Inbox()
+        self._held = b""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._sock.fileno()
+
+    def read(self) -> bool:
+        """Wait for orders; False once the server has closed it."""
+        data = self._sock.recv(READ_BYTES)
+        self.waiting += [header for header, _ in self._inbox.feed(data)]
+        return bool(data)
+
+    def next(self) -> Header | None:
+        """Wait for an order; None once the server has closed it."""
+        while not self.waiting:
+            if not self.read():
+                return None
+        return self.waiting.popleft()
+
+    def say(self, body: bytes = b"", is_last: bool = True, **header: Any) -> None:
+        """Tell the server something: at once, or together with what is said next. Each word wakes the server."""
+        self._held += pack(header, body)
+        if is_last:
+            held, self._held = self._held, b""
+            self._sock.sendall(held)
+
+
+class Voice:
+    """Tells the server what is written to the files of one call.
+
+    Each word wakes the server, which takes time from the call. So events wait a moment for what comes next.
+
+    Args:
+        link: The way to the server.
+        number: The call's.
+        is_followed: Whether something is said right after the call's end.
+    """
+
+    def __init__(self, link: ServerLink, number: int, is_followed: bool = False) -> None:
+        self._link = link
+        self._number = number
+        self._is_followed = is_followed
+        self._events = b""
+        self._due = 0.0
+
+    def __call__(self, what: str, data: bytes, **facts: Any) -> None:
+        """Tell it, as `Say`."""
+        if what == "events":
+            self._events += data
+            self._due = self._due or time.monotonic() + EVENTS_AFTER_S
+            if not self._events or time.monotonic() < self._due:
+                return
+            data = b""
+        events, self._events, self._due = self._events, b"", 0.0
+        is_last = what != "end" or not self._is_followed
+        self._link.say(events + data, is_last, **facts, n=self._number, what=what, events=len(events))

@@ -1,0 +1,78 @@
+"""Whose turn it is: calls go to workers that are free, in their order, and calls of an actor to the worker that has it.
+
+An actor takes the place of a worker from the call that constructs it until it is gone.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Tuple
+
+if TYPE_CHECKING:
+    from .runner import RunnerProcess
+
+Call = Tuple[int, Mapping[str, Any]]  # its number, and what its call.json says
+_GIVEN_AHEAD = 16  # calls that the worker of an actor has, so that it need not wait for the next
+
+
+class Actor:
+    """An actor, by its calls.
+
+    Attributes:
+        name: Of its class.
+        waiting: Its calls that are not yet given to its worker.
+        gone: Why it is gone; "" if it is not.
+    """
+
+    def __init__(self, name: str, gone: str = "") -> None:
+        self.name = name
+        self.waiting: collections.deque[Call] = collections.deque()
+        self.gone = gone
+
+
+class Turns:
+    """The calls of a session that wait.
+
+    Attributes:
+        lost: Calls of actors that are gone, and will not run.
+    """
+
+    def __init__(self) -> None:
+        self.lost: collections.deque[tuple[int, Actor]] = collections.deque()
+        self._waiting: collections.deque[Call] = collections.deque()
+        self._actors: dict[int, Actor] = {}  # by the numbers of the calls that construct them
+
+    def add(self, number: int, facts: Mapping[str, Any]) -> None:
+        """Take the next call, and what its call.json says."""
+        which = facts.get("actor", 0)
+        if which == number:
+            self._actors[number] = Actor(str(facts.get("name")))
+        if which in (0, number):
+            self._waiting.append((number, facts))
+            return
+        actor = self._actors.get(which) or Actor("of an earlier start", "the session was restarted")
+        if actor.gone:
+            self.lost.append((number, actor))
+        else:
+            actor.waiting.append((number, facts))
+
+    def next_for(self, runner: RunnerProcess) -> Call | None:
+        """Return the call that this worker is to be given now; None for none."""
+        if runner.is_ready:
+            return self._waiting.popleft() if self._waiting else None
+        actor = self._actors.get(runner.actor)
+        if actor is None or not actor.waiting or len(runner.given) >= _GIVEN_AHEAD:
+            return None
+        return actor.waiting.popleft()
+
+    def is_empty(self) -> bool:
+        """Whether no call waits."""
+        return not (self._waiting or self.lost or any(actor.waiting for actor in self._actors.values()))
+
+    def lose(self, which: int, reason: str, given: Iterable[int]) -> None:
+        """Take note that an actor is gone, and that calls which were given to its worker have not run."""
+        actor = self._actors[which]
+        actor.gone = actor.gone or reason
+        self.lost += [(number, actor) for number in (*given, *(number for number, _ in actor.waiting))]
+        actor.waiting.clear()

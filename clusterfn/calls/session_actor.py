@@ -1,0 +1,107 @@
+"""Actors as the client knows them: what a call is to one, which of them hold workers, and why others are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfn.errors import ActorLost, ConfigError
+
+_CLOSED = "it was closed"
+_SMALL = 1 << 20  # bytes that are packed in no time
+
+
+@dataclass(frozen=True)
+class ActorCall:
+    """What a call is to an actor.
+
+    Attributes:
+        actor: The number of the call that constructs it; 0 for this call itself.
+        name: Of the class, or of the method.
+        closes: Whether the actor ends with it.
+    """
+
+    actor: int
+    name: str
+    closes: bool = False
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """Return what goes into the call.json of the call with this number."""
+        return {"actor": self.actor or number, "name": self.name, **({"closes": True} if self.closes else {})}
+
+
+class Actors:
+    """The actors of one session.
+
+    Args:
+        workers: How many workers it has, each of which can have one actor.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._living: dict[int, str] = {}
+        self._gone: dict[int, str] = {}
+
+    def begin(self, number: int, name: str) -> None:
+        """Take note of an actor that is to be constructed."""
+        self._living[number] = name
+
+    def end(self, number: int, why: str) -> None:
+        """Take note that an actor is gone, or will be before any later call."""
+        self._living.pop(number, None)
+        self._gone.setdefault(number, why)
+
+    def close(self, number: int) -> None:
+        """Take note that an actor is being closed: it still has its worker."""
+        self._gone.setdefault(number, _CLOSED)
+
+    def reopen(self, number: int) -> None:
+        """Take note that the closing of an actor has not reached its host."""
+        if self._gone.get(number) == _CLOSED and number in self._living:
+            del self._gone[number]
+
+    def check_room(self, name: str) -> None:
+        """Reject a call that no worker could run before an actor is closed.
+
+        Raises:
+            ConfigError: Actors have all of them.
+        """
+        if len(self._living) < self._workers:
+            return
+        names = ", ".join(self._living.values())
+        whose = "its only worker" if self._workers == 1 else f"all of its {self._workers} workers"
+        raise ConfigError(
+            f"the session has no worker for {name}: {whose} {'has the actor' if self._workers == 1 else 'have actors'} "
+            f"({names})",
+            hint=f"close an actor (model.close()), or have more workers: Session(workers={self._workers + 1}, …)",
+        )
+
+    def check(self, number: int, name: str) -> None:
+        """Reject a call of an actor that is known to be gone.
+
+        Raises:
+            ActorLost: It is; the message says why.
+        """
+        if number in self._gone:
+            raise actor_lost(name, self._gone[number])
+
+
+def actor_lost(name: str, why: str) -> ActorLost:
+    """Return the error of a call of an actor that is gone."""
+    return ActorLost(
+        f"the actor {name} is gone, and its state with it: {why}", stage="submit",
+        hint=f"create it again: session.actor({name}, …)",
+    )  # fmt: skip
+
+
+def is_packed_at_once(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether packing these takes no time that is worth a word, nor a thread that would say it."""
+    return all(
+        value is None or (isinstance(value, (bool, int, float, str, bytes)) and _size(value) < _SMALL)
+        for value in (*args, *kwargs.values())
+    )
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, (str, bytes)) else 0

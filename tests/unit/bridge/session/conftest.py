@@ -1,0 +1,29 @@
+"""What the tests of a session's server share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.bridge.session.serving import Server
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    started: list[Server] = []
+
+    def run(**options: Any) -> Server:
+        folder = tmp_path / f"job{len(started)}"
+        folder.mkdir()
+        started.append(Server(folder, **options))
+        return started[-1]
+
+    yield run
+    for server in started:
+        for sock in server.sockets:
+            sock.close()
+        server.process.kill()
+        server.process.communicate()

@@ -1,0 +1,324 @@
+"""Actors in the server of a session: an object that stays, calls in their order, and what its end leaves to others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.calls import payload
+from tests.unit.bridge.session.serving import Client, Server, of_main
+from tests.waiting import until
+
+
+@of_main
+class Counter:
+    """Travels by value, as a class of a script does."""
+
+    def __init__(self, start: int = 0) -> None:
+        print("constructed")
+        self.count = start
+
+    def add(self, number: int = 1) -> int:
+        print("adding", number)
+        self.count += number
+        return self.count
+
+    def places(self) -> tuple[int, int, str]:
+        return os.getpid(), os.getppid(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+    def wait_for(self, path: str) -> str:
+        import time
+
+        while not os.path.exists(path):
+            time.sleep(0.02)
+        return "through"
+
+    def fail(self) -> None:
+        raise KeyError("no such word")
+
+    def exit(self, status: int) -> None:
+        os._exit(status)
+
+    def unpicklable(self) -> Any:
+        return (each for each in [self])
+
+    def types(self, box: Any) -> int:
+        self.seen = [*getattr(self, "seen", []), type(box)]
+        return len(set(self.seen))
+
+    async def loop(self) -> int:
+        import asyncio
+
+        await asyncio.sleep(0)
+        return id(asyncio.get_running_loop())
+
+    def say_later(self, path: str) -> None:
+        import threading
+
+        threading.Thread(target=lambda: (self.wait_for(path), print("from a thread", flush=True))).start()
+
+    def close(self) -> str:
+        print("closing")
+        return "closed"
+
+
+@of_main
+class Box:
+    """Travels by value with each call that has one."""
+
+
+class Proxy:
+    """An actor of a test."""
+
+    def __init__(self, client: Client, number: int, *args: Any, cls: Any = Counter) -> None:
+        self.client, self.number = client, number
+        client.send(number, cls, *args, facts={"actor": number, "name": "Counter"})
+
+    def send(self, number: int, method: str, *args: Any, **facts: Any) -> None:
+        facts = {"actor": self.number, "name": method, **facts}
+        self.client.send(number, attrgetter(method), *args, facts=facts)
+
+    def close(self, number: int) -> None:
+        self.send(number, "close", closes=True)
+
+
+def test_calls_of_an_actor_find_the_object_that_the_first_has_constructed(start: Callable[..., Server]):
+    server = start()
+    client = Client(server)
+
+    actor = Proxy(client, 1, 10)
+    actor.send(2, "add", 5)
+    actor.send(3, "add")
+    actor.send(4, "places")
+    actor.send(5, "places")
+    ended = [client.end(number) for number in (1, 2, 3, 4, 5)]
+
+    assert [outcome["kind"] for outcome, _ in ended] == ["returned"] * 5
+    assert [value for _, value in ended[:3]] == [None, 15, 16]
+    assert ended[3][1] == ended[4][1], "one process for all of them"
+    assert client.printed() == {
+        ("stdout", 1): b"constructed\n",
+        ("stdout", 2): b"adding 5\n",
+        ("stdout", 3): b"adding 1\n",
+    }
+    assert json.loads(server.outcome(3).read_text())["kind"] == "returned", "the files are the record"
+    assert (server.outcome(3).parent / "stdout").read_text() == "adding 1\n"
+    assert not (server.outcome(3).parent / "work").exists(), "it runs in the folder of its construction"
+    assert server.close()["calls"] == 5
+
+
+def test_an_exception_of_a_method_or_a_value_that_cannot_be_pickled_leaves_the_actor_as_it_is(
+    start: Callable[..., Server],
+):
+    client = Client(start())
+    actor = Proxy(client, 1)
+
+    for number, method in enumerate(["add", "fail", "unpicklable", "no_method", "loop", "loop", "add"], 2):
+        actor.send(number, method)
+    actor.send(9, "types", Box())
+    actor.send(10, "types", Box())
+    ended = [client.end(number) for number in range(1, 11)]
+
+    kinds = ["returned", "returned", "raised", "result", "raised", *["returned"] * 5]
+    assert [outcome["kind"] for outcome, _ in ended] == kinds
+    assert ended[5][1] == ended[6][1], "async methods share one loop"
+    assert ended[7][1] == 2
+    assert ended[9][1] == 1, "a class of the script is one class for all calls"
+    assert all("actor_gone" not in outcome for outcome, _ in ended)
+
+
+def test_a_method_that_ends_its_process_fails_by_name_and_what_follows_says_that_the_actor_is_gone(
+    start: Callable[..., Server],
+):
+    server = start()
+    client = Client(server)
+    actor = Proxy(client, 1)
+
+    actor.send(2, "exit", 3)
+    actor.send(3, "add")
+    died, after = client.end(2)[0], client.end(3)[0]
+    actor.send(4, "add")
+    client.send(5, abs, -1)
+    later, other = client.end(4)[0], client.end(5)
+
+    assert died["kind"] == "exited" and died["code"] == 3
+    assert died["actor_gone"] == died["message"]
+    assert "create the actor again with session.actor" in died["hint"]
+    for outcome in (after, later):
+        assert outcome["kind"] == "actor_lost"
+        assert outcome["message"] == f"the actor Counter is gone, and its state with it: {died['message']}"
+        assert "session.actor" in outcome["hint"]
+    assert other[1] == 1, "its worker takes other calls again"
+    assert server.close()["calls"] == 3
+
+
+def test_an_actor_that_is_killed_between_two_calls_is_gone_at_the_next(start: Callable[..., Server]):
+    client = Client(start())
+    actor = Proxy(client, 1)
+    actor.send(2, "places")
+    pid = client.end(2)[1][0]
+
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    actor.send(3, "add")
+
+    outcome = client.end(3)[0]
+    assert outcome["kind"] == "actor_lost"
+    assert outcome["message"].endswith("its process was killed by SIGKILL between two calls")
+
+
+def test_a_runner_that_dies_takes_its_actor_with_it_and_is_replaced(start: Callable[..., Server], tmp_path: Path):
+    client = Client(start())
+    actor = Proxy(client, 1)
+    actor.send(2, "places")
+    runner = client.end(2)[1][1]
+    actor.send(3, "wait_for", str(tmp_path / "gate"))
+    actor.send(4, "add")
+    until(lambda: client.sock and (tmp_path / "job0" / "calls" / "3" / "taken").exists())
+
+    os.kill(runner, signal.SIGKILL)
+    running, waiting = client.end(3)[0], client.end(4)[0]
+    client.send(5, abs, -1)
+
+    assert running["kind"] == "lost"
+    assert running["message"] == "worker 1 of the session, which ran the call, was killed by SIGKILL"
+    assert running["actor_gone"] == running["message"]
+    assert waiting["kind"] == "actor_lost"
+    assert "worker 1 of the session, which had it, was killed by SIGKILL" in waiting["message"]
+    assert client.end(5)[1] == 1
+
+
+def test_an_actor_that_is_closed_ends_after_its_earlier_calls_and_frees_its_worker(start: Callable[..., Server]):
+    server = start()
+    client = Client(server)
+    actor = Proxy(client, 1)
+    actor.send(2, "places")
+    actor.close(3)
+    client.send(4, abs, -4)
+    actor.send(5, "add")
+    again = Proxy(client, 6, 7)
+    again.send(7, "add")
+
+    pid = client.end(2)[1][0]
+    assert client.end(3)[1] == "closed"
+    assert client.printed()["stdout", 3] == b"closing\n"
+    assert client.end(4)[1] == 4, "it had waited for the worker"
+    assert client.end(5)[0]["message"].endswith("it was closed")
+    assert client.end(7)[1] == 8, "another actor"
+    assert not Path(f"/proc/{pid}").exists()
+    assert server.close()["why"] == "closed"
+
+
+def test_an_actor_that_cannot_be_constructed_raises_that_and_frees_its_worker(start: Callable[..., Server]):
+    client = Client(start())
+
+    actor = Proxy(client, 1, "a", "second argument that it does not take")
+    actor.send(2, "add")
+    client.send(3, abs, -1)
+
+    assert client.end(1)[0]["kind"] == "raised"
+    assert client.end(2)[0]["message"].endswith("it could not be constructed")
+    assert client.end(3)[1] == 1
+
+
+def test_an_actor_has_the_share_of_one_worker_and_the_others_run_calls_beside_it(
+    start: Callable[..., Server], tmp_path: Path
+):
+    client = Client(start(workers=2, gpus=2, CUDA_VISIBLE_DEVICES="GPU-a,GPU-b"))
+    actor = Proxy(client, 1)
+    actor.send(2, "places")
+    actor.send(3, "wait_for", str(tmp_path / "gate"))
+    client.send(4, os.getenv, "CUDA_VISIBLE_DEVICES")
+    client.send(5, Path(tmp_path / "gate").touch)
+
+    its_gpu = client.end(2)[1][2]
+    other = client.end(4)[1]
+    client.end(5)
+
+    assert {its_gpu, other} == {"GPU-a", "GPU-b"}
+    assert client.end(3)[1] == "through"
+
+
+def test_a_call_of_an_actor_that_is_withdrawn_or_stopped(start: Callable[..., Server], tmp_path: Path):
+    server = start()
+    client = Client(server)
+    calls = server.folder / "calls"
+    actor = Proxy(client, 1)
+    actor.send(2, "wait_for", str(tmp_path / "gate"))
+    actor.send(3, "add", 100)
+    actor.send(4, "add")
+    until(lambda: (calls / "4").exists() and (calls / "2" / "taken").exists())
+    (calls / "3" / "taken").mkdir()
+    (calls / "3" / "cancel").touch()
+    (tmp_path / "gate").touch()
+
+    assert client.end(2)[1] == "through"
+    withdrawn = client.end(3)[0]
+    assert (withdrawn["kind"], withdrawn["stage"]) == ("cancelled", "queue")
+    assert client.end(4)[1] == 1, "the call that was withdrawn did not run"
+
+    actor.send(5, "wait_for", str(tmp_path / "never"))
+    until(lambda: (calls / "5" / "taken").exists())
+    (calls / "5" / "cancel").touch()
+    stopped = client.end(5)[0]
+    actor.send(6, "add")
+
+    assert (stopped["kind"], stopped["actor_gone"]) == ("cancelled", "the call was stopped on request")
+    assert client.end(6)[0]["kind"] == "actor_lost"
+
+
+def test_what_a_thread_of_an_actor_prints_between_two_calls_is_the_sessions(
+    start: Callable[..., Server], tmp_path: Path
+):
+    server = start()
+    client = Client(server)
+    actor = Proxy(client, 1)
+    actor.send(2, "say_later", str(tmp_path / "gate"))
+    client.end(2)
+    (tmp_path / "gate").touch()
+    said = os.read(server.process.stdout.fileno(), 100)  # type: ignore[union-attr]
+    actor.send(3, "add")
+
+    assert said == b"from a thread\n"
+    assert client.end(3)[1] == 1
+    assert client.printed()["stdout", 3] == b"adding 1\n"
+
+
+def test_a_call_of_an_actor_may_come_as_a_folder(start: Callable[..., Server], tmp_path: Path):
+    server = start()
+    client = Client(server)
+    Proxy(client, 1)
+    client.end(1)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    (aside / "payload.pkl").write_bytes(payload.pack(attrgetter("add"), (4,), {}).data)
+    (aside / "call.json").write_text('{"sys_path": [], "actor": 1, "name": "add"}')
+    aside.rename(server.folder / "calls" / "2")
+
+    until(lambda: server.outcome(2).exists())
+    assert json.loads(server.outcome(2).read_text())["kind"] == "returned"
+
+
+@pytest.mark.parametrize("calls", [200])
+def test_many_calls_of_an_actor_leave_no_descriptor_open(start: Callable[..., Server], calls: int):
+    client = Client(start())
+    actor = Proxy(client, 1)
+    actor.send(2, "places")
+    pid, runner, _ = client.end(2)[1]
+
+    def opened() -> list[int]:
+        return [len(os.listdir(f"/proc/{each}/fd")) for each in (pid, runner)]
+
+    before = opened()
+    for number in range(3, calls + 3):
+        actor.send(number, "add")
+    assert client.end(calls + 2)[1] == calls
+
+    until(lambda: opened() == before)
