@@ -35,6 +35,7 @@ from ..schedulers.base import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
+from ..supervisor.limits import OomDetector
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
@@ -61,13 +62,10 @@ class Say(Protocol):
 
 
 class CallGiver(Protocol):
-    """Gives a call to the process that runs it.
+    """Gives a call to the process that runs it."""
 
-    Attributes:
-        oom: What the kernel's out-of-memory killer had done before the call.
-    """
-
-    oom: OomDetector
+    def oom_detector(self) -> OomDetector:
+        """Return a look at the kernel's out-of-memory killer from before the call."""
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> WorkerProcess:
         """Give it the call, as `SpareProcess.give`; return it."""
@@ -220,6 +218,9 @@ class CallRun(AttemptRun):
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
         self._started = time.monotonic()
         self._attach(self._ahead.give(self.job.folder, self.attempt.folder, facts))
+
+    def _oom_detector(self) -> OomDetector:
+        return self._ahead.oom_detector()
 
     def _turn(self) -> None:
         super()._turn()

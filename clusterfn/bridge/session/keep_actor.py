@@ -151,7 +151,7 @@ class Kept:
         self.first = first
         self.signals = signals
         self.process: SpareProcess | None = None
-        self.oom = OomDetector()
+        self._oom = OomDetector()
         self._oom_until = time.monotonic() + _OOM_EVERY_S
         self._folder = folder
         self._ahead: Ahead | None = None
@@ -161,6 +161,10 @@ class Kept:
         self.gpus = gpus.monitored_gpus(None, spec["resources"]["gpus"], given_gpus(os.environ))
         self._grace_s: float = spec["grace_s"]
         self._has_exited = False
+
+    def oom_detector(self) -> OomDetector:
+        """Return one that serves several calls: each look at the kernel's counters costs as much as a call."""
+        return self._oom
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
         """Give a call to its process. If that has just died, the call finds out."""
@@ -188,7 +192,7 @@ class Kept:
             self._ahead = self._take()
             self._reserve = self._ahead.reserve
         if time.monotonic() > self._oom_until:
-            self.oom, self._oom_until = OomDetector(), time.monotonic() + _OOM_EVERY_S
+            self._oom, self._oom_until = OomDetector(), time.monotonic() + _OOM_EVERY_S
         if self._reserve is None or not os.path.exists(self._reserve.path):
             self._reserve = publish.Reserve(self._folder)
         attempt.prepare(self._reserve)

@@ -80,7 +80,7 @@ class AttemptRun:
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = limits.MemorySampler(self._limit)
         self._tick_ms = _TICK_MS
-        self._oom = limits.OomDetector()
+        self._oom = self._oom_detector()
         self._stall = limits.Stall(job.spec.get("stall_s"))
         self._quiet, self._is_quiet = limits.Stall(job.spec.get("quiet_s")), False
         self._next_stacks = 0.0
@@ -93,6 +93,9 @@ class AttemptRun:
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = time.monotonic()
         self._usage_file = UsageFile(attempt.path(USAGE))
+
+    def _oom_detector(self) -> limits.OomDetector:
+        return limits.OomDetector()
 
     def start(self) -> None:
         """Acquire what it needs and start the worker."""
