@@ -70,7 +70,7 @@ class Agent:
     def __init__(self, source: int, sink: int) -> None:
         self.source = source
         self.out = Outbox(sink)
-        self.inbox = Inbox()
+        self.inbox = Inbox(in_parts=True)
         self.requests: "Dict[int, RequestHandler]" = {}
         self.failed: "OrderedDict[int, str]" = OrderedDict()
         self.children: "Dict[int, Callable[[int], None]]" = {}

@@ -1,7 +1,7 @@
 """Write files and folders that the client sends: completely or not at all.
 
-The bytes are written to a `.part` file next to the final name, which is then renamed. A later agent removes what a
-killed one left of these, once it is a day old.
+The bytes are written to a `.part` file next to the final name, which is then renamed. If the connection breaks, the
+next agent continues a large one. A later agent removes what was left of these, once it is a day old.
 """
 
 import collections
@@ -10,8 +10,10 @@ import errno
 import os
 import re
 import time
+import zlib
 
-from .files import existing_folder, make_parent, mark_used, remove_tree, sync_folder, write_all
+from .facts import first_line
+from .files import CHUNK, existing_folder, make_parent, mark_used, remove_tree, sync_all, sync_folder, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
 from .moved import refuse_moving
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 DAY_S = 24 * 3600.0
 SWEEP_DELAY_S = 1.0
 FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
+FSYNCS_IN_LOOP = 16
+READ_BACK_A_TURN = 16 * 1024 * 1024
+FLUSHED_AT_ONCE = 16 * 1024 * 1024
 TOUCH_S, RECENT_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
 _OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
 PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
@@ -37,6 +42,7 @@ class UploadHandler(RequestHandler):
 
     part = path = ""
     fd = -1
+    resumable = False
 
     def begin(self) -> None:
         self.path = expand(self.header["path"])
@@ -45,20 +51,77 @@ class UploadHandler(RequestHandler):
         self.left = 0
         self.synced = False
         self.mtime: "Optional[float]" = None
-        self.digest: "Any" = None
+        self.crc: "Optional[int]" = None  # of what has come, where the client says of what it must be
+        self.dirty = 0
         mark_used(self.path, self.agent.root)
         if self.exists_already():
             return self.end(existed=True)
-        self.part = "%s.part-%d-%d" % (self.path, _OWN, self.id)
+        self.resumable = bool(self.header.get("resume"))
+        self.part = self.part_of(self.header.get("resumed") or 0)
         self.above = existing_folder(self.path)
         make_parent(self.path)
         folder = os.path.dirname(self.path)
         if folder not in self.agent.swept:  # once per agent, and when idle: it may hold thousands of blobs
             self.agent.swept.add(folder)
             self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
+        if self.header.get("resumed"):
+            self.take_over()
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _ in self.files)
+        # An fsync of much takes long, and so do many: the loop must not block.
+        self.in_child = self.is_durable() and (self.needed > FSYNC_IN_CHILD or len(self.files) > FSYNCS_IN_LOOP)
+        if self.header.get("resumed"):
+            self.resume()
         return None
+
+    def part_of(self, sending: int) -> str:
+        """Return where the bytes of one sending of this request are written."""
+        if not self.resumable:
+            return "%s.part-%d-%d" % (self.path, _OWN, self.id)
+        # On another machine, or after a restart of this one, it may lack bytes that were written.
+        boot = zlib.crc32(first_line("/proc/sys/kernel/random/boot_id").encode())
+        return "%s.part-%d-%d%03d" % (self.path, boot, self.header["resume"], sending)
+
+    def take_over(self) -> None:
+        """Take what the last sending has left; an agent that has not noticed its end cannot find it any more."""
+        for sending in range(self.header["resumed"] - 1, -1, -1):
+            with contextlib.suppress(FileNotFoundError):
+                return os.rename(self.part_of(sending), self.part)
+        return None
+
+    def resume(self) -> None:
+        """Take up what an earlier agent has left, and say from which byte on the rest is to come."""
+        at = 0
+        while self.files and not self.left and os.path.exists(self.files[0][0]):
+            at += self.reopen(*self.files.popleft())
+        self.read_back(at)
+
+    def reopen(self, place: str, size: int, mode: int, mtime: "Optional[float]") -> int:
+        """Open a file at its end; return how many bytes it has."""
+        self.close_file()
+        os.chmod(place, 0o600)
+        self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+        os.fchmod(self.fd, mode & 0o7777)
+        self.place, self.mtime = place, mtime
+        found = os.lseek(self.fd, 0, os.SEEK_END)
+        if found > size:
+            raise Failure("bad", "%s is longer than what was announced" % place, self.path)
+        self.left = size - found
+        return found
+
+    def read_back(self, at: int, position: int = 0) -> None:
+        """Take the checksum of what is there, some MB a turn; then answer."""
+        until = min(at, position + READ_BACK_A_TURN)
+        while self.crc is not None and position < until:
+            piece = os.pread(self.fd, min(CHUNK, until - position), position)
+            if not piece:
+                raise Failure("bad", "%s has become shorter" % self.place, self.path)
+            self.crc = zlib.crc32(piece, self.crc)
+            position += len(piece)
+        if self.crc is None or position == at:
+            self.send({"at": at})
+        elif not self.ended:
+            self.agent.at(0.0, lambda: self.safely(lambda: self.read_back(at, position)))
 
     def exists_already(self) -> bool:
         raise NotImplementedError
@@ -84,15 +147,25 @@ class UploadHandler(RequestHandler):
 
     def chunk(self, body: bytes, last: bool) -> None:
         data = memoryview(body)
-        if self.digest is not None:
-            self.digest.update(data)
+        if self.crc is not None:
+            self.crc = zlib.crc32(data, self.crc)
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])
             taken = min(self.left, len(data))
             self.left -= taken
+            self.dirty += taken
             data = data[taken:]
+            if self.dirty >= FLUSHED_AT_ONCE:
+                self.begin_flush()
         if last or len(data):
             self.complete(len(data))
+
+    def begin_flush(self) -> None:
+        """Let the kernel begin to write what has come to the disk, so that the fsync at the end finds little to do."""
+        begin, size, self.dirty = os.lseek(self.fd, 0, os.SEEK_CUR) - self.dirty, self.dirty, 0
+        if self.is_durable() and hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # advice: a file system may ignore it
+                os.posix_fadvise(self.fd, begin, size, os.POSIX_FADV_DONTNEED)
 
     def has_room(self, wanted: int) -> bool:
         """Whether the current file takes more; when it is complete, open the next one."""
@@ -113,10 +186,11 @@ class UploadHandler(RequestHandler):
         return True
 
     def close_file(self) -> None:
+        self.dirty = 0
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             try:
-                if self.is_durable() and self.needed <= FSYNC_IN_CHILD:
+                if self.is_durable() and not self.in_child:
                     os.fsync(fd)
             finally:
                 os.close(fd)
@@ -127,10 +201,10 @@ class UploadHandler(RequestHandler):
         if surplus or self.left or self.files:
             raise Failure("bad", "not as many bytes came as were announced", self.path)
         self.close_file()
-        if self.digest is not None and self.digest.hexdigest() != self.header["sha256"]:
-            message = "the bytes that came have another SHA-256: did the file change while it was sent?"
+        if self.crc is not None and self.crc != self.header["crc"]:
+            message = "the bytes that came have another checksum: did the file change while it was sent?"
             raise Failure("bad", message, self.path)
-        if self.is_durable() and self.needed > FSYNC_IN_CHILD:
+        if self.in_child:
             return self.sync_in_child()
         if self.is_durable():
             for folder, _, _ in os.walk(self.part):
@@ -153,8 +227,7 @@ class UploadHandler(RequestHandler):
         code = errno.EIO
         try:
             os.closerange(0, 2)
-            for place in places:
-                os.fsync(os.open(place, os.O_RDONLY))
+            sync_all(places)
             for folder, _, _ in os.walk(self.part):
                 sync_folder(folder)
             code = 0
@@ -193,6 +266,8 @@ class UploadHandler(RequestHandler):
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+        if self.resumable and not self.ended:
+            return  # the connection has ended: the next agent may continue
         if self.part and os.path.isdir(self.part):
             remove_tree(self.part)
         elif self.part and os.path.lexists(self.part):
@@ -201,11 +276,9 @@ class UploadHandler(RequestHandler):
 
 class PutHandler(UploadHandler):
     def exists_already(self) -> bool:
-        if not self.header.get("sha256"):
+        if self.header.get("crc") is None:
             return False
-        import hashlib
-
-        self.digest = hashlib.sha256()
+        self.crc = 0
         return os.path.exists(self.path)
 
     def plan(self) -> "List[Plan]":
@@ -222,7 +295,8 @@ class PutTreeHandler(UploadHandler):
         return os.path.exists(self.path)
 
     def plan(self) -> "List[Plan]":
-        os.mkdir(self.part, 0o700)
+        if not os.path.isdir(self.part):
+            os.mkdir(self.part, 0o700)
         self.touch()
         return [self.plan_file(*entry) for entry in self.header["files"]]
 
