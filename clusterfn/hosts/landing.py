@@ -6,9 +6,11 @@ array is gone.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import shutil
+import sys
 import tempfile
 import zlib
 from pathlib import Path
@@ -50,7 +52,7 @@ class Landing:
         self._file: BinaryIO | None = None
         self._memory: LargeValue | None = None
         if folder is None:
-            self._memory = LargeValue(-1, size)
+            self._memory = _own_memory(size)
         else:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="clusterfn-", buffering=0)  # noqa: SIM115 - closed below
 
@@ -80,6 +82,17 @@ class Landing:
             return bytearray(memory[: self.came])
         memory.crc = self._crc
         return memory
+
+
+def _own_memory(size: int) -> LargeValue:
+    """Reserve memory that a forked process does not share; in large pages, where the system has them."""
+    if sys.platform == "win32":
+        return LargeValue(-1, size)
+    memory = LargeValue(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def folder_for(size: int) -> str | None:

@@ -32,6 +32,21 @@ def test_the_bytes_and_their_checksum_are_those_that_came(tmp_path: Path, in_fil
     assert list(tmp_path.iterdir()) == [], "the file has no name"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+@pytest.mark.parametrize("in_file", [False, True])
+def test_what_a_forked_process_writes_to_it_stays_there(tmp_path: Path, in_file: bool) -> None:
+    place = Landing(len(LINE), str(tmp_path) if in_file else None)
+    place.take(LINE)
+    value = place.value()
+    pid = os.fork()
+    if not pid:
+        value[:3] = b"xyz"
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert bytes(value) == LINE
+
+
 @pytest.mark.parametrize("in_file", [False, True])
 def test_of_a_part_there_is_no_more_than_what_came(tmp_path: Path, in_file: bool) -> None:
     place = Landing(1 << 20, str(tmp_path) if in_file else None)
