@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clusterfn.config.spec import JobSpec
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.hosts.landing import Value
     from clusterfn.hosts.transfer import Transfer
 
 
@@ -132,7 +133,7 @@ class ArrayTask:
         """Report why nothing is received from the host."""
         self.owner.group.on_connection(trouble)
 
-    def on_outcome(self, published: Mapping[str, Any], _: bytearray | None) -> None:
+    def on_outcome(self, published: Mapping[str, Any], _: Value | None) -> None:
         """Report that it has ended for good."""
         self.over = True
         self.owner.ended(published)

@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from clusterfn.errors import PayloadError
 
 _CHUNK = 1 << 20
-_digests: dict[tuple[str, int, int, int, int], str] = {}
+_digests: dict[tuple[str, int, int, int, int], tuple[str, int]] = {}
 _CREDENTIALS = re.compile(
     r"\.env(?:\.(?!example|sample|template|dist).+)?|[._]netrc|\.(?:pypirc|npmrc|pgpass|git-credentials|htpasswd)"
     r"|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:p12|pfx|jks|keystore|kdbx|ppk)"
@@ -65,6 +66,7 @@ class FileUpload:
         members: Relative name -> path here; for a File the one pair ("", path).
         size: Bytes in all.
         is_directory: Whether it is a Directory.
+        crc: CRC-32 of the content of a File; 0 of a Directory.
     """
 
     digest: str
@@ -72,6 +74,7 @@ class FileUpload:
     members: tuple[tuple[str, pathlib.Path], ...]
     size: int
     is_directory: bool
+    crc: int = 0
 
 
 def holds_credentials(path: pathlib.Path) -> bool:
@@ -154,7 +157,8 @@ def _file(path: File) -> FileUpload:
         raise PayloadError(f"File({str(path)!r}) is a folder", hint=f"write Directory({str(path)!r})")
     if not stat.S_ISREG(plain.stat().st_mode):
         raise PayloadError(f"File({str(path)!r}) is a device, a pipe or a socket", hint="copy it into a file first")
-    return FileUpload(_digest(plain), plain.name, (("", plain),), plain.stat().st_size, False)
+    digest, crc = _digest(plain)
+    return FileUpload(digest, plain.name, (("", plain),), plain.stat().st_size, False, crc)
 
 
 def _directory(path: Directory) -> FileUpload:
@@ -163,7 +167,7 @@ def _directory(path: Directory) -> FileUpload:
         reason = "is a file" if root.exists() else "does not exist"
         raise PayloadError(f"Directory({str(path)!r}) {reason}", hint=f"the path is relative to {pathlib.Path.cwd()}")
     members = tuple(_walk(root, "", (os.path.realpath(root),)))
-    manifest = "".join(f"{name}\0{_digest(member)}\n" for name, member in members)
+    manifest = "".join(f"{name}\0{_digest(member)[0]}\n" for name, member in members)
     size = sum(member.stat().st_size for _, member in members)
     digest = hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest()
     return FileUpload(digest, root.name or "root", members, size, True)
@@ -181,8 +185,8 @@ def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator
             yield prefix + entry.name, path
 
 
-def _digest(path: pathlib.Path) -> str:
-    """Return the SHA-256 of a file; remember it while the file system shows no change.
+def _digest(path: pathlib.Path) -> tuple[str, int]:
+    """Return the SHA-256 and the CRC-32 of a file; remember them while the file system shows no change.
 
     The time of its last change of any kind (ctime) is part of that: it cannot be set back. Two changes within one
     tick of the file system's clock (milliseconds) look the same.
@@ -190,9 +194,10 @@ def _digest(path: pathlib.Path) -> str:
     now = path.stat()
     key = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
     if key not in _digests:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
+        digest, crc = hashlib.sha256(), 0
+        with path.open("rb", buffering=0) as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
-        _digests[key] = digest.hexdigest()
+                crc = zlib.crc32(chunk, crc)
+        _digests[key] = digest.hexdigest(), crc
     return _digests[key]

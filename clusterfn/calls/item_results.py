@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
 from clusterfn.calls import console, files, outcome
+from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import remote_files
@@ -234,7 +235,7 @@ class ItemResults:
             raise large
         value, at = bytearray(), line["at"]
         path = posixpath.join(self._attempt_folder(index), layout.VALUES)
-        outcome.Arriving(place).expect(published)
+        Arriving(place).expect(published)
         self._fetch(path, value.extend, at, at + line["value"]["size"]).result(timeout)
         return self._load(published, value, place)
 

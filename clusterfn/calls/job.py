@@ -32,6 +32,7 @@ from clusterfn.public_api import public_api
 if TYPE_CHECKING:
     from clusterfn.config.spec import Resources, ResultPolicy
     from clusterfn.hosts.connection import HostConnection, Reply
+    from clusterfn.hosts.landing import Value
     from clusterfn.hosts.transfer import Transfer
 
 R = TypeVar("R")
@@ -93,7 +94,7 @@ class JobBackend(Protocol):
     def is_on_its_way(self) -> bool:
         """Whether the host does not have all of the call yet."""
 
-    def fetch_value(self, job: Job[Any], told: Mapping[str, Any], timeout: float | None = None) -> bytearray:
+    def fetch_value(self, job: Job[Any], told: Mapping[str, Any], timeout: float | None = None) -> Value | None:
         """Fetch the value that the host has kept."""
 
     def remove(self) -> None:
@@ -477,7 +478,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             self._trouble = trouble
             self.tell("connection", trouble)
 
-    def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
+    def on_outcome(self, published: Mapping[str, Any], value: Value | None) -> None:
         """Take the final outcome, in a thread of its own: loading a value runs code of the user's."""
         with self._settling:
             if self.done():
@@ -495,12 +496,12 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
                 refused.__cause__ = error
                 self._fail(refused, DIED, "its result could not be received")
 
-    def _settle(self, published: Mapping[str, Any], value: bytearray | None) -> None:
+    def _settle(self, published: Mapping[str, Any], value: Value | None) -> None:
         self._outcome = published
         place = self._place()
         if published["kind"] != layout.RETURNED:
             unread = place.results.data_only or outcome.is_too_large(published, place.results)
-            if self._tracker.is_fetched_apart and published.get("value") and not unread:
+            if (self._tracker.is_fetched_apart or value is None) and published.get("value") and not unread:
                 with contextlib.suppress(ResultError):  # it is gone, and the outcome has the traceback as text
                     value = self._tracker.fetch_value(self, published)
             error = outcome.exception_of(published, value, place)
@@ -533,17 +534,18 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     def _place(self) -> outcome.JobLocation:
         return outcome.JobLocation(self.host, self.id, self.folder, self._tracker.results)
 
-    def _arrived(self, value: bytearray | None) -> Any:
+    def _arrived(self, value: Value | None) -> Any:
         """Return the value of a job that has returned, unless it stays on the host."""
         if self._tracker.keeps or outcome.is_too_large(self._outcome, self._tracker.results):
             return _ON_HOST
-        return self._load(self._tracker.fetch_value(self, self._outcome) if self._tracker.is_fetched_apart else value)
+        is_apart = self._tracker.is_fetched_apart or value is None
+        return self._load(self._tracker.fetch_value(self, self._outcome) if is_apart else value)
 
     def _what_is_kept(self) -> str:
         large = outcome.too_large(self._outcome, self._place())
         return f"its value{f', {shown_memory(large.size_bytes)},' if large else ''} is on {self.host}"
 
-    def _load(self, value: bytearray | None) -> Any:
+    def _load(self, value: Value | None) -> Any:
         result = outcome.value_of(self._outcome, value, self._place())
         return files.as_given(result, self.given) if self.given else result
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING
 from clusterfn.calls import job_display, outcome, remote_state
+from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.job import Job
 from clusterfn.calls.liveness import LivenessMonitor
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.hosts.landing import Value
 
 R = TypeVar("R")
 _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
@@ -95,7 +97,7 @@ class JobListener(Protocol):
     def on_connection(self, trouble: str) -> None:
         """Take why nothing is received from the host; "" once it is connected again."""
 
-    def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
+    def on_outcome(self, published: Mapping[str, Any], value: Value | None) -> None:
         """Take its final outcome, in a thread of its own."""
 
     def on_lost(self, error: ClusterfnError) -> None:
@@ -195,7 +197,7 @@ class Tracker(BaseTracker):
         self.liveness = LivenessMonitor(self)
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
-        self.arriving_outcome: outcome.Arriving | None = None
+        self.arriving_outcome: Arriving | None = None
         self._partial = b""
         self._ended: set[int] = set()
         self.shown_by: list[Callable[[str, bytes], Any]] = []
@@ -319,17 +321,19 @@ class Tracker(BaseTracker):
         if self.is_fetched_apart:
             waiting = connection.wait(posixpath.join(folder, layout.OUTCOME), drain=self._follows)
         else:
-            arriving = self.arriving_outcome = outcome.Arriving(self._place(job))
+            arriving = self.arriving_outcome = Arriving(self._place(job))
             waiting = connection.wait(
                 posixpath.join(folder, layout.OUTCOME),
                 with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
                 drain=self._follows,
                 on_content=arriving.announce,
+                # Through a file system of several machines, a piece may be seen before those ahead of it.
+                on_early=None if self.session.scheduler.has_nodes else arriving.begin_early,
             )
             self._receiving = Transfer(_RECEIVING, [waiting])
         waiting.add_done_callback(lambda reply: self.receive_outcome(job, reply))
 
-    def fetch_value(self, job: Job[Any], told: Mapping[str, Any], timeout: float | None = None) -> bytearray:
+    def fetch_value(self, job: Job[Any], told: Mapping[str, Any], timeout: float | None = None) -> Value | None:
         """Fetch the value, or the exception, of a job that has ended, which was kept on the host.
 
         Args:
@@ -341,7 +345,7 @@ class Tracker(BaseTracker):
             HostError: The host does not answer.
             TimeoutError: It has not come within `timeout` seconds.
         """
-        arriving = outcome.Arriving(self._place(job))
+        arriving = Arriving(self._place(job))
         arriving.expect(told)
         receiving = self.connection.get(posixpath.join(self.attempt_folder, layout.VALUE), arriving.take)
         job.on_transfer(Transfer(_RECEIVING, [receiving]))

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn import errors
 from clusterfn.bridge import layout
@@ -24,6 +24,9 @@ from clusterfn.calls.data_reader import NotData
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.landing import Value
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.RESULT: errors.ResultError,
@@ -44,7 +47,6 @@ ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.PREEMPTED: errors.Preempted,
     layout.DEPENDENCY: errors.DependencyFailed,
 }
-_SMALL = 1 << 20  # bytes for which any machine has room
 # Raised as themselves these would end a loop, the interpreter or an event loop here.
 _NOT_RAISED_HERE = (
     SystemExit,
@@ -140,63 +142,6 @@ def _entry_is(name: Any, found: Any, wanted: type | None) -> bool:
     return wanted is None or name == "missing" or _is(found, wanted)
 
 
-class Arriving:
-    """A value on its way here: as many bytes as its outcome announces, and no more than this machine has room for.
-
-    Args:
-        place: Where the job ran.
-
-    Attributes:
-        value: What has come so far.
-    """
-
-    def __init__(self, place: JobLocation) -> None:
-        self.value = bytearray()
-        self._place = place
-        self._size = 0
-
-    def announce(self, content: bytes) -> None:
-        """Take the content of outcome.json, which comes before the value.
-
-        Raises:
-            ResultError: The value does not fit into the memory that is free.
-        """
-        try:
-            self.expect(read(content))
-        except ValueError:  # reported when the outcome is taken
-            self._size = 0
-
-    def expect(self, told: Mapping[str, Any]) -> None:
-        """Take the outcome itself; raises as `announce`."""
-        self._size = (told.get("value") or {}).get("size") or 0
-        free = units.free_memory(swap=True) if self._size > _SMALL else None
-        if free is not None and self._size > free:
-            raise self._refused(
-                f"the value is {self._size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
-                f"call clusterfn.attach({self._place.job!r}).result() on a machine with more memory, or write a file in"
-                " the function and fetch it with outputs=",
-            )
-
-    def take(self, piece: bytes) -> None:
-        """Take a further piece of the value.
-
-        Raises:
-            ResultError: That is more than was announced.
-        """
-        if not self._size:  # it failed, and what it left is not read
-            return
-        if len(self.value) + len(piece) > self._size:
-            raise self._refused(
-                f"the value is damaged: more bytes arrived than the {self._size} that were written",
-                f"check what else writes to {self._place.folder} on {self._place.host}",
-            )
-        self.value += piece
-
-    def _refused(self, message: str, hint: str) -> errors.ResultError:
-        place = self._place
-        return errors.ResultError(message, host=place.host, job=place.job, stage="result", hint=hint, log=place.folder)
-
-
 def is_too_large(outcome: Mapping[str, Any], results: ResultPolicy) -> bool:
     """Whether the value is larger than what is fetched without asking."""
     size = (outcome.get("value") or {}).get("size") or 0
@@ -238,7 +183,7 @@ def _rounded_up(size: int) -> str:
     return f"{-(-size // 2**10)}KB"
 
 
-def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
+def value_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> Any:
     """Load the value of a job that returned.
 
     Args:
@@ -254,7 +199,7 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoca
     raise exception_of(outcome, value, place)
 
 
-def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException:
+def exception_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException:
     """Return the exception for an outcome of any other kind than `returned`."""
     if outcome["kind"] == layout.RAISED:
         return _raised(outcome, value, place)
@@ -278,7 +223,7 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Job
     return error
 
 
-def _cause_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException | None:
+def _cause_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException | None:
     """Return the exception of the job that was to give the value: its file was copied into this job's."""
     try:
         cause = checked(outcome.get("cause"))
@@ -325,12 +270,11 @@ def _facts(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
     }
 
 
-def _load(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
+def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> Any:
     container = serialization.part("container")
     try:
-        if place.results.data_only:
-            return container.loads(_whole(outcome, value, container), read=data_reader.load)
-        return container.loads(_whole(outcome, value, container))
+        whole, read = _whole(outcome, value, container), data_reader.load if place.results.data_only else None
+        return container.loads(whole, read=read, crc=getattr(whole, "crc", None))
     except NotData as other:
         raise _result_error(
             f'the value holds {other.name}: with results="data" {place.host} may return plain data alone',
@@ -362,7 +306,7 @@ def _load(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocatio
         ) from error  # fmt: skip
 
 
-def _whole(outcome: Mapping[str, Any], value: bytearray | None, container: Any) -> bytearray:
+def _whole(outcome: Mapping[str, Any], value: Value | None, container: Any) -> Value:
     wanted = (outcome.get("value") or {}).get("size")
     if value is None or len(value) != wanted:
         raise container.Damaged(f"{0 if value is None else len(value)} bytes arrived, {wanted} were written")
@@ -375,7 +319,7 @@ def _result_error(message: str, outcome: Mapping[str, Any], place: JobLocation, 
     return errors.ResultError(message, **facts)
 
 
-def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException:
+def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException:
     what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
     what.update(outcome.get("exception") or {})
     what["traceback"] = user_modules.own_files(what["traceback"].rstrip())
@@ -410,7 +354,7 @@ def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], pla
     object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
 
 
-def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseException | None:
+def _rebuilt(outcome: Mapping[str, Any], value: Value | None) -> BaseException | None:
     container, exceptions = serialization.part("container"), serialization.part("exceptions")
     try:
         records = container.loads(_whole(outcome, value, container), same_python=False)

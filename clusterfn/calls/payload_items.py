@@ -5,7 +5,6 @@ What cannot travel is named by the index of its item before anything is sent. Se
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import itertools
 import json
@@ -17,7 +16,7 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.calls.dependencies import JobArgument, Place
-from clusterfn.calls.payload import Large, Needs, Payload, check_arguments, keep_registrations, pack_object
+from clusterfn.calls.payload import Large, Needs, Payload, check_arguments, keep_registrations, name_of, pack_object
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 
@@ -100,6 +99,7 @@ class _Packing:
         self.target = target
         self.large, self.needs = Large(), Needs(place)
         self.blobs: dict[str, memoryview] = {}
+        self.crcs: dict[str, int] = {}
         self._digests: dict[tuple[int, int], tuple[Any, str]] = {}
         self.taken: list[list[tuple[str, int | None]]] = []  # by each item, and last by the function
 
@@ -118,20 +118,21 @@ class _Packing:
         apart = {name: self.large.of(value) for name, value in constants.items()}
         packed = pack_object((function, (), apart), self.needs, self.target, (function, (), constants))
         packed = replace(packed, sources=self.needs.texts, logging=serialization.part("logs").describe())
-        return self.needs.as_payload(self._bytes(packed), self.blobs)
+        return self.needs.as_payload(self._bytes(packed), self.blobs, self.crcs)
 
     def _bytes(self, packed: Any) -> bytes:
         digests = {index: self._digest(view) for index, view in enumerate(packed.buffers)}
         self.blobs.update((digest, packed.buffers[index]) for index, digest in digests.items())
         self.taken.append(list(dict.fromkeys(self.needs.taken)))
         self.needs.taken.clear()
-        return b"".join(replace(packed, blobs=digests).pieces())
+        return b"".join(replace(packed, blobs=digests, crcs=self.crcs).pieces())
 
     def _digest(self, view: memoryview) -> str:
         """Return the digest of a buffer; compute it once if many items share it."""
         key = (id(view.obj), len(view))
         if key not in self._digests:
-            self._digests[key] = (view.obj, hashlib.sha256(view).hexdigest())
+            digest, self.crcs[digest] = name_of(view)
+            self._digests[key] = (view.obj, digest)
         return self._digests[key][1]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterfn.bridge import layout
-from clusterfn.calls import outcome
+from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.errors import ClusterfnError, ResultError
@@ -150,7 +150,7 @@ class SessionCallTracker(Tracker):
             self.follow_rest(job)
             return
         if value is not None and not self.is_fetched_apart:
-            arriving = outcome.Arriving(self._place(job))
+            arriving = Arriving(self._place(job))
             try:
                 arriving.announce(told)
                 arriving.take(value)

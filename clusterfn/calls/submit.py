@@ -272,7 +272,7 @@ def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
 def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
     """List what is sent once, by its path on the host: large buffers, modules, files and folders."""
     named: list[tuple[str, Any]] = [
-        (layout.blob(root, digest), (digest, data)) for digest, data in payload.blobs.items()
+        (layout.blob(root, digest), (payload.crcs[digest], data)) for digest, data in payload.blobs.items()
     ]
     if payload.sources:
         named.append((layout.sources_dir(root, payload.sources.digest), payload.sources))
@@ -283,15 +283,15 @@ def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
     if isinstance(what, bridge_bundle.FileBundle):
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
     if not isinstance(what, FileUpload):
-        digest, data = what
-        return connection.put(path, data, mode=_READABLE, sha256=digest)
+        crc, data = what
+        return connection.put(path, data, mode=_READABLE, crc=crc)
     # Files shared by their content are read-only; a program stays executable.
     files = [
         TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode)) for name, source in what.members
     ]
     if what.is_directory:
         return connection.put_tree(path, files)
-    return connection.put(path, files[0].data, mode=files[0].mode, sha256=what.digest)
+    return connection.put(path, files[0].data, mode=files[0].mode, crc=what.crc)
 
 
 def _size_of(what: Any) -> int:

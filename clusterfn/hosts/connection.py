@@ -137,15 +137,19 @@ class HostConnection:
         path: str,
         data: Data,
         mode: int = 0o600,
-        sha256: str | None = None,
+        crc: int | None = None,
         *,
         sync: bool = True,
         after: Sequence[Reply[Any]] = (),
     ) -> Reply[bool]:
-        """Write a file: whole or not at all. True if it was written, False if `sha256` was given and it was there."""
+        """Write a file: whole or not at all. True if it was written, False if it was there and is named by its content.
+
+        Args:
+            crc: The CRC-32 of the content that the file is named by, which what comes must have; None for other files.
+        """
         fields: Header = {"path": path, "size": _r.size_of(data), "mode": mode, "sync": sync}
-        if sha256:
-            fields["sha256"] = sha256
+        if crc is not None:
+            fields["crc"] = crc
         return self._send(_r.UploadRequest("put", fields, _written, [data], after))
 
     def put_tree(
@@ -204,13 +208,16 @@ class HostConnection:
         *,
         after: Sequence[Reply[Any]] = (),
         on_content: Callable[[bytes], Any] | None = None,
+        on_early: Callable[[bool], Any] | None = None,
     ) -> Reply[bytes]:
         """Return a file's bytes once it exists; the rest of the drained follows comes first, then `with_files`.
 
         Args:
             on_content: Called with these bytes before those of `with_files`; what it raises ends the request.
+            on_early: If given, large `with_files` come as they are written, before `path` exists. Called before each of
+                these pieces; with True if the file was begun again, and what has come of it is void.
         """
-        return self._send(_r.WaitRequest(path, with_files, drain, after, on_content))
+        return self._send(_r.WaitRequest(path, with_files, drain, after, on_content, on_early))
 
     def still(
         self, path: str, silent_s: float, on_silent: Callable[[], Any], *, after: Sequence[Reply[Any]] = ()

@@ -12,10 +12,11 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from clusterfn.bridge import layout
 from clusterfn.config import units
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _LIMIT = 10000
 _AT_ONCE = 32
+_SMALL_AT_ONCE, _SMALL_BYTES = 1000, 16 << 20  # of files that have no more bytes than that together
+_IN_MEMORY = 256 << 10  # of a file, before it is opened here: fewer may be open than are on their way
 _TIMEOUT_S = 60.0
 
 
@@ -214,11 +217,15 @@ def fetch(
     on_transfer(transfer)
     fetched: list[Path] = []
     under_way: collections.deque[_Fetching] = collections.deque()  # many at once, or each would cost a round trip
+    size = 0
     try:
         for file in found:
-            under_way.append(_Fetching(connection, f"{folder}/{file.name}", to.joinpath(*safe_parts(file.name))))
+            target = to.joinpath(*safe_parts(file.name))
+            under_way.append(_Fetching(connection, f"{folder}/{file.name}", target, file.size))
             transfer.add(under_way[-1].reply)
-            if len(under_way) == _AT_ONCE:
+            size += file.size
+            while len(under_way) >= (_AT_ONCE if size > _SMALL_BYTES else _SMALL_AT_ONCE):
+                size -= under_way[0].size
                 fetched.append(under_way.popleft().finish())
         while under_way:
             fetched.append(under_way.popleft().finish())
@@ -284,25 +291,49 @@ def _listed(names: Sequence[str], count: int) -> str:
 
 
 class _Fetching:
-    """A file on its way, whole or not at all."""
+    """A file on its way, whole or not at all.
 
-    def __init__(self, connection: HostConnection, path: str, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".part-")
-        self._out, self._temporary, self._target = os.fdopen(handle, "wb"), Path(temporary), target
-        try:
-            self.reply = connection.get(path, self._out)
-        except BaseException:  # Ctrl-C too: half a file must not stay
-            self._remove()
-            raise
+    Attributes:
+        size: Its bytes, as the host has listed it.
+    """
+
+    def __init__(self, connection: HostConnection, path: str, target: Path, size: int) -> None:
+        self.size = size
+        self._target = target
+        self._held = bytearray()
+        self._out: BinaryIO | None = None
+        self._temporary: Path | None = None
+        self._is_over = False
+        self._lock = threading.Lock()  # the reader thread writes
+        self.reply = connection.get(path, self)
+
+    def write(self, piece: bytes) -> int:
+        """Take a piece of it."""
+        with self._lock:
+            if not self._is_over:
+                self._held += piece
+                if len(self._held) > _IN_MEMORY or self._out is not None:
+                    self._store()
+        return len(piece)
+
+    def _store(self) -> None:
+        if self._out is None:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._target.parent, prefix=".part-")
+            self._out, self._temporary = os.fdopen(handle, "wb"), Path(temporary)
+        self._out.write(self._held)
+        self._held.clear()
 
     def finish(self) -> Path:
         """Wait for the rest of it, and return its path."""
         try:
             self.reply.result(None)
-            self._out.close()
-            self._temporary.replace(self._target)
-        except BaseException:  # as above
+            with self._lock:
+                self._store()
+                assert self._out is not None and self._temporary is not None
+                self._out.close()
+                self._temporary.replace(self._target)
+        except BaseException:  # Ctrl-C too: half a file must not stay
             self.give_up()
             raise
         return self._target
@@ -310,11 +341,11 @@ class _Fetching:
     def give_up(self) -> None:
         """Cancel it, and remove what has come."""
         self.reply.cancel()
-        self._remove()
-
-    def _remove(self) -> None:
-        self._out.close()
-        self._temporary.unlink()
+        with self._lock:
+            self._is_over = True
+            if self._out is not None and self._temporary is not None:
+                self._out.close()
+                self._temporary.unlink(missing_ok=True)
 
 
 # Names that Windows takes for a device, whatever their ending.

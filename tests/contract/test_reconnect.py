@@ -7,6 +7,7 @@ import os
 import queue
 import signal
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
-from clusterfn.hosts.connection import ConnectionState, HostConnection
+from clusterfn.hosts.connection import ConnectionState, HostConnection, TreeFile
 from clusterfn.hosts.rpc.reply import Reply
 from tests.contract.conftest import Connect
 from tests.waiting import WAIT_S, until
@@ -100,6 +101,27 @@ def test_puts_are_sent_again(there: HostConnection, broken: Break, folder: str) 
         put.result(WAIT_S)
 
     assert [Path(folder, str(i)).read_bytes() for i in range(3)] == data
+
+
+@pytest.mark.parametrize("kind", ["file", "tree"])
+def test_a_large_upload_continues_with_what_is_there(
+    there: HostConnection, broken: Break, folder: str, kind: str
+) -> None:
+    data = os.urandom(2**20) * 30
+    if kind == "file":
+        put = there.put(f"{folder}/big", data, crc=zlib.crc32(data))
+    else:
+        put = there.put_tree(f"{folder}/big", [TreeFile("first", data), TreeFile("last", b"x")])
+    until(lambda: put.moved > 5 * 2**20)
+    (part,) = Path(folder).glob("big.part-*")
+    inode = part.stat().st_ino
+    broken()
+    put.result(WAIT_S)
+
+    whole = Path(folder, "big")
+    assert (whole if kind == "file" else whole / "first").read_bytes() == data
+    assert whole.stat().st_ino == inode
+    assert [path.name for path in Path(folder).iterdir()] == ["big"]
 
 
 def test_follow_and_wait_lose_no_line_and_double_none(there: HostConnection, broken: Break, folder: str) -> None:

@@ -7,13 +7,33 @@ import os
 import stat
 import time
 
-from .files import CHUNK, exists, glob_pattern, read_at, size_of
-from .frames import pack
+from .files import CHUNK, exists, glob_pattern, read_at, read_into, size_of
+from .frames import FRAME, encoded, pack
 from .handler import Failure, RequestHandler, expand, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, List, Optional
+    from typing import Any, Iterator, List, Optional, Tuple
+
+    from .frames import Frame, Header
+
+
+HEAD = 1024  # bytes, which the head of a frame with a piece of a file has at most
+EARLY = 1024 * 1024  # bytes of a file that is being written, from which on it is sent ahead
+EARLY_PIECE = 64 * 1024
+_frame = memoryview(bytearray(HEAD + CHUNK))
+
+
+def piece_of(path: str, offset: int, header: "Header", most: int = CHUNK) -> "Tuple[int, Frame]":
+    """Return the size of the next piece of a file, and a frame with it, which must be sent before the next is made.
+
+    All of them use one buffer: no piece is copied, and the memory stays in the processor's cache.
+    """
+    size = read_into(path, offset, _frame[HEAD : HEAD + most])
+    text = encoded(header)
+    begin = HEAD - FRAME.size - len(text)
+    _frame[begin:HEAD] = FRAME.pack(len(text), size) + text
+    return size, _frame[begin : HEAD + size]
 
 
 class GetHandler(RequestHandler):
@@ -29,11 +49,12 @@ class GetHandler(RequestHandler):
             self.size = min(size, self.header.get("until", size))
             self.agent.out.offer(self)
 
-    def frame(self) -> "Optional[bytes]":
-        data = read_at(self.path, self.offset, max(0, min(CHUNK, self.size - self.offset)))
-        self.offset += len(data)
-        if data:
-            return pack({"id": self.id, "size": self.size}, data)
+    def frame(self) -> "Optional[Frame]":
+        most = max(0, min(CHUNK, self.size - self.offset))
+        size, frame = piece_of(self.path, self.offset, {"id": self.id, "size": self.size}, most)
+        self.offset += size
+        if size:
+            return frame
         self.end(size=self.offset)
         return None
 
@@ -63,7 +84,7 @@ class FollowHandler(RequestHandler):
     def is_urgent(self) -> bool:
         return True
 
-    def frame(self) -> "Optional[bytes]":
+    def frame(self) -> "Optional[Frame]":
         data = read_at(self.path, self.offset) if self.path else b""
         if not data:
             return None
@@ -79,10 +100,13 @@ class FollowHandler(RequestHandler):
 
 
 class WaitHandler(RequestHandler):
-    """Once a file exists, send the rest of the drained follows, the file itself, then the `with` files."""
+    """Once a file exists, send the rest of the drained follows, the file itself, then the `with` files.
+
+    With `early`, send what there is of the `with` files before, as they grow.
+    """
 
     def start(self) -> None:
-        self.content_sent = False
+        self.content_sent = self.is_there = False
         self.path = expand(self.header["path"])
         self.drain = collections.deque(self.header.get("drain") or ())
         self.paths = [expand(path) for path in self.header.get("with") or ()]
@@ -91,16 +115,31 @@ class WaitHandler(RequestHandler):
         self.agent.watcher.add(self)
 
     def look(self, ask_server: bool) -> bool:
-        if self.queued or not exists(self.path, ask_server):
+        if self.queued:
             return False
-        self.agent.watcher.drop(self)
-        self.agent.out.offer(self)
-        return True
+        self.is_there = exists(self.path, ask_server)
+        if self.is_there:
+            self.agent.watcher.drop(self)
+        if self.is_there or self.growth():
+            self.agent.out.offer(self)
+            return True
+        return False
+
+    def growth(self) -> int:
+        """Return how many bytes can be sent ahead; less than none if the file has become shorter."""
+        if not self.header.get("early") or not self.files:
+            return 0
+        _, path, offset = self.files[0]
+        more = size_of(path) - offset
+        return more if more < 0 or more >= (EARLY_PIECE if offset else EARLY) else 0
 
     def is_urgent(self) -> bool:
-        return bool(self.drain)
+        return self.is_there and bool(self.drain)
 
-    def frame(self) -> "Optional[bytes]":
+    def frame(self) -> "Optional[Frame]":
+        if not self.is_there:
+            self.look(False)  # which offers it again if there is more to send
+            return None if self.is_there else self.early_frame()
         if self.drain:
             return self.next_drained_frame()
         if not self.files:
@@ -115,7 +154,7 @@ class WaitHandler(RequestHandler):
         with open(self.path, "rb") as file:
             return file.read()
 
-    def next_drained_frame(self) -> bytes:
+    def next_drained_frame(self) -> "Frame":
         follow = self.agent.requests.get(self.drain[0])
         frame = follow.safely(follow.frame) if isinstance(follow, FollowHandler) else None
         if frame is None:
@@ -124,14 +163,28 @@ class WaitHandler(RequestHandler):
                 follow.end()
         return frame or b""
 
-    def next_file_frame(self) -> bytes:
-        index, path, offset = self.files[0]
-        data = read_at(path, offset)
-        if not data:
+    def early_frame(self) -> "Optional[Frame]":
+        more = self.growth()
+        if not more:
+            return None
+        if more < 0:  # another attempt to write it: what was sent is void
+            self.files[0][2] = 0
+            return pack({"id": self.id, "file": self.files[0][0], "again": True})
+        return self.next_piece({"early": True})
+
+    def next_file_frame(self) -> "Frame":
+        frame = self.next_piece({})
+        if frame is None:
             self.files.popleft()
-            return b""
-        self.files[0][2] += len(data)
-        return pack({"id": self.id, "file": index, "size": sum(map(size_of, self.paths))}, data)
+        return frame or b""
+
+    def next_piece(self, more: "Header") -> "Optional[Frame]":
+        """Return a frame with the next piece of the first file; None at its end."""
+        index, path, offset = self.files[0]
+        header = dict(more, id=self.id, file=index, size=sum(map(size_of, self.paths)))
+        size, frame = piece_of(path, offset, header)
+        self.files[0][2] += size
+        return frame if size else None
 
     def release(self) -> None:
         self.agent.watcher.drop(self)
@@ -203,7 +256,7 @@ class ListHandler(RequestHandler):
             else:
                 yield None
 
-    def frame(self) -> "Optional[bytes]":
+    def frame(self) -> "Optional[Frame]":
         for _ in range(self.ENTRIES_A_TURN):
             try:
                 entry = next(self.walk)

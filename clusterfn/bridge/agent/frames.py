@@ -8,9 +8,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Tuple
+    from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Tuple, Union
 
     Header = Dict[str, Any]
+    Frame = Union[bytes, memoryview]
 
     class Sender(Protocol):
         """What has frames to send when there is room."""
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
         ended: bool
 
         def is_urgent(self) -> bool: ...
-        def frame(self) -> Optional[bytes]: ...
+        def frame(self) -> Optional[Frame]: ...
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
 
@@ -43,31 +44,60 @@ def recoded(value: "Any", code: "Callable[[str], str]") -> "Any":
     return value
 
 
-def pack(header: "Header", body: bytes = b"") -> bytes:
-    """Encode one frame, and in it the names of files: the reverse of `native`."""
+def encoded(header: "Header") -> bytes:
+    """Encode the header of a frame, and in it the names of files: the reverse of `native`."""
     if not UTF8_NAMES:
         header = recoded(header, lambda text: os.fsencode(text).decode("utf-8", "surrogateescape"))
-    data = json.dumps(header).encode()
+    return json.dumps(header).encode()
+
+
+def pack(header: "Header", body: bytes = b"") -> bytes:
+    """Encode one frame."""
+    data = encoded(header)
     return b"".join((FRAME.pack(len(data), len(body)), data, body))
 
 
 class Inbox:
-    """Splits the incoming stream into frames."""
+    """Splits the incoming stream into frames.
 
-    def __init__(self) -> None:
+    Args:
+        in_parts: Whether the body of a chunk is given as it comes, in several parts: it is never put together.
+    """
+
+    def __init__(self, in_parts: bool = False) -> None:
         self.data = bytearray()
+        self.in_parts = in_parts
+        self.chunk: "Header" = {}
+        self.left = 0  # bytes of the body of `chunk`
 
     def feed(self, piece: bytes) -> "Iterator[Tuple[Header, bytes]]":
+        if self.left:
+            part = piece[: self.left]
+            piece = piece[len(part) :]
+            yield self.part(part)
         self.data += piece
         while len(self.data) >= FRAME.size:
             head, body = FRAME.unpack_from(self.data)
             middle, end = FRAME.size + head, FRAME.size + head + body
-            if len(self.data) < end:
+            whole = len(self.data) >= end
+            if not whole and (not self.in_parts or len(self.data) < middle):
                 return
             with memoryview(self.data) as view:
                 text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
+            header = native(json.loads(text.decode("utf-8", "surrogateescape")))
+            if not whole and (not isinstance(header, dict) or header.get("do") != "chunk"):
+                return
             del self.data[:end]
-            yield native(json.loads(text.decode("utf-8", "surrogateescape"))), content
+            if whole:
+                yield header, content
+            else:
+                self.chunk, self.left = header, body
+                yield self.part(content)
+
+    def part(self, content: bytes) -> "Tuple[Header, bytes]":
+        """Return a part of the chunk as a frame; only the end of it is `last`."""
+        self.left -= len(content)
+        return (dict(self.chunk, last=False) if self.left else self.chunk), content
 
 
 class Outbox:
@@ -111,7 +141,7 @@ class Outbox:
     def next_frame(self) -> bool:
         while self.pending():
             if self.answers:
-                frame: bytes = self.answers.popleft()
+                frame: "Frame" = self.answers.popleft()
                 self.size -= len(frame)
             else:
                 frame = self.from_sender()
@@ -120,7 +150,7 @@ class Outbox:
                 return True
         return False
 
-    def from_sender(self) -> bytes:
+    def from_sender(self) -> "Frame":
         waiting_bodies = self.row >= self.LINES_IN_A_ROW and self.bodies
         ring = self.bodies if waiting_bodies or not self.lines else self.lines
         self.row = self.row + 1 if ring is self.lines else 0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Protocol, Set
 
     from .file_watcher import FileWatcher
-    from .frames import Header, Outbox
+    from .frames import Frame, Header, Outbox
 
     class AgentServices(Protocol):
         """The part of the agent that its handlers use."""
@@ -102,7 +102,7 @@ class RequestHandler:
         """Whether its frames are sent before those of transfers."""
         return False
 
-    def frame(self) -> "Optional[bytes]":
+    def frame(self) -> "Optional[Frame]":
         """Return the next frame to send; None if there is none now, b"" to be asked again."""
         return None
 

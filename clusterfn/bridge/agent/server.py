@@ -70,7 +70,7 @@ class Agent:
     def __init__(self, source: int, sink: int) -> None:
         self.source = source
         self.out = Outbox(sink)
-        self.inbox = Inbox()
+        self.inbox = Inbox(in_parts=True)
         self.requests: "Dict[int, RequestHandler]" = {}
         self.waiting: "Dict[int, List[RequestHandler]]" = {}  # for the end of the request of that number
         self.failed: "OrderedDict[int, str]" = OrderedDict()

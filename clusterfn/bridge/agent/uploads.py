@@ -1,19 +1,20 @@
 """Write files and folders that the client sends: completely or not at all.
 
-The bytes are written to a `.part` file next to the final name, which is then renamed. A later agent removes what a
-killed one left of these, once it is a day old.
+The bytes are written to a `.part` file next to the final name, which is then renamed. If the connection breaks, the
+next agent continues a large one. A later agent removes what was left of these, once it is a day old.
 """
 
 import collections
 import contextlib
 import errno
 import os
-import re
 import time
+import zlib
 
-from .files import existing_folder, make_parent, mark_used, remove_tree, sync_folder, write_all
+from .files import existing_folder, make_parent, mark_used, remove_tree, sync_all, sync_folder, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
 from .moved import refuse_moving
+from .parts import PartWriter, remove_old_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,22 +22,18 @@ if TYPE_CHECKING:
 
     Plan = Tuple[str, int, int, Optional[float]]
 
-DAY_S = 24 * 3600.0
 SWEEP_DELAY_S = 1.0
 FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
+FSYNCS_IN_LOOP = 16
+FLUSHED_AT_ONCE = 16 * 1024 * 1024
 TOUCH_S, RECENT_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
-_OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
-PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
 
 
-class UploadHandler(RequestHandler):
+class UploadHandler(PartWriter):
     """Writes received bytes to `.part` files and renames them; removes them on failure.
 
     The bytes are taken as they come; only the rename waits for the requests named by `after`.
     """
-
-    part = path = ""
-    fd = -1
 
     def begin(self) -> None:
         self.path = expand(self.header["path"])
@@ -45,19 +42,26 @@ class UploadHandler(RequestHandler):
         self.left = 0
         self.synced = False
         self.mtime: "Optional[float]" = None
-        self.digest: "Any" = None
+        self.crc: "Optional[int]" = None  # of what has come, where the client says of what it must be
+        self.dirty = 0
         mark_used(self.path, self.agent.root)
         if self.exists_already():
             return self.end(existed=True)
-        self.part = "%s.part-%d-%d" % (self.path, _OWN, self.id)
+        self.resumable = bool(self.header.get("resume"))
+        self.part = self.part_of(self.header.get("resumed") or 0)
         self.above = existing_folder(self.path)
         make_parent(self.path)
         folder = os.path.dirname(self.path)
         if folder not in self.agent.swept:  # once per agent, and when idle: it may hold thousands of blobs
             self.agent.swept.add(folder)
             self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
+        self.take_over()
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _ in self.files)
+        # An fsync of much takes long, and so do many: the loop must not block.
+        self.in_child = self.is_durable() and (self.needed > FSYNC_IN_CHILD or len(self.files) > FSYNCS_IN_LOOP)
+        if self.header.get("resumed"):
+            self.resume()
         return None
 
     def exists_already(self) -> bool:
@@ -84,15 +88,25 @@ class UploadHandler(RequestHandler):
 
     def chunk(self, body: bytes, last: bool) -> None:
         data = memoryview(body)
-        if self.digest is not None:
-            self.digest.update(data)
+        if self.crc is not None:
+            self.crc = zlib.crc32(data, self.crc)
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])
             taken = min(self.left, len(data))
             self.left -= taken
+            self.dirty += taken
             data = data[taken:]
+            if self.dirty >= FLUSHED_AT_ONCE:
+                self.begin_flush()
         if last or len(data):
             self.complete(len(data))
+
+    def begin_flush(self) -> None:
+        """Let the kernel begin to write what has come to the disk, so that the fsync at the end finds little to do."""
+        begin, size, self.dirty = os.lseek(self.fd, 0, os.SEEK_CUR) - self.dirty, self.dirty, 0
+        if self.is_durable() and hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # advice: a file system may ignore it
+                os.posix_fadvise(self.fd, begin, size, os.POSIX_FADV_DONTNEED)
 
     def has_room(self, wanted: int) -> bool:
         """Whether the current file takes more; when it is complete, open the next one."""
@@ -113,10 +127,11 @@ class UploadHandler(RequestHandler):
         return True
 
     def close_file(self) -> None:
+        self.dirty = 0
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             try:
-                if self.is_durable() and self.needed <= FSYNC_IN_CHILD:
+                if self.is_durable() and not self.in_child:
                     os.fsync(fd)
             finally:
                 os.close(fd)
@@ -127,10 +142,10 @@ class UploadHandler(RequestHandler):
         if surplus or self.left or self.files:
             raise Failure("bad", "not as many bytes came as were announced", self.path)
         self.close_file()
-        if self.digest is not None and self.digest.hexdigest() != self.header["sha256"]:
-            message = "the bytes that came have another SHA-256: did the file change while it was sent?"
+        if self.crc is not None and self.crc != self.header["crc"]:
+            message = "the bytes that came have another checksum: did the file change while it was sent?"
             raise Failure("bad", message, self.path)
-        if self.is_durable() and self.needed > FSYNC_IN_CHILD:
+        if self.in_child:
             return self.sync_in_child()
         if self.is_durable():
             for folder, _, _ in os.walk(self.part):
@@ -153,8 +168,7 @@ class UploadHandler(RequestHandler):
         code = errno.EIO
         try:
             os.closerange(0, 2)
-            for place in places:
-                os.fsync(os.open(place, os.O_RDONLY))
+            sync_all(places)
             for folder, _, _ in os.walk(self.part):
                 sync_folder(folder)
             code = 0
@@ -193,6 +207,8 @@ class UploadHandler(RequestHandler):
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+        if self.resumable and not self.ended:
+            return  # the connection has ended: the next agent may continue
         if self.part and os.path.isdir(self.part):
             remove_tree(self.part)
         elif self.part and os.path.lexists(self.part):
@@ -201,11 +217,9 @@ class UploadHandler(RequestHandler):
 
 class PutHandler(UploadHandler):
     def exists_already(self) -> bool:
-        if not self.header.get("sha256"):
+        if self.header.get("crc") is None:
             return False
-        import hashlib
-
-        self.digest = hashlib.sha256()
+        self.crc = 0
         return os.path.exists(self.path)
 
     def plan(self) -> "List[Plan]":
@@ -222,7 +236,8 @@ class PutTreeHandler(UploadHandler):
         return os.path.exists(self.path)
 
     def plan(self) -> "List[Plan]":
-        os.mkdir(self.part, 0o700)
+        if not os.path.isdir(self.part):
+            os.mkdir(self.part, 0o700)
         self.touch()
         return [self.plan_file(*entry) for entry in self.header["files"]]
 
@@ -251,23 +266,3 @@ class PutTreeHandler(UploadHandler):
             return self.end(existed=True)
         self.sync_name()
         return self.end()
-
-
-def remove_old_parts(folder: str) -> None:
-    try:
-        found = [os.path.join(folder, name) for name in os.listdir(folder) if PART.match(name)]
-        old = [path for path in found if time.time() - newest(path) > DAY_S]
-    except OSError:
-        return
-    for path in old:
-        if os.path.isdir(path) and not os.path.islink(path):
-            remove_tree(path)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-
-
-def newest(path: str) -> float:
-    """Return when it last changed: a folder does so by what is in it."""
-    inside = [os.path.join(folder, name) for folder, folders, files in os.walk(path) for name in folders + files]
-    return max(os.lstat(each).st_mtime for each in [path] + inside)

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from . import pickler
 
 if TYPE_CHECKING:  # a Python too old for the rest must come as far as saying so
-    ReadBlob = Callable[[str, str, int], Any]  # from a blob's path, SHA-256 and size, its content
+    import mmap
+
+    ReadBlob = Callable[[str, int, int], Any]  # from a blob's path, size and CRC-32, its content
     Read = Callable[[memoryview, Sequence[Any]], Any]  # from a pickle and its buffers, the value
 
 FORMAT = 1
@@ -57,6 +59,7 @@ class Packed:
         pickle: The pickle, protocol 5.
         buffers: What the pickle refers to, in order.
         blobs: Index of a buffer -> its SHA-256, for buffers that travel by themselves.
+        crcs: SHA-256 of such a buffer -> its CRC-32.
         sources: File name -> text, so that tracebacks there show lines.
         logging: What `logs.describe` said; None writes nothing.
         as_text: Whether code is in it as text, which any minor version can read.
@@ -65,12 +68,17 @@ class Packed:
     pickle: bytes
     buffers: Sequence[memoryview] = ()
     blobs: Mapping[int, str] = field(default_factory=dict)
+    crcs: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     logging: Mapping[str, Any] | None = None
     as_text: bool = False
 
     def pieces(self) -> list[bytes | memoryview]:
         """Return the whole file: header, pickle and the buffers that are not blobs."""
+        return self.sealed()[0]
+
+    def sealed(self) -> tuple[list[bytes | memoryview], int]:
+        """Return the pieces of the file, and the checksum of what follows its header."""
         own = [buffer for index, buffer in enumerate(self.buffers) if index not in self.blobs]
         body: list[bytes | memoryview] = [self.pickle, *own]
         record = {
@@ -78,12 +86,16 @@ class Packed:
             "python": list(sys.version_info[:2]),
             "cloudpickle": pickler.VERSION,
             "pickle": len(self.pickle),
-            "buffers": [{"size": len(b), "blob": self.blobs.get(i)} for i, b in enumerate(self.buffers)],
+            "buffers": [self._entry(self.blobs.get(index), len(view)) for index, view in enumerate(self.buffers)],
             "sources": dict(self.sources),
             **({"logging": dict(self.logging)} if self.logging else {}),
             **({"code": "text"} if self.as_text else {}),
         }
-        return [seal(json.dumps(record).encode()[:-1], checksum(body)), *body]
+        crc = checksum(body)
+        return [seal(json.dumps(record).encode()[:-1], crc), *body], crc
+
+    def _entry(self, blob: str | None, size: int) -> dict[str, Any]:
+        return {"size": size, "blob": blob, **({"crc": self.crcs[blob]} if blob else {})}
 
 
 def seal(facts: bytes, crc: int) -> bytes:
@@ -126,10 +138,10 @@ def _pack(obj: object, on_object: Callable[[object], Any] | None, make: Callable
 
 def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[str, int]:
     """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header."""
-    pieces = pack(obj, target=target).pieces()
+    pieces, crc = pack(obj, target=target).sealed()
     for piece in pieces:
         file.write(piece)
-    return {"size": sum(len(piece) for piece in pieces), "crc": checksum(pieces[1:])}
+    return {"size": sum(len(piece) for piece in pieces), "crc": crc}
 
 
 def load(
@@ -148,7 +160,7 @@ def load(
         blob_path: The path of a blob, by its SHA-256.
         on_header: Called with the header once it is known to be whole, before anything is unpickled.
         part: Offset and size of a part of the file; None for all of it.
-        read_blob: Returns a blob's content; None reads and checks all of it.
+        read_blob: Returns a blob's content; None checks all of it, and maps it.
         any_python: Whether a file of another minor version is loaded if there is no byte code in it.
         shared: Whether to map a large file instead of reading it: processes share its pages until they write to them.
 
@@ -169,8 +181,8 @@ def load(
             data = bytearray(size - len(line))
             body = memoryview(data)[: file.readinto(data)]
 
-    def blob(digest: str, size: int) -> Any:
-        return (read_blob or _read_blob)(blob_path(digest), digest, size)
+    def blob(digest: str, size: int, crc: int) -> Any:
+        return (read_blob or _read_blob)(blob_path(digest), size, crc)
 
     return _load_body(line, body, blob, on_header=on_header, any_python=any_python, crc=crc)
 
@@ -188,48 +200,50 @@ def _map(file: BinaryIO, offset: int, size: int) -> memoryview | None:
         return None
 
 
-def loads(data: bytes | bytearray, same_python: bool = True, read: Read | None = None) -> Any:
-    """Load the object in the bytes of a whole file; arrays share the memory of a bytearray.
+def size_by_header(line: bytes) -> int:
+    """Return the size of a whole file by its first line, which is not checked here.
+
+    Raises:
+        Damaged: It is not such a line.
+    """
+    header = _parsed(line)
+    return len(line) + int(header["pickle"]) + _size_of_buffers(header)
+
+
+def loads(
+    data: bytes | bytearray | mmap.mmap, same_python: bool = True, read: Read | None = None, crc: int | None = None
+) -> Any:
+    """Load the object in the bytes of a whole file; arrays share the memory of a bytearray or a mapping.
 
     Args:
         data: The file's content, without blobs.
         same_python: Whether another minor version is refused. Plain records of an exception may cross.
         read: Reads the pickle instead of unpickling it; then nothing else of the file has an effect, either.
+        crc: The checksum of what follows the first line, if it is known.
 
     Raises:
         As `load`.
     """
     end = data.find(b"\n") + 1
-    return _load_body(bytes(data[:end]), memoryview(data)[end:], _no_blob, same_python, read=read)
+    return _load_body(bytes(data[:end]), memoryview(data)[end:], _no_blob, same_python, crc=crc, read=read)
 
 
-def _no_blob(digest: str, size: int) -> Any:
+def _no_blob(digest: str, size: int, crc: int) -> Any:
     raise Damaged("a value refers to the blob %s, which only a payload may" % digest)
 
 
 def _load_body(
     line: bytes,
     body: memoryview,
-    blobs: Callable[[str, int], Any],
+    blobs: Callable[[str, int, int], Any],
     same_python: bool = True,
     on_header: Callable[[Mapping[str, Any]], None] | None = None,
     any_python: bool = False,
     crc: int | None = None,
     read: Read | None = None,
 ) -> Any:
-    try:
-        header = json.loads(line)
-    except (ValueError, RecursionError):
-        raise Damaged("the header is not readable") from None
-    if not isinstance(header, dict):
-        raise Damaged("the header is not readable")
-    if header.get("format") != FORMAT:
-        raise Damaged("format %r is not known to this version" % header.get("format"))
-    if line != seal(line.rpartition(b', "crc": ')[0], checksum([body]) if crc is None else crc):
-        raise Damaged("the check sum is wrong, the file was cut short or altered")
-    if not _makes_sense(header):
-        raise Damaged("the header lacks what belongs there, or has it of another type")
-    if len(body) != header["pickle"] + sum(entry["size"] for entry in header["buffers"] if not entry.get("blob")):
+    header = _parsed(line, seal(line.rpartition(b', "crc": ')[0], checksum([body]) if crc is None else crc))
+    if len(body) != header["pickle"] + _size_of_buffers(header):
         raise Damaged("the header does not describe the %d bytes that follow it" % len(body))
     major, minor = header["python"]
     as_text = header.get("code") == "text" or (any_python and (major, minor) != sys.version_info[:2])
@@ -243,12 +257,34 @@ def _load_body(
     offset = header["pickle"]
     for entry in header["buffers"]:
         if entry.get("blob"):
-            buffers.append(blobs(entry["blob"], entry["size"]))
+            buffers.append(blobs(entry["blob"], entry["size"], entry.get("crc", -1)))
         else:
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
     loads = read or (pickler.loads_without_code if as_text else pickler.loads)
     return loads(body[: header["pickle"]], buffers)
+
+
+def _parsed(line: bytes, sealed: bytes | None = None) -> dict[str, Any]:
+    """Return the header that a first line holds; `sealed` is how it must be."""
+    try:
+        header = json.loads(line)
+    except (ValueError, RecursionError):
+        raise Damaged("the header is not readable") from None
+    if not isinstance(header, dict):
+        raise Damaged("the header is not readable")
+    if header.get("format") != FORMAT:
+        raise Damaged("format %r is not known to this version" % header.get("format"))
+    if sealed is not None and line != sealed:
+        raise Damaged("the check sum is wrong, the file was cut short or altered")
+    if not _makes_sense(header):
+        raise Damaged("the header lacks what belongs there, or has it of another type")
+    return header
+
+
+def _size_of_buffers(header: Mapping[str, Any]) -> int:
+    """Return the bytes of the buffers that follow the pickle; blobs are elsewhere."""
+    return sum(entry["size"] for entry in header["buffers"] if not entry.get("blob"))
 
 
 def _makes_sense(header: Mapping[str, Any]) -> bool:
@@ -257,29 +293,33 @@ def _makes_sense(header: Mapping[str, Any]) -> bool:
         return False
     if len(python) != 2 or not all(isinstance(entry, dict) for entry in buffers):
         return False
-    sizes = [*python, header.get("pickle"), *(entry.get("size") for entry in buffers)]
+    sizes = [*python, header.get("pickle"), *(entry.get(name, 0) for entry in buffers for name in ("size", "crc"))]
     texts = [*sources.values(), *(entry.get("blob") or "" for entry in buffers)]
     return all(type(size) is int and size >= 0 for size in sizes) and all(isinstance(text, str) for text in texts)
 
 
-def _read_blob(path: str, digest: str, size: int) -> bytearray:
-    data = bytearray(size)
+def _read_blob(path: str, size: int, crc: int) -> Any:
+    """Check a blob and map it: no process has a copy of its own, and what it writes to is copied then."""
     try:
         with open(path, "rb") as file:
-            filled = file.readinto(data)
-            whole = filled == size and not file.read(1)
+            found = os.fstat(file.fileno()).st_size
+            # Reading comes first: what cannot be read is an OSError here, and would end the process in the mapping.
+            whole = found == size and _checksum_of_file(file, size) == crc
+            mapped = _map(file, 0, size) if whole else None
+            if whole and mapped is None:
+                data = bytearray(size)
+                file.seek(0)
+                whole, mapped = file.readinto(data) == size, memoryview(data)
     except FileNotFoundError:
         raise Damaged("the blob %s is not there" % path) from None
-    if not whole:
+    if found != size:
         raise Damaged("the blob %s is not of %d bytes" % (path, size))
-    import hashlib  # here: most calls have no blob, and are spared the import
-
-    if hashlib.sha256(data).hexdigest() != digest:
+    if not whole:
         raise Damaged("the blob %s was altered: remove it, and call again" % path)
-    return data
+    return mapped
 
 
-def map_blob(path: str, digest: str, size: int) -> Any:
+def map_blob(path: str, size: int, crc: int) -> Any:
     """Map a blob that this machine has checked before: processes share its pages until they write to them."""
     import mmap  # here: only spawned children use it
 

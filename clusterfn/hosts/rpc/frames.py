@@ -20,6 +20,7 @@ CHUNK = 256 * 1024
 LONGEST = 64 * 2**20  # of a body: what announces more is no frame
 LONGEST_HEADER = 8 * 2**20  # which takes up to thirty times as much memory once it is read
 SHOWN = 64
+_SMALL = 4096  # read at once where a header comes: what follows it is then read to its place
 FRAME = struct.Struct("!IQ")
 HELLO_ID = 1  # of the first request to an agent
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
@@ -27,14 +28,16 @@ _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 Header = dict[str, Any]
 
 
-def pack(header: Header, body: bytes = b"") -> bytes:
-    """Return one frame."""
+def pack(header: Header, *body: bytes | memoryview) -> bytes:
+    """Return one frame; its body may be in several pieces."""
     text = json.dumps(header).encode()
-    return b"".join((FRAME.pack(len(text), len(body)), text, body))
+    return b"".join((FRAME.pack(len(text), sum(map(len, body))), text, *body))
 
 
 class FrameReader:
     """Frames from a stream, whatever pieces it comes in.
+
+    A piece of a file, whose frame has a `size`, is returned as it comes, in several frames: none of it is put together.
 
     Args:
         read: As `Stream.read`.
@@ -44,6 +47,8 @@ class FrameReader:
     def __init__(self, read: Callable[[int], bytes], data: bytes = b"") -> None:
         self._read = read
         self._data = bytearray(data)
+        self._piece: Header = {}
+        self._left = 0  # bytes of it
 
     def frame(self) -> tuple[Header, bytes] | None:
         """Read the next frame; return None once the stream has ended.
@@ -51,22 +56,37 @@ class FrameReader:
         Raises:
             HostError: What comes is no frame; nothing after it can be read either.
         """
+        if self._left:
+            return self._next_part()
         if not self._fill(FRAME.size):
             return None
         head, body = FRAME.unpack_from(self._data)
         middle, end = FRAME.size + head, FRAME.size + head + body
         if head > LONGEST_HEADER or body > LONGEST:
             raise no_frame(f"it would have {end} bytes", self._data)
+        if not self._fill(middle):
+            return None
+        header = _header(bytes(self._data[FRAME.size : middle]))
+        if "size" in header and not header.get("end") and body > _SMALL:
+            del self._data[:middle]
+            self._piece, self._left = header, body
+            return self._next_part()
         if not self._fill(end):
             return None
         with memoryview(self._data) as view:
-            text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
+            content = bytes(view[middle:end])
         del self._data[:end]
-        return _header(text), content
+        return header, content
+
+    def _next_part(self) -> tuple[Header, bytes] | None:
+        part = bytes(self._data[: self._left]) or self._read(min(CHUNK, self._left))
+        del self._data[: len(part)]
+        self._left -= len(part)
+        return (self._piece, part) if part else None
 
     def _fill(self, size: int) -> bool:
         while len(self._data) < size:
-            piece = self._read(CHUNK)
+            piece = self._read(max(_SMALL, size - len(self._data)))
             if not piece:
                 return False
             self._data += piece

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +109,15 @@ class Link:
         number = self._requests.number()
         request.register(number, self.host.name, self._answering)
         request.cancel = lambda: self.cancel(number)
+        request.upload = lambda chunks: self._upload(request, chunks)
         self._requests[number] = request
         return number
+
+    def _upload(self, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:
+        """Send the chunks of an open request, which the host has asked for."""
+        with self.line.changed:
+            if self.line.connected and request.id in self._requests:
+                self._sender.transfer(request, chunks)
 
     def cancel(self, number: int) -> None:
         """Forget the request of that number, and ask the host to stop it."""

@@ -121,7 +121,12 @@ class RequestSender:
         self._control.append(pack(request.header(self._is_open), request.body))
         chunks = request.chunks()
         if chunks is not None:
-            self._transfers.append((request, chunks))
+            self.transfer(request, chunks)
+        self._line.changed.notify_all()
+
+    def transfer(self, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:
+        """Queue the chunks of a transfer."""
+        self._transfers.append((request, chunks))
         self._line.changed.notify_all()
 
     def say(self, header: Header, body: bytes = b"") -> None:

@@ -7,19 +7,29 @@ the link's reader thread; `header` and `chunks` by the thread that connects or w
 from __future__ import annotations
 
 import math
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar, Union
+from typing import Any, Generic, Protocol, TypeVar, Union
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import CHUNK, Header, pack
 from clusterfn.hosts.rpc.reply import Reply
 
 T = TypeVar("T")
-Sink = Union[Callable[[bytes], Any], BinaryIO]
+RESUMED_FROM = 1 << 20  # bytes of an upload, from which on a later agent continues it
+
+
+class Writable(Protocol):
+    """Takes bytes, as a binary file does."""
+
+    def write(self, data: bytes, /) -> Any: ...
+
+
+Sink = Union[Callable[[bytes], Any], Writable]
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class OpenRequest(Generic[T]):
         self.body = body
         self.after = tuple(reply.id for reply in after)
         self.cancel: Callable[[], None] = lambda: None
+        self.upload: Callable[[Iterator[bytes]], None] = lambda _: None
         self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
         self.id = self.reply.id
 
@@ -124,37 +135,75 @@ class SimpleRequest(OpenRequest[T]):
 
 
 class UploadRequest(SimpleRequest[T]):
-    """A request followed by the bytes of one or more sources."""
+    """A request followed by the bytes of one or more sources.
+
+    A large one has a number by which a later agent finds what the one before has written: after a reconnect the host
+    says from which byte on it is to come.
+    """
 
     def __init__(self, do: str, fields: Header, read: Callable[[Header, bytes], T], sources: Sequence[Data],
                  after: Sequence[Reply[Any]] = ()) -> None:  # fmt: skip
         super().__init__(do, fields, read, after=after)
         self._sources = sources
-        self.reply.size = sum(map(size_of, sources))
+        self._sizes = [size_of(source) for source in sources]
+        self.reply.size = sum(self._sizes)
+        self._sendings = 0
+        if self.reply.size >= RESUMED_FROM:
+            fields["resume"] = secrets.randbits(48)
 
-    def chunks(self) -> Iterator[bytes]:
-        pieces = (piece for source in self._sources for piece in pieces_of(source))
-        held, self.reply.moved = b"", 0
-        for piece in pieces:
-            held += piece
-            if len(held) > CHUNK:
+    def header(self, still_open: Callable[[int], bool]) -> Header:
+        if self._sendings and "resume" in self.fields:
+            self.fields["resumed"] = self._sendings
+        self._sendings += 1
+        return super().header(still_open)
+
+    def chunks(self) -> Iterator[bytes] | None:
+        return None if "resumed" in self.fields else self._chunks(0)
+
+    def take(self, header: Header, body: bytes) -> None:
+        if "resumed" not in self.fields:
+            raise MalformedAnswer("a place to continue at, of what was not sent before")
+        self.upload(self._chunks(number(header, "at", below=(self.reply.size or 0) + 1)))
+
+    def _chunks(self, begin: int) -> Iterator[bytes]:
+        """Yield the frames from a byte on. `pack` copies each byte once, which is all that happens to it here."""
+        held: list[bytes | memoryview] = []
+        room, self.reply.moved = CHUNK, begin
+        for piece in (memoryview(piece) for source in self._rest(begin) for piece in pieces_of(source)):
+            while len(piece) > room:
                 self.reply.moved += CHUNK
-                yield pack({"id": self.id, "do": "chunk"}, held[:CHUNK])
-                held = held[CHUNK:]
-        self.reply.moved += len(held)
-        yield pack({"id": self.id, "do": "chunk", "last": True}, held)
+                yield pack({"id": self.id, "do": "chunk"}, *held, piece[:room])
+                held, room, piece = [], CHUNK, piece[room:]
+            held.append(piece)
+            room -= len(piece)
+        self.reply.moved += CHUNK - room
+        yield pack({"id": self.id, "do": "chunk", "last": True}, *held)
+
+    def _rest(self, begin: int) -> Iterator[Data]:
+        """Yield the sources without their first bytes."""
+        for source, size in zip(self._sources, self._sizes):
+            if begin and begin >= size:
+                begin -= size
+                continue
+            if begin and isinstance(source, Path):
+                yield FilePart(source, begin, sys.maxsize)
+            elif begin and isinstance(source, FilePart):
+                yield FilePart(source.path, source.offset + begin, source.size - begin)
+            else:
+                yield source[begin:] if begin and not isinstance(source, (Path, FilePart)) else source
+            begin = 0
 
 
-def pieces_of(source: Data) -> Iterator[bytes]:
+def pieces_of(source: Data) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a source, a chunk at a time."""
     if isinstance(source, Path):
         source = FilePart(source, 0, sys.maxsize)  # as long as it is by then
     if not isinstance(source, FilePart):
         for start in range(0, len(source), CHUNK):
-            yield bytes(source[start : start + CHUNK])
+            yield source[start : start + CHUNK]
         return
     left = source.size
-    with source.path.open("rb") as file:
+    with source.path.open("rb", buffering=0) as file:
         file.seek(source.offset)
         while piece := file.read(min(CHUNK, left)):
             left -= len(piece)
@@ -227,7 +276,12 @@ class FollowRequest(OpenRequest[int]):
 
 
 class WaitRequest(OpenRequest[bytes]):
-    """A file that will come, with the ones that belong to it."""
+    """A file that will come, with the ones that belong to it.
+
+    Args:
+        on_early: Called before bytes that come ahead of the file itself, with whether all of them begin again; None if
+            none are wanted. What it raises ends the request.
+    """
 
     def __init__(
         self,
@@ -236,9 +290,12 @@ class WaitRequest(OpenRequest[bytes]):
         drain: Sequence[Reply[Any]],
         after: Sequence[Reply[Any]],
         on_content: Callable[[bytes], Any] | None,
+        on_early: Callable[[bool], Any] | None = None,
     ) -> None:
         names = [name for name, _ in files]
-        super().__init__("wait", {"path": path, "with": names, "offsets": [0] * len(names)}, after=after)
+        early = {"early": True} if on_early is not None else {}
+        super().__init__("wait", {"path": path, "with": names, "offsets": [0] * len(names), **early}, after=after)
+        self._on_early = on_early
         self._writers = [writer_of(sink) for _, sink in files]
         self._drain = tuple(reply.id for reply in drain)
         self._on_content = on_content
@@ -256,7 +313,12 @@ class WaitRequest(OpenRequest[bytes]):
             return
         index = number(header, "file", below=len(self._writers))
         if self._content is None:
-            raise MalformedAnswer(f"file: {index}, before what describes it")
+            if self._on_early is None or not (header.get("early") or header.get("again")):
+                raise MalformedAnswer(f"file: {index}, before what describes it")
+            self._on_early(bool(header.get("again")))
+            if header.get("again"):
+                self.fields["offsets"][index] = self.reply.moved = 0
+                return
         self._writers[index](body)
         self.reply.moved, self.reply.size = self.reply.moved + len(body), number(header, "size")
         self.fields["offsets"][index] += len(body)

@@ -126,7 +126,7 @@ class FarAnswer:
 
 def test_many_files_are_asked_for_before_the_first_one_is_here(tmp_path):
     names = [f"{number:03}" for number in range(100)]
-    host = FarHost(*names, ahead=30)
+    host = FarHost(*names, ahead=100)
 
     assert fetch(host, "/work", "*", tmp_path) == [tmp_path / name for name in names]
     assert [path.name for path in sorted(tmp_path.iterdir())] == names

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import select
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -267,3 +269,136 @@ def test_an_agent_remembers_only_the_last_of_the_requests_that_failed(
     client.turns()
 
     assert list(client.agent.failed) == [9, 10, 11]
+
+
+# uploads that continue
+
+
+def send(client: Client, data: bytes, **header: Any) -> None:
+    os.set_blocking(client.asking, False)
+    frame = memoryview(pack(dict(header, do="chunk"), data))
+    while frame:
+        client.turns(1)
+        try:
+            frame = frame[os.write(client.asking, frame) :]
+        except BlockingIOError:
+            continue
+    client.turns(2)
+
+
+def lose(client: Client) -> None:
+    """End the connection in the agent's view: its requests release what they hold."""
+    for request in list(client.agent.requests.values()):
+        request.release()
+    client.agent.requests.clear()
+
+
+def answer_of(client: Client, number: int) -> dict[str, Any]:
+    """The newest answer to a request, once there is one; `heard` has only what came since the last."""
+    client.heard.clear()
+
+    def hear() -> bool:
+        client.turns(1)
+        with contextlib.suppress(BlockingIOError):
+            client.heard += [header for header, _ in client.inbox.feed(os.read(client.answers, 2**20))]
+        return any(each["id"] == number for each in client.heard)
+
+    until(hear)
+    return client.heard[-1]
+
+
+def test_an_upload_continues_at_the_byte_that_the_lost_agent_has_reached(client: Client, tmp_path: Path) -> None:
+    data, path = os.urandom(3_000_000), tmp_path / "blob"
+    ask = {"do": "put", "path": str(path), "size": len(data), "mode": 0o400, "crc": zlib.crc32(data), "resume": 77}
+    client.ask(id=2, **ask)
+    send(client, data[:1_000_000], id=2)
+    (part,) = tmp_path.glob("blob.part-*")
+    lose(client)
+
+    client.ask(id=3, **ask, resumed=1)
+    assert answer_of(client, 3) == {"id": 3, "at": 1_000_000}
+    inode = next(tmp_path.glob("blob.part-*")).stat().st_ino
+    assert not part.exists(), "the lost agent could still write to it"
+    send(client, data[1_000_000:2_000_000], id=3)
+    lose(client)
+    client.ask(id=4, **ask, resumed=3)
+    assert answer_of(client, 4) == {"id": 4, "at": 2_000_000}
+    send(client, data[2_000_000:], id=4, last=True)
+
+    until(lambda: client.turns(1) or path.exists())
+    assert path.read_bytes() == data
+    assert (path.stat().st_ino, path.stat().st_mode & 0o777) == (inode, 0o400)
+    assert [each.name for each in tmp_path.iterdir()] == ["blob"]
+
+
+def test_what_was_altered_before_an_upload_continues_is_seen_and_removed(client: Client, tmp_path: Path) -> None:
+    data = os.urandom(2_000_000)
+    ask = {"do": "put", "path": str(tmp_path / "b"), "size": len(data), "crc": zlib.crc32(data), "resume": 77}
+    client.ask(id=2, **ask)
+    send(client, data[:1_000_000], id=2)
+    (part,) = tmp_path.glob("b.part-*")
+    lose(client)
+    part.write_bytes(b"\0" + data[1:1_000_000])
+
+    client.ask(id=3, **ask, resumed=1)
+    answer_of(client, 3)
+    send(client, data[1_000_000:], id=3, last=True)
+
+    assert "another checksum" in answer_of(client, 3)["error"]["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_upload_of_which_nothing_is_left_begins_again(client: Client, tmp_path: Path) -> None:
+    ask = {"do": "put", "path": str(tmp_path / "b"), "size": 3, "crc": zlib.crc32(b"abc"), "resume": 77, "resumed": 2}
+    client.ask(id=3, **ask)
+    assert answer_of(client, 3)["at"] == 0
+    send(client, b"abc", id=3, last=True)
+
+    until(lambda: client.turns(1) or (tmp_path / "b").exists())
+    assert (tmp_path / "b").read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize("lost_at", [0, 1, 3, 4, 300_000, 300_003, 300_004])
+def test_a_tree_continues_in_the_file_that_the_lost_agent_has_reached(
+    client: Client, tmp_path: Path, lost_at: int
+) -> None:
+    files = {"a": b"abc", "empty": b"", "d/large": os.urandom(300_000), "last": b"x"}
+    data = b"".join(files.values())
+    rows = [[name, len(content), 0o400] for name, content in files.items()]
+    ask = {"do": "put_tree", "path": str(tmp_path / "tree"), "files": rows, "resume": 5}
+    client.ask(id=2, **ask)
+    send(client, data[:lost_at], id=2)
+    lose(client)
+
+    client.ask(id=3, **ask, resumed=1)
+    assert answer_of(client, 3)["at"] == lost_at
+    send(client, data[lost_at:], id=3, last=True)
+
+    until(lambda: client.turns(1) or (tmp_path / "tree").exists())
+    assert {name: (tmp_path / "tree" / name).read_bytes() for name in files} == files
+    assert (tmp_path / "tree" / "last").stat().st_mode & 0o777 == 0o400
+
+
+def test_an_upload_that_is_stopped_leaves_nothing(client: Client, tmp_path: Path) -> None:
+    client.ask(id=2, do="put", path=str(tmp_path / "b"), size=1000, resume=77)
+    send(client, b"abc", id=2)
+    client.ask(id=3, do="stop", target=2)
+    client.turns()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rows = [[f"{number:04}", 1, 0o600] for number in range(200)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
+    try:
+        client.ask(id=2, do="put_tree", path=str(tmp_path / "tree"), files=rows)
+        send(client, b"x" * 200, id=2, last=True)
+        answer = answer_of(client, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert answer["ok"] is True
+    assert len(list((tmp_path / "tree").iterdir())) == 200

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -40,10 +41,12 @@ def whole(value, **more) -> bytes:
 
 
 def write_with_blob(folder):
-    packed = container.pack(Buffer(b"a" * SHORT))
+    packed = container.pack(Buffer(bytearray(b"a" * SHORT)))
     digest = hashlib.sha256(packed.buffers[0]).hexdigest()
     (folder / digest).write_bytes(packed.buffers[0])
-    (folder / "file").write_bytes(b"".join(replace(packed, blobs={0: digest}).pieces()))
+    (folder / "file").write_bytes(
+        b"".join(replace(packed, blobs={0: digest}, crcs={digest: zlib.crc32(packed.buffers[0])}).pieces())
+    )
     return folder / digest
 
 
@@ -93,6 +96,16 @@ def test_a_blob_is_read_from_its_own_file(tmp_path):
 
     assert bytes(load(tmp_path).data) == b"a" * SHORT
     assert (tmp_path / "file").stat().st_size < 1000
+
+
+def test_who_writes_to_a_blob_writes_to_a_copy(tmp_path):
+    blob = write_with_blob(tmp_path)
+    loaded = load(tmp_path)
+
+    loaded.data[0] = 7
+
+    assert bytes(loaded.data[:2]) == b"\7a"
+    assert blob.read_bytes() == b"a" * SHORT
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,202 @@
+"""A value that comes, partly before its outcome: what is kept of it, and when it must be fetched instead."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from clusterfn.calls import outcome
+from clusterfn.calls.arriving import Arriving
+from clusterfn.config import units
+from clusterfn.config.spec import ResultPolicy
+from clusterfn.errors import ResultError
+from clusterfn.hosts import landing, serialization
+
+container = serialization.part("container")
+PLACE = outcome.JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
+VALUE = bytearray(os.urandom(3 << 20))
+
+
+def written(value: object) -> tuple[bytes, bytes, dict]:
+    """The file of a value, its outcome.json, and the same read."""
+    file = io.BytesIO()
+    told = {"kind": "returned", "value": container.dump(value, file)}
+    return file.getvalue(), json.dumps(told).encode(), told
+
+
+class Large:
+    """Pickles next to the stream, as arrays do."""
+
+    def __reduce_ex__(self, protocol):
+        import pickle
+
+        return bytearray, (pickle.PickleBuffer(VALUE),)
+
+
+def load(arriving: Arriving, told: dict) -> object:
+    return outcome.value_of(told, arriving.value, PLACE)
+
+
+def give(arriving: Arriving, data: bytes, step: int) -> None:
+    for at in range(0, len(data), step):
+        arriving.take(data[at : at + step])
+
+
+@pytest.mark.parametrize("early", [0, 100, 1 << 20, (3 << 20) + 5, None], ids=str)
+@pytest.mark.parametrize("step", [50_000, 1 << 20])
+def test_a_value_that_comes_early_in_part_or_as_a_whole_is_whole(early, step):
+    data, content, told = written(Large())
+    early = len(data) if early is None else early
+    arriving = Arriving(PLACE)
+
+    if early:
+        arriving.begin_early(again=False)
+        give(arriving, data[:early], step)
+    arriving.announce(content)
+    give(arriving, data[early:], step)
+
+    assert load(arriving, told) == VALUE
+
+
+@pytest.mark.parametrize("value", [1, "x" * 70_000, b"x" * (2 << 20)], ids=["int", "text", "bytes"])
+def test_a_value_after_its_outcome_is_as_before(value):
+    data, content, told = written(value)
+    arriving = Arriving(PLACE)
+
+    arriving.announce(content)
+    give(arriving, data, 65536)
+
+    assert load(arriving, told) == value
+
+
+def test_a_value_that_was_begun_again_counts_from_there():
+    data, content, told = written(Large())
+    arriving = Arriving(PLACE)
+
+    arriving.begin_early(again=False)
+    give(arriving, b"\0" * (2 << 20), 65536)
+    arriving.begin_early(again=True)
+    arriving.begin_early(again=False)
+    give(arriving, data, 65536)
+    arriving.announce(content)
+
+    assert load(arriving, told) == VALUE
+
+
+def spoil_no_header(data):
+    return b"\0" * len(data)
+
+
+def spoil_a_byte(data):
+    return data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
+
+
+def spoil_another_size(data):
+    return written([Large(), 1])[0]
+
+
+def spoil_zeros_in_between(data):
+    return data[: 1 << 20] + bytes(1 << 20) + data[2 << 20 :]
+
+
+@pytest.mark.parametrize("spoil", [spoil_no_header, spoil_a_byte, spoil_another_size, spoil_zeros_in_between])
+def test_what_came_early_and_was_not_published_is_to_be_fetched(spoil):
+    data, content, _ = written(Large())
+    arriving = Arriving(PLACE)
+
+    arriving.begin_early(again=False)
+    give(arriving, spoil(data)[: 2 << 20], 65536)
+    arriving.announce(content)
+    give(arriving, spoil(data)[2 << 20 : len(data)], 65536)
+
+    assert arriving.value is None
+
+
+def test_what_came_early_of_a_job_that_failed_is_to_be_fetched():
+    data, _, _ = written(Large())
+    _, content, _ = written(1)
+    arriving = Arriving(PLACE)
+
+    arriving.begin_early(again=False)
+    give(arriving, data[: 2 << 20], 65536)
+    arriving.announce(content)
+    arriving.take(b"more")
+
+    assert arriving.value is None
+
+
+def test_a_damaged_value_is_not_loaded():
+    data, content, told = written(Large())
+    arriving = Arriving(PLACE)
+    arriving.announce(content)
+    give(arriving, spoil_a_byte(data), 65536)
+
+    with pytest.raises(ResultError, match="damaged: the check sum is wrong"):
+        load(arriving, told)
+
+
+def test_a_value_that_is_cut_short_is_not_loaded():
+    data, content, told = written(Large())
+    arriving = Arriving(PLACE)
+    arriving.announce(content)
+    give(arriving, data[:-1], 65536)
+
+    with pytest.raises(ResultError, match=f"{len(data) - 1} bytes arrived, {len(data)} were written"):
+        load(arriving, told)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_more_than_was_announced_is_rejected(early):
+    data, content, _ = written(Large())
+    arriving = Arriving(PLACE)
+    if early:
+        arriving.begin_early(again=False)
+    else:
+        arriving.announce(content)
+
+    with pytest.raises(ResultError, match="more bytes arrived than"):
+        give(arriving, data + b"x", 65536)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_value_that_memory_cannot_hold_lands_in_a_mapped_file(monkeypatch, early):
+    data, content, told = written(Large())
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
+    arriving = Arriving(PLACE)
+    if early:
+        arriving.begin_early(again=False)
+    else:
+        arriving.announce(content)
+
+    give(arriving, data, 65536)
+    arriving.announce(content)
+
+    assert load(arriving, told) == VALUE
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_value_for_which_there_is_no_room_at_all_is_rejected_before_it_comes(monkeypatch, early):
+    data, content, _ = written(Large())
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
+    monkeypatch.setattr(landing, "folder_for", lambda size: None)
+    arriving = Arriving(PLACE)
+
+    with pytest.raises(ResultError, match="0.0 GB of free memory"):
+        if early:
+            arriving.begin_early(again=False)
+            arriving.take(data[:65536])
+        else:
+            arriving.announce(content)
+
+
+def test_a_host_that_is_not_trusted_may_not_fill_the_disk(monkeypatch):
+    _, content, _ = written(Large())
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
+    place = replace(PLACE, results=replace(PLACE.results, data_only=True))
+
+    with pytest.raises(ResultError, match="free memory"):
+        Arriving(place).announce(content)

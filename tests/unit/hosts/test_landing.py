@@ -1,0 +1,66 @@
+"""A large value lands once, in memory or in a mapped file; its checksum is taken on the way."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+
+from clusterfn.hosts import landing
+from clusterfn.hosts.landing import Landing
+
+LINE, BODY = b'{"a": 1}\n', os.urandom(300_000)
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("step", [7, 9, 10, 65536, 1 << 20])
+def test_the_bytes_and_their_checksum_are_those_that_came(tmp_path: Path, in_file: bool, step: int) -> None:
+    data = LINE + BODY[: 20_000 if step < 100 else None]
+    place = Landing(len(data), str(tmp_path) if in_file else None)
+
+    for at in range(0, len(data), step):
+        place.take(data[at : at + step])
+    value = place.value()
+
+    assert bytes(value) == data
+    assert isinstance(value, landing.LargeValue)
+    assert value.crc == zlib.crc32(data[len(LINE) :])
+    value[3:5] = b"xy"
+    assert bytes(memoryview(value)[:6]) == data[:3] + b"xy" + data[5:6], "it can be written to"
+    assert list(tmp_path.iterdir()) == [], "the file has no name"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+@pytest.mark.parametrize("in_file", [False, True])
+def test_what_a_forked_process_writes_to_it_stays_there(tmp_path: Path, in_file: bool) -> None:
+    place = Landing(len(LINE), str(tmp_path) if in_file else None)
+    place.take(LINE)
+    value = place.value()
+    pid = os.fork()
+    if not pid:
+        value[:3] = b"xyz"
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert bytes(value) == LINE
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_of_a_part_there_is_no_more_than_what_came(tmp_path: Path, in_file: bool) -> None:
+    place = Landing(1 << 20, str(tmp_path) if in_file else None)
+    place.take(LINE + b"abc")
+
+    value = place.value()
+
+    assert (bytes(value), getattr(value, "crc", None)) == (LINE + b"abc", None)
+
+
+def test_a_folder_in_memory_or_on_a_full_disk_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_in_memory = landing.folder_for(1) != landing.folder_for(0)
+
+    assert not kept_in_memory
+    assert landing.folder_for(1 << 60) is None
+    monkeypatch.setattr(landing.tempfile, "gettempdir", lambda: "/dev/shm")
+    assert landing.folder_for(1) != "/dev/shm"
