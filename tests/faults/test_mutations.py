@@ -56,7 +56,8 @@ def green_rows(folder: Path, mutation: Mutation) -> list[str]:
     """Which of the mutation's rows pass all the same."""
     checkout, report = copy_of_the_library(folder / "checkout", mutation), folder / "report.xml"
     nodes = [f"{_TEST}[{row}]" for row in mutation.rows]
-    argv = [sys.executable, "-m", "pytest", "-q", "--long", "-p", "no:cacheprovider", f"--junitxml={report}", *nodes]
+    options = ["-q", "--long", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]  # which has properties of tests
+    argv = [sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *nodes]
     env = {**os.environ, "FAULTS_LIMIT_S": "45"}
     ran = subprocess.run(argv, cwd=checkout, env=env, capture_output=True, text=True, timeout=500)
     assert f"clusterfn from {checkout}/" in ran.stdout, ran.stdout[-3000:] + ran.stderr[-3000:]
