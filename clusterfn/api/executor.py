@@ -16,7 +16,7 @@ from clusterfn.calls import call, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job
 from clusterfn.calls.worker_limit import WorkerLimit
-from clusterfn.config.options import JobOptions, Options, changed, parse_options
+from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.public_api import public_api, show_options
 
@@ -55,6 +55,8 @@ class Executor(concurrent.futures.Executor):
         max_workers: int | None = None,
         **options: Unpack[JobOptions],
     ) -> None:
+        if isinstance(host, concurrent.futures.Executor):
+            raise ConfigError(f"Executor({host!r}): the first argument is the name of a host", hint=SESSION_IS_ONE)
         if isinstance(host, int):  # as ThreadPoolExecutor(8)
             hint = f'write Executor("tensor01", max_workers={host}), with the name of your host'
             raise ConfigError(f"Executor({host!r}): the first argument is the name of a host", hint=hint)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clusterfn.api.decorator import inside_job, undecorated
+from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.supervisor.text import duration
 from clusterfn.calls import console, job_display
 from clusterfn.calls import payload as payloads
@@ -110,6 +111,54 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ConfigError: The function is decorated and asks for what the session does not have.
         """
         return self._call(fn, args, kwargs, follow=False)
+
+    @public_api
+    def map(
+        self,
+        fn: Callable[..., R],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        on_error: Literal["raise", "collect"] = "raise",
+    ) -> Iterator[R]:
+        """Send `fn(*each)` for each tuple of `zip(*iterables)`; the values in order, as they come.
+
+        Each call has a process of its own. After an exception or a timeout, or if you stop iterating, clusterfn
+        withdraws the calls that have not started. Those that run end by themselves.
+
+        Args:
+            fn: What to call.
+            iterables: One for each argument. They are read at once, or as `buffersize` says.
+            timeout: Seconds from now after which waiting for a value ends.
+            chunksize: As for concurrent.futures. It changes nothing here: each call is sent by itself.
+            buffersize: At most so many calls are sent whose values you have not taken, and the iterables are read as
+                far. Give it for an endless generator, or for more items than fit into memory. None sends all at once.
+            on_error: "raise": the iterator raises the exception of the call whose turn it is. "collect": the exception
+                takes the place of the value, and the other calls continue.
+
+        Raises:
+            RuntimeError: After `shutdown`, or inside a job.
+            ConfigError: The function is decorated and asks for what the session does not have; or a keyword is wrong.
+            TimeoutError: Of the iterator: a value did not arrive in time.
+            Exception: Of the iterator: what the call raised whose turn it is.
+
+        Example:
+            >>> with clusterfn.Session("tensor01", gpus=1) as session:
+            ...     for score in session.map(evaluate, models, buffersize=100, on_error="collect"):
+            ...         print(score)
+        """
+        parse_size("chunksize", chunksize)
+        if on_error not in ("raise", "collect"):
+            raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
+        if timeout is not None and (isinstance(timeout, (str, bool)) or not timeout >= 0):
+            raise ConfigError(f"timeout={timeout!r} is not a number of seconds", hint="give seconds: timeout=60")
+        most = None if buffersize is None else parse_size("buffersize", buffersize)
+
+        def send(*args: Any) -> Job[R]:
+            return self._call(fn, args, {}, follow=False)
+
+        return SessionMap(send, iterables, timeout, most, on_error == "collect").values()
 
     @public_api
     def actor(self, cls: type, /, *args: Any, **kwargs: Any) -> Actor:

@@ -127,6 +127,7 @@ ALIASES = {
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
     **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
 }
+SESSION_IS_ONE = "a Session is an executor already: use session.submit(f, x) or session.map(f, xs)"
 # Of the Executors of the standard library, and of other tools: Clustrix, submitit, Modal (docs/how-to/migrate.md).
 _NOT_ASKED_FOR = {
     "max_workers": "leave it out: the host's free resources decide how many run at the same time, or use "
@@ -146,6 +147,7 @@ _NOT_ASKED_FOR = {
         ("slurm_array_parallelism", "max_containers"), "set it where you map: f.map(items, max_parallel={})"
     ),
     "min_containers": "keep a GPU warm with clusterfn.Session",
+    "session": SESSION_IS_ONE,
     "volumes": "use a path of the host, or pass File(path) and set outputs=",
     "schedule": "clusterfn runs no schedules: call the function from cron",
 }

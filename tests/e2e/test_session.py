@@ -221,6 +221,26 @@ def test_a_call_tells_how_the_cards_of_its_session_were_used(
     assert [(card["uuid"], card["peak_memory_bytes"]) for card in short.usage["gpus"]] == [(uuid, None)]
 
 
+def invert_after(number: float, folder: str) -> float:
+    Path(folder, str(number)).touch()
+    return 1 / number
+
+
+@pytest.mark.usefixtures("here")
+def test_a_map_of_a_session_withdraws_what_comes_after_a_failure_and_goes_on_where_it_is_asked_to(tmp_path: Path):
+    with Session() as session:
+        collected = session.map(invert_after, [1, 0, 2], [str(tmp_path)] * 3, on_error="collect")
+        values = [each if isinstance(each, float) else type(each) for each in collected]
+        marks = (str(tmp_path / "later") for _ in range(10**9))
+        (tmp_path / "later").mkdir()
+        some = session.map(invert_after, range(10**9), marks, buffersize=2)
+        with pytest.raises(ZeroDivisionError):
+            next(some)
+
+    assert values == [1.0, ZeroDivisionError, 0.5]
+    assert {each.name for each in (tmp_path / "later").iterdir()} <= {"0", "1"}
+
+
 @pytest.mark.usefixtures("here")
 def test_it_is_an_executor_whose_calls_come_back_in_order():
     with Session() as session:

@@ -1,0 +1,108 @@
+"""`Session.map`: a call for each item, values in order, and what a failure means for the rest."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from clusterfn.calls.job import Job
+from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.hosts import exit_flush
+from clusterfn.public_api import public_api
+
+R = TypeVar("R")
+
+
+class Submit(Protocol):
+    """`Session.submit` for one function."""
+
+    def __call__(self, *args: Any) -> Job[Any]: ...
+
+
+def parse_size(name: str, value: object) -> int:
+    """Return a number of calls.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name}={value!r} is not a number of calls", hint="give a whole number of 1 or more")
+    return value
+
+
+class SessionMap:
+    """One map over a session.
+
+    Args:
+        submit: Sends one call.
+        iterables: One for each argument.
+        timeout: Seconds from now after which waiting for a value ends; None: no limit.
+        buffersize: How many calls are sent whose values were not taken; None: all at once.
+        collects: Whether an exception takes the place of a value, instead of being raised.
+    """
+
+    def __init__(
+        self, submit: Submit, iterables: Sequence[Iterable[Any]], timeout: float | None, buffersize: int | None,
+        collects: bool,
+    ) -> None:  # fmt: skip
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._submit, self._collects = submit, collects
+        self._items = zip(*iterables)
+        self._sent: collections.deque[Job[Any]] = collections.deque()
+        try:
+            self._send(buffersize)
+        except BaseException:  # of an iterable, or of what cannot be sent: the caller has no handle of the others
+            self._withdraw()
+            raise
+
+    def _send(self, count: int | None) -> None:
+        for args in itertools.islice(self._items, count):
+            self._sent.append(self._submit(*args))
+
+    @public_api
+    def values(self) -> Iterator[Any]:
+        """Yield the values in the order of the items; keep none of them."""
+        try:
+            while self._sent:
+                value = self._value()
+                self._send(1)
+                yield value
+                del value
+        finally:
+            self._withdraw()
+
+    def _value(self) -> Any:
+        """Return the value of the next call; on a timeout it is withdrawn with the others."""
+        left_s = None if self._until is None else max(0.0, self._until - time.monotonic())
+        try:
+            value = self._sent[0].result(left_s)
+        except Exception as error:  # whatever the call raises: with on_error="collect" it takes the place of the value
+            if not self._sent[0].done():
+                raise
+            self._sent.popleft()
+            if not self._collects:
+                raise
+            return error
+        self._sent.popleft()
+        return value
+
+    def _withdraw(self) -> None:
+        """Withdraw the calls that nobody will ask for, the last first: the session takes them in their order.
+
+        In a thread, because the host is asked about each, and the caller waits for his exception.
+        """
+        left = [job for job in self._sent if not job.done()]
+        self._sent.clear()
+        if left:
+            exit_flush.run_in_thread(lambda: _cancel(left), "clusterfn-session-map")
+
+
+def _cancel(jobs: list[Job[Any]]) -> None:
+    while jobs:
+        try:
+            jobs.pop().cancel()
+        except ClusterfnError:  # the host does not answer, so it withdraws none of the others either
+            return

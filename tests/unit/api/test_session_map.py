@@ -1,0 +1,200 @@
+"""`Session.map` without a host: the order of values, how far a generator is read, and what is withdrawn when."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from clusterfn import ConfigError, Executor, Session
+from clusterfn.api.session_map import SessionMap
+from tests.waiting import until
+
+
+class Call(Future):  # type: ignore[type-arg]
+    """A call; the test ends it."""
+
+    def __init__(self, item: Any) -> None:
+        super().__init__()
+        self.item = item
+
+
+class Calls:
+    """Remembers the calls that were sent, and those that were withdrawn."""
+
+    def __init__(self) -> None:
+        self.sent: list[Call] = []
+
+    def __call__(self, item: Any) -> Any:
+        self.sent.append(Call(item))
+        return self.sent[-1]
+
+    @property
+    def items(self) -> list[Any]:
+        return [call.item for call in self.sent]
+
+    @property
+    def withdrawn(self) -> list[Any]:
+        return [call.item for call in self.sent if call.cancelled()]
+
+    def end(self, *indices: int) -> None:
+        for index in indices:
+            self.sent[index].set_result(self.sent[index].item * 10)
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+def mapped(
+    calls: Calls, items: Iterable[Any], timeout: float | None = None, size: int | None = None, collects: bool = False
+) -> Iterator[Any]:
+    return SessionMap(calls, [items], timeout, size, collects).values()
+
+
+def test_all_calls_are_sent_at_once_and_values_come_in_the_order_of_the_items(calls: Calls) -> None:
+    values = mapped(calls, [1, 2, 3])
+    assert calls.items == [1, 2, 3]
+
+    calls.end(2, 0, 1)
+
+    assert list(values) == [10, 20, 30]
+    assert calls.withdrawn == []
+
+
+def test_a_generator_is_read_only_as_far_as_calls_are_on_their_way(calls: Calls) -> None:
+    values = mapped(calls, itertools.count(1), size=3)
+    assert calls.items == [1, 2, 3]
+
+    calls.end(0, 1, 2)
+
+    assert (next(values), calls.items) == (10, [1, 2, 3, 4])
+    assert (next(values), calls.items) == (20, [1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6, 100])
+def test_all_items_are_called_whatever_the_buffer(calls: Calls, size: int) -> None:
+    values, found = mapped(calls, range(6), size=size), []
+    for index in range(6):
+        calls.end(index)
+        found.append(next(values))
+
+    assert found == [0, 10, 20, 30, 40, 50] and list(values) == []
+
+
+def test_a_failure_is_raised_at_its_turn_and_the_calls_after_it_are_withdrawn(calls: Calls) -> None:
+    values = mapped(calls, [1, 2, 3, 4])
+    calls.end(0)
+    calls.sent[1].set_exception(ZeroDivisionError("two"))
+    calls.sent[2].set_running_or_notify_cancel()
+
+    assert next(values) == 10
+    with pytest.raises(ZeroDivisionError, match="two"):
+        next(values)
+    until(lambda: calls.withdrawn == [4])
+    assert calls.sent[2].running()
+
+
+def test_collected_failures_take_the_place_of_values_and_the_others_continue(calls: Calls) -> None:
+    values = mapped(calls, [1, 2, 3], collects=True)
+    calls.end(0, 2)
+    calls.sent[1].set_exception(TimeoutError("the function's own"))
+
+    found = list(values)
+
+    assert (found[0], str(found[1]), found[2]) == (10, "the function's own", 30)
+    assert calls.withdrawn == []
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_after_the_timeout_what_has_not_started_is_withdrawn(calls: Calls, collects: bool) -> None:
+    values = mapped(calls, [1, 2], timeout=0.05, collects=collects)
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError):
+        next(values)
+
+    assert time.monotonic() - began >= 0.04
+    until(lambda: calls.withdrawn == [1, 2])
+
+
+def test_who_stops_iterating_withdraws_the_rest(calls: Calls) -> None:
+    values = mapped(calls, [1, 2, 3])
+    calls.end(0)
+
+    assert next(values) == 10
+    values.close()  # type: ignore[attr-defined]
+
+    until(lambda: calls.withdrawn == [2, 3])
+
+
+def test_an_error_of_the_iterable_is_raised_and_what_was_sent_is_withdrawn(calls: Calls) -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError("no more input")
+
+    with pytest.raises(OSError, match="no more input"):
+        mapped(calls, items())
+    until(lambda: calls.withdrawn == [1])
+
+
+def test_no_value_is_kept_that_was_given(calls: Calls) -> None:
+    class Large:
+        pass
+
+    values = mapped(calls, [1, 2])
+    value = Large()
+    kept = weakref.ref(value)
+    calls.sent[0].set_result(value)
+    calls.end(1)
+    assert next(values) is value
+    calls.sent.pop(0)
+    del value
+    next(values)
+    gc.collect()
+
+    assert kept() is None
+
+
+def test_ten_thousand_items_go_through_a_small_buffer(calls: Calls) -> None:
+    values = mapped(calls, range(10_000), size=50)
+    most = 0
+    for index in range(10_000):
+        most = max(most, len(calls.sent) - index)
+        calls.end(index)
+        assert next(values) == index * 10
+
+    assert most == 50
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"chunksize": 0}, "chunksize=0 is not a number of calls"),
+        ({"buffersize": 0}, "buffersize=0 is not a number of calls"),
+        ({"buffersize": "all"}, "buffersize='all' is not a number of calls"),
+        ({"on_error": "ignore"}, "on_error='ignore' is not known"),
+        ({"timeout": "1min"}, "timeout='1min' is not a number of seconds"),
+    ],
+)
+def test_keywords_that_mean_nothing_are_rejected_before_anything_is_sent(words: dict[str, Any], says: str) -> None:
+    session = Session("tensor01")
+
+    with pytest.raises(ConfigError) as rejected:
+        session.map(abs, [1], **words)
+
+    assert says in str(rejected.value)
+    assert session.job is None
+
+
+def test_an_executor_of_a_session_is_the_session_itself() -> None:
+    for wrong in (lambda: Executor(session=Session()), lambda: Executor(Session())):  # type: ignore[call-arg,arg-type]
+        with pytest.raises(ConfigError, match="a Session is an executor already: use session.submit"):
+            wrong()
