@@ -392,7 +392,8 @@ def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, 
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     rows = [[f"{number:04}", 1, 0o600] for number in range(200)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
+    most = max(map(int, os.listdir("/proc/self/fd"))) + 50
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
     try:
         client.ask(id=2, do="put_tree", path=str(tmp_path / "tree"), files=rows)
         send(client, b"x" * 200, id=2, last=True)
