@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-MOST = 30
+MOST = 31
 SCRIPT = """
 import json, sys, threading
 from pathlib import Path
