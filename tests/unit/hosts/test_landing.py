@@ -49,3 +49,48 @@ def test_a_folder_in_memory_or_on_a_full_disk_is_not_taken(monkeypatch: pytest.M
     assert landing.folder_for(1 << 60) is None
     monkeypatch.setattr(landing.tempfile, "gettempdir", lambda: "/dev/shm")
     assert landing.folder_for(1) != "/dev/shm"
+
+
+def test_nothing_is_a_part_too(tmp_path: Path) -> None:
+    assert bytes(Landing(1 << 20, str(tmp_path)).value()) == b""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_forked_child_changes_only_its_own_copy(tmp_path: Path, in_file: bool) -> None:
+    place = Landing(len(LINE), str(tmp_path) if in_file else None)
+    place.take(LINE)
+    value = place.value()
+
+    pid = os.fork()
+    if not pid:
+        value[:1] = b"x"
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert bytes(value[:]) == LINE
+
+
+def test_values_that_come_at_once_share_the_disk_that_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(landing.tempfile, "gettempdir", lambda: str(tmp_path))
+    disk = landing.shutil.disk_usage(tmp_path)
+    other = disk._replace(free=0)
+    room = disk._replace(free=5 << 30)
+    monkeypatch.setattr(landing.shutil, "disk_usage", lambda folder: room if folder == str(tmp_path) else other)
+    first = landing.folder_for(3 << 30)
+    assert first == str(tmp_path)
+
+    coming = Landing(3 << 30, first)
+
+    assert landing.folder_for(3 << 30) is None
+    del coming
+    assert landing.folder_for(3 << 30) == first
+
+
+def test_no_folder_for_temporary_files_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(landing.tempfile, "gettempdir", none)
+
+    assert landing.folder_for(1 << 60) is None
