@@ -19,9 +19,9 @@ from .moved import refuse_moving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Optional, Tuple
+    from typing import Any, Callable, Iterator, List, Optional, Tuple
 
-    Plan = Tuple[str, int, int, Optional[float]]
+    Plan = Tuple[str, int, int, Optional[float], Optional[int]]  # place, size, mode, time, CRC-32
 
 DAY_S = 24 * 3600.0
 SWEEP_DELAY_S = 1.0
@@ -51,12 +51,15 @@ class UploadHandler(RequestHandler):
         self.left = 0
         self.synced = False
         self.mtime: "Optional[float]" = None
-        self.crc: "Optional[int]" = None  # of what has come, where the client says of what it must be
+        self.crc = 0  # of what has come of the current file
+        self.wanted: "Optional[int]" = None  # what that must be, where the client says so
         self.dirty = 0
         mark_used(self.path, self.agent.root)
         if self.exists_already():
             return self.end(existed=True)
-        self.resumable = bool(self.header.get("resume"))
+        # On another machine, or after a restart of this one, a part may lack bytes that were written.
+        self.boot = first_line("/proc/sys/kernel/random/boot_id") if self.header.get("resume") else ""
+        self.resumable = bool(self.boot)  # nowhere else can a restart be seen
         self.part = self.part_of(self.header.get("resumed") or 0)
         self.above = existing_folder(self.path)
         make_parent(self.path)
@@ -64,23 +67,21 @@ class UploadHandler(RequestHandler):
         if folder not in self.agent.swept:  # once per agent, and when idle: it may hold thousands of blobs
             self.agent.swept.add(folder)
             self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
-        if self.header.get("resumed"):
+        if self.resumable and self.header.get("resumed"):
             self.take_over()
         self.files = collections.deque(self.plan())
-        self.needed = sum(size for _, size, _, _ in self.files)
+        self.needed = sum(size for _, size, _, _, _ in self.files)
         # An fsync of much takes long, and so do many: the loop must not block.
         self.in_child = self.is_durable() and (self.needed > FSYNC_IN_CHILD or len(self.files) > FSYNCS_IN_LOOP)
         if self.header.get("resumed"):
-            self.resume()
+            self.resume(self.read_back())
         return None
 
     def part_of(self, sending: int) -> str:
         """Return where the bytes of one sending of this request are written."""
         if not self.resumable:
             return "%s.part-%d-%d" % (self.path, _OWN, self.id)
-        # On another machine, or after a restart of this one, it may lack bytes that were written.
-        boot = zlib.crc32(first_line("/proc/sys/kernel/random/boot_id").encode())
-        return "%s.part-%d-%d%03d" % (self.path, boot, self.header["resume"], sending)
+        return "%s.part-%d-%d%03d" % (self.path, zlib.crc32(self.boot.encode()), self.header["resume"], sending)
 
     def take_over(self) -> None:
         """Take what the last sending has left; an agent that has not noticed its end cannot find it any more."""
@@ -89,39 +90,41 @@ class UploadHandler(RequestHandler):
                 return os.rename(self.part_of(sending), self.part)
         return None
 
-    def resume(self) -> None:
-        """Take up what an earlier agent has left, and say from which byte on the rest is to come."""
-        at = 0
-        while self.files and not self.left and os.path.exists(self.files[0][0]):
-            at += self.reopen(*self.files.popleft())
-        self.read_back(at)
+    def resume(self, reading: "Iterator[None]") -> None:
+        """Read what is there, some MB a turn: the loop must not block."""
+        if not self.ended and next(reading, True) is None:
+            self.agent.at(0.0, lambda: self.safely(lambda: self.resume(reading)))
 
-    def reopen(self, place: str, size: int, mode: int, mtime: "Optional[float]") -> int:
+    def read_back(self) -> "Iterator[None]":
+        """Take up what the last sending has left and its checksums, then say from which byte on the rest is to come."""
+        at = turn = 0
+        while self.files and not self.left and os.path.exists(self.files[0][0]):
+            found, position = self.reopen(*self.files.popleft()), 0
+            while self.wanted is not None and position < found:
+                piece = os.pread(self.fd, min(CHUNK, found - position), position)
+                if not piece:
+                    raise Failure("bad", "%s has become shorter" % self.place, self.path)
+                self.crc = zlib.crc32(piece, self.crc)
+                position += len(piece)
+                turn += len(piece)
+                if turn >= READ_BACK_A_TURN:
+                    turn = 0
+                    yield
+            at += found
+        self.send({"at": at})
+
+    def reopen(self, place: str, size: int, mode: int, mtime: "Optional[float]", crc: "Optional[int]") -> int:
         """Open a file at its end; return how many bytes it has."""
         self.close_file()
         os.chmod(place, 0o600)
         self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         os.fchmod(self.fd, mode & 0o7777)
-        self.place, self.mtime = place, mtime
+        self.place, self.mtime, self.crc, self.wanted = place, mtime, 0, crc
         found = os.lseek(self.fd, 0, os.SEEK_END)
         if found > size:
             raise Failure("bad", "%s is longer than what was announced" % place, self.path)
         self.left = size - found
         return found
-
-    def read_back(self, at: int, position: int = 0) -> None:
-        """Take the checksum of what is there, some MB a turn; then answer."""
-        until = min(at, position + READ_BACK_A_TURN)
-        while self.crc is not None and position < until:
-            piece = os.pread(self.fd, min(CHUNK, until - position), position)
-            if not piece:
-                raise Failure("bad", "%s has become shorter" % self.place, self.path)
-            self.crc = zlib.crc32(piece, self.crc)
-            position += len(piece)
-        if self.crc is None or position == at:
-            self.send({"at": at})
-        elif not self.ended:
-            self.agent.at(0.0, lambda: self.safely(lambda: self.read_back(at, position)))
 
     def exists_already(self) -> bool:
         raise NotImplementedError
@@ -147,11 +150,11 @@ class UploadHandler(RequestHandler):
 
     def chunk(self, body: bytes, last: bool) -> None:
         data = memoryview(body)
-        if self.crc is not None:
-            self.crc = zlib.crc32(data, self.crc)
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])
             taken = min(self.left, len(data))
+            if self.wanted is not None:
+                self.crc = zlib.crc32(data[:taken], self.crc)
             self.left -= taken
             self.dirty += taken
             data = data[taken:]
@@ -178,10 +181,12 @@ class UploadHandler(RequestHandler):
         self.close_file()
         if not self.files:
             return False
-        place, self.left, mode, self.mtime = self.files.popleft()
+        place, self.left, mode, self.mtime, self.wanted = self.files.popleft()
+        if place != self.part and not os.path.isdir(self.part):  # another agent continues it: make no second folder
+            raise Failure("missing", "the folder is gone that it was written to", self.path)
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
         self.fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.place = place
+        self.place, self.crc = place, 0
         os.fchmod(self.fd, mode & 0o7777)
         return True
 
@@ -194,6 +199,10 @@ class UploadHandler(RequestHandler):
                     os.fsync(fd)
             finally:
                 os.close(fd)
+            if self.wanted is not None and not self.left and self.crc != self.wanted:
+                whose = "" if self.place == self.part else " of " + os.path.relpath(self.place, self.part)
+                message = "the bytes%s that came have another checksum: did the file change while it was sent?"
+                raise Failure("bad", message % whose, self.path)
             if self.mtime is not None:
                 os.utime(self.place, (self.mtime, self.mtime))
 
@@ -201,9 +210,6 @@ class UploadHandler(RequestHandler):
         if surplus or self.left or self.files:
             raise Failure("bad", "not as many bytes came as were announced", self.path)
         self.close_file()
-        if self.crc is not None and self.crc != self.header["crc"]:
-            message = "the bytes that came have another checksum: did the file change while it was sent?"
-            raise Failure("bad", message, self.path)
         if self.in_child:
             return self.sync_in_child()
         if self.is_durable():
@@ -276,13 +282,10 @@ class UploadHandler(RequestHandler):
 
 class PutHandler(UploadHandler):
     def exists_already(self) -> bool:
-        if self.header.get("crc") is None:
-            return False
-        self.crc = 0
-        return os.path.exists(self.path)
+        return self.header.get("crc") is not None and os.path.exists(self.path)
 
     def plan(self) -> "List[Plan]":
-        return [(self.part, self.header["size"], self.header.get("mode", 0o600), None)]
+        return [(self.part, self.header["size"], self.header.get("mode", 0o600), None, self.header.get("crc"))]
 
     def finish(self) -> None:
         os.rename(self.part, self.path)
@@ -310,11 +313,13 @@ class PutTreeHandler(UploadHandler):
                 os.utime(self.part, (now, now))
         self.agent.at(TOUCH_S, self.touch)
 
-    def plan_file(self, name: str, size: int, mode: int, mtime: "Optional[float]" = None) -> "Plan":
+    def plan_file(
+        self, name: str, size: int, mode: int, mtime: "Optional[float]" = None, crc: "Optional[int]" = None
+    ) -> "Plan":
         parts = name.split("/")
         if not name or name.startswith("/") or ".." in parts or "" in parts or "." in parts or "\0" in name:
             raise Failure("bad", "%r is not a name below the folder" % name, self.path)
-        return os.path.join(self.part, name), size, mode, mtime
+        return os.path.join(self.part, name), size, mode, mtime, crc
 
     def finish(self) -> None:
         try:
