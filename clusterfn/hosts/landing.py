@@ -6,19 +6,19 @@ array is gone.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Union
+from typing import BinaryIO, Union
 
-# Not shared, as it would be by default: a child process that the user forks must not change the parent's arrays.
-_OWN: dict[str, Any] = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}  # Windows has no fork
 _SPARE = 1 << 30  # bytes that stay free on a disk
 _IN_MEMORY = ("tmpfs", "ramfs")
 _LARGE_FOLDER = "/var/tmp"  # where /tmp is in memory; the file there has no name
@@ -60,7 +60,7 @@ class Landing:
         self._memory: LargeValue | None = None
         if folder is None:
             try:
-                self._memory = LargeValue(-1, size, **_OWN)
+                self._memory = _own_memory(size)
             except (OverflowError, ValueError) as error:  # more than an address can name
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
         else:
@@ -114,6 +114,17 @@ def awaited(folder: str | None = None) -> int:
     with _lock:
         landings = list(_landings)
     return sum(each.size - each.came for each in landings if each.folder == folder)
+
+
+def _own_memory(size: int) -> LargeValue:
+    """Reserve memory that a forked process does not share; in large pages, where the system has them."""
+    if sys.platform == "win32":
+        return LargeValue(-1, size)
+    memory = LargeValue(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def folder_for(size: int) -> str | None:

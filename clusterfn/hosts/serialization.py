@@ -16,7 +16,9 @@ from types import ModuleType
 
 NAME = "_clusterfn_wire"
 _lock = threading.Lock()
-_FOLDER = Path(__file__).parents[1] / "bridge" / "serialization"
+_OURS = Path(__file__).parents[1] / "bridge" / "serialization"
+# On a host, the bridge has the package once, beside the library.
+_FOLDER = _OURS if _OURS.is_dir() else Path(__file__).parents[3] / NAME
 
 
 @functools.cache
@@ -31,7 +33,9 @@ def part(name: str) -> ModuleType:
 
 
 def cloudpickle_folder() -> Path:
-    """Return the folder with the source of the installed cloudpickle."""
+    """Return the folder with the source of the installed cloudpickle, or of the one that the bridge has."""
+    if (_FOLDER / "cloudpickle").is_dir():
+        return _FOLDER / "cloudpickle"
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("cloudpickle is not installed: pip install 'cloudpickle>=3.1'", name="cloudpickle")

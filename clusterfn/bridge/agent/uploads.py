@@ -8,58 +8,44 @@ import collections
 import contextlib
 import errno
 import os
-import re
 import time
 import zlib
 
-from .facts import first_line
-from .files import CHUNK, existing_folder, make_parent, mark_used, remove_tree, sync_all, sync_folder, write_all
+from .files import existing_folder, make_parent, mark_used, remove_tree, sync_all, sync_folder, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
 from .moved import refuse_moving
+from .parts import PartWriter, boot_id, remove_old_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator, List, Optional, Tuple
+    from typing import Any, Callable, List, Optional, Tuple
 
     Plan = Tuple[str, int, int, Optional[float], Optional[int]]  # place, size, mode, time, CRC-32
 
-DAY_S = 24 * 3600.0
 SWEEP_DELAY_S = 1.0
 FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
 FSYNCS_IN_LOOP = 16
-READ_BACK_A_TURN = 16 * 1024 * 1024
 FLUSHED_AT_ONCE = 16 * 1024 * 1024
 TOUCH_S, RECENT_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
-_OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
-PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
 
 
-class UploadHandler(RequestHandler):
+class UploadHandler(PartWriter):
     """Writes received bytes to `.part` files and renames them; removes them on failure.
 
     The bytes are taken as they come; only the rename waits for the requests named by `after`.
     """
 
-    part = path = ""
-    fd = -1
-    resumable = False
-
     def begin(self) -> None:
         self.path = expand(self.header["path"])
         if os.geteuid() == 0:  # whom no mode of a folder stops
             refuse_moving(self.agent.root)
-        self.left = 0
         self.synced = False
-        self.mtime: "Optional[float]" = None
-        self.crc = 0  # of what has come of the current file
-        self.wanted: "Optional[int]" = None  # what that must be, where the client says so
         self.dirty = 0
         mark_used(self.path, self.agent.root)
         if self.exists_already():
             return self.end(existed=True)
-        # On another machine, or after a restart of this one, a part may lack bytes that were written.
-        self.boot = first_line("/proc/sys/kernel/random/boot_id") if self.header.get("resume") else ""
-        self.resumable = bool(self.boot)  # nowhere else can a restart be seen
+        self.boot = boot_id() if self.header.get("resume") else ""
+        self.resumable = bool(self.boot)
         self.part = self.part_of(self.header.get("resumed") or 0)
         self.above = existing_folder(self.path)
         make_parent(self.path)
@@ -67,8 +53,7 @@ class UploadHandler(RequestHandler):
         if folder not in self.agent.swept:  # once per agent, and when idle: it may hold thousands of blobs
             self.agent.swept.add(folder)
             self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
-        if self.resumable and self.header.get("resumed"):
-            self.take_over()
+        self.take_over()
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _, _ in self.files)
         # An fsync of much takes long, and so do many: the loop must not block.
@@ -76,55 +61,6 @@ class UploadHandler(RequestHandler):
         if self.header.get("resumed"):
             self.resume(self.read_back())
         return None
-
-    def part_of(self, sending: int) -> str:
-        """Return where the bytes of one sending of this request are written."""
-        if not self.resumable:
-            return "%s.part-%d-%d" % (self.path, _OWN, self.id)
-        return "%s.part-%d-%d%03d" % (self.path, zlib.crc32(self.boot.encode()), self.header["resume"], sending)
-
-    def take_over(self) -> None:
-        """Take what the last sending has left; an agent that has not noticed its end cannot find it any more."""
-        for sending in range(self.header["resumed"] - 1, -1, -1):
-            with contextlib.suppress(FileNotFoundError):
-                return os.rename(self.part_of(sending), self.part)
-        return None
-
-    def resume(self, reading: "Iterator[None]") -> None:
-        """Read what is there, some MB a turn: the loop must not block."""
-        if not self.ended and next(reading, True) is None:
-            self.agent.at(0.0, lambda: self.safely(lambda: self.resume(reading)))
-
-    def read_back(self) -> "Iterator[None]":
-        """Take up what the last sending has left and its checksums, then say from which byte on the rest is to come."""
-        at = turn = 0
-        while self.files and not self.left and os.path.exists(self.files[0][0]):
-            found, position = self.reopen(*self.files.popleft()), 0
-            while self.wanted is not None and position < found:
-                piece = os.pread(self.fd, min(CHUNK, found - position), position)
-                if not piece:
-                    raise Failure("bad", "%s has become shorter" % self.place, self.path)
-                self.crc = zlib.crc32(piece, self.crc)
-                position += len(piece)
-                turn += len(piece)
-                if turn >= READ_BACK_A_TURN:
-                    turn = 0
-                    yield
-            at += found
-        self.send({"at": at})
-
-    def reopen(self, place: str, size: int, mode: int, mtime: "Optional[float]", crc: "Optional[int]") -> int:
-        """Open a file at its end; return how many bytes it has."""
-        self.close_file()
-        os.chmod(place, 0o600)
-        self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
-        os.fchmod(self.fd, mode & 0o7777)
-        self.place, self.mtime, self.crc, self.wanted = place, mtime, 0, crc
-        found = os.lseek(self.fd, 0, os.SEEK_END)
-        if found > size:
-            raise Failure("bad", "%s is longer than what was announced" % place, self.path)
-        self.left = size - found
-        return found
 
     def exists_already(self) -> bool:
         raise NotImplementedError
@@ -330,23 +266,3 @@ class PutTreeHandler(UploadHandler):
             return self.end(existed=True)
         self.sync_name()
         return self.end()
-
-
-def remove_old_parts(folder: str) -> None:
-    try:
-        found = [os.path.join(folder, name) for name in os.listdir(folder) if PART.match(name)]
-        old = [path for path in found if time.time() - newest(path) > DAY_S]
-    except OSError:
-        return
-    for path in old:
-        if os.path.isdir(path) and not os.path.islink(path):
-            remove_tree(path)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-
-
-def newest(path: str) -> float:
-    """Return when it last changed: a folder does so by what is in it."""
-    inside = [os.path.join(folder, name) for folder, folders, files in os.walk(path) for name in folders + files]
-    return max(os.lstat(each).st_mtime for each in [path] + inside)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import types
+import zlib
 from pathlib import Path
 
 import pytest
@@ -380,3 +381,19 @@ def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
     with job_display.preparing("train"):
         assert said.wait(150)
     assert capsys.readouterr().err == "preparing train: reading and packing its arguments"
+
+
+@pytest.mark.parametrize("size", [0, 1, (2 << 20) - 1, 2 << 20, (5 << 20) + 3])
+def test_the_name_of_a_buffer_is_its_sha256_with_its_crc(size):
+    data = os.urandom(size)
+
+    assert payload.name_of(memoryview(data)) == (hashlib.sha256(data).hexdigest(), zlib.crc32(data))
+
+
+def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", refuse)
+
+    assert payload.name_of(memoryview(b"abc")) == (hashlib.sha256(b"abc").hexdigest(), zlib.crc32(b"abc"))

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import server, uploads
+from clusterfn.bridge.agent import parts, server, uploads
 from clusterfn.bridge.agent.files import CHUNK, sync_all
 from clusterfn.bridge.agent.frames import FULL, Inbox, pack
 from clusterfn.bridge.agent.server import SILENCE_S, Agent
@@ -424,7 +424,7 @@ def test_an_agent_that_is_no_longer_heard_makes_no_second_folder(client: Client,
 def test_where_no_restart_can_be_seen_an_upload_begins_again(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "first_line", lambda _: "")
+    monkeypatch.setattr(uploads, "boot_id", lambda: "")
     ask = {"do": "put", "path": str(tmp_path / "b"), "size": 9, "resume": 77}
     client.ask(id=2, **ask)
     send(client, b"abc", id=2)
@@ -479,7 +479,7 @@ def test_a_tree_is_not_made_of_two_versions_of_its_files(
 def test_a_large_part_is_read_back_while_others_are_answered(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "READ_BACK_A_TURN", CHUNK)
+    monkeypatch.setattr(parts, "READ_BACK_A_TURN", CHUNK)
     data = os.urandom(10 * CHUNK + 5)
     ask = {"do": "put", "path": str(tmp_path / "b"), "size": len(data), "crc": zlib.crc32(data), "resume": 77}
     client.ask(id=2, **ask)

@@ -1,0 +1,73 @@
+"""Large values and many files, to the host argv[1] and back: argv[2] MB, argv[3] files.
+
+Prints one JSON object: seconds of each way. Bytes cannot be compressed, and are new each time.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from clusterfn import Directory, cluster
+
+host, size, count = sys.argv[1], int(sys.argv[2]) * 2**20, int(sys.argv[3])
+
+
+@cluster(host=host)
+def length_of(data) -> int:  # type: ignore[no-untyped-def]
+    return len(data)
+
+
+@cluster(host=host)
+def made(length: int) -> object:
+    import os
+    import pickle
+
+    class Buffer(bytearray):
+        def __reduce_ex__(self, protocol: object) -> object:
+            return bytes, (pickle.PickleBuffer(self),)
+
+    piece = os.urandom(2**20)
+    return Buffer(piece * (length // 2**20))
+
+
+@cluster(host=host)
+def files_in(folder: Path) -> int:
+    return sum(1 for _ in folder.iterdir())
+
+
+@cluster(host=host)
+def leave(number: int) -> None:
+    for each in range(number):
+        with Path(f"{each}.txt").open("w", encoding="ascii") as file:
+            file.write(f"{each}\n" * 50)
+
+
+def timed(work) -> float:  # type: ignore[no-untyped-def]
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def check(met: bool) -> None:
+    if not met:
+        raise SystemExit("not all of it has arrived")
+
+
+length_of(b"")
+data = os.urandom(2**20) * (size // 2**20)
+took = {"argument": timed(lambda: check(length_of(data) == size))}
+took["again"] = timed(lambda: check(length_of(data) == size))
+took["result"] = timed(lambda: check(len(made(size)) == size))  # type: ignore[arg-type]
+with tempfile.TemporaryDirectory() as folder:
+    there, back = Path(folder, "there"), Path(folder, "back")
+    there.mkdir()
+    for each in range(count):
+        there.joinpath(f"{each}.txt").write_text(f"{os.urandom(8).hex()}\n" * 10, encoding="ascii")
+    took["files there"] = timed(lambda: check(files_in(Directory(there)) == count))
+    job = leave.submit(count)
+    job.result()
+    took["files back"] = timed(lambda: check(len(job.download("*.txt", to=back)) == count))
+print(json.dumps(took), flush=True)

@@ -1,0 +1,129 @@
+"""Large values and many files over a long line and a broken one: all of it arrives, and little of it twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import Directory, cluster
+from tests.e2e.conftest import MINOR
+from tests.lab import DelayProxy
+from tests.waiting import WAIT_S, until
+
+pytestmark = pytest.mark.lab
+MB = 1 << 20
+TRANSPORTS = ("paramiko", "openssh")
+
+
+@dataclass
+class Far:
+    """Two names of one host behind a proxy that delays."""
+
+    proxy: DelayProxy
+
+    def cut_when(self, moved: Any, size: int) -> threading.Thread:
+        """Break the connection once so many bytes have passed."""
+
+        def cut() -> None:
+            until(lambda: moved() > size)
+            self.proxy.cut()
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        return thread
+
+
+@pytest.fixture(params=[50, pytest.param(150, marks=pytest.mark.long)], ids=lambda delay: f"{delay}ms")
+def far(request: Any, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+    with DelayProxy(0, lab.host("py36-bash").port, request.param / 2000) as proxy:
+        key = f"[127.0.0.1]:{lab.host('py36-bash').port}"
+        ssh_config = tmp_path / "ssh_config"
+        ours = f"Host py36-bash\n    Port {proxy.port}\n    HostKeyAlias {key}\n\n"
+        ssh_config.write_text(ours + lab.ssh_config.read_text())
+        root = f"large-{os.urandom(4).hex()}"
+        hosts = "".join(
+            f"  {name}:\n    address: py36-bash\n    ssh_config: {ssh_config}\n    scheduler: bare\n"
+            f'    root: ~/{root}\n    environment: "python:{lab.python(MINOR)}"\n    transport: {name}\n'
+            for name in TRANSPORTS
+        )
+        (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}")
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+        yield Far(proxy)
+    shutil.rmtree(lab.home("bash") / root, ignore_errors=True)
+
+
+def same(data: bytes) -> bytes:
+    return bytes(data)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_argument_continues_after_a_cut(far: Far, transport: str) -> None:
+    size, length = cluster(host=transport)(len), 24 * MB
+    assert size(b"") == 0
+    data, before = os.urandom(length), far.proxy.bytes_up
+
+    cutting = far.cut_when(lambda: far.proxy.bytes_up - before, 10 * MB)
+    assert size(data) == length
+    cutting.join(WAIT_S)
+
+    # What was on its way at the cut is sent again; the rest is not.
+    assert far.proxy.bytes_up - before < length + 8 * MB
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_result_continues_after_a_cut(far: Far, transport: str) -> None:
+    echo, data = cluster(host=transport)(same), os.urandom(24 * MB)
+    assert echo(data) == data
+    before = far.proxy.bytes_down
+
+    cutting = far.cut_when(lambda: far.proxy.bytes_down - before, 10 * MB)
+    assert echo(data) == data
+    cutting.join(WAIT_S)
+
+    assert far.proxy.bytes_down - before < len(data) + 18 * MB
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_argument_that_is_there_takes_two_round_trips_at_most(far: Far, transport: str) -> None:
+    size, data = cluster(host=transport)(len), os.urandom(3 * MB)
+    assert size(data) == len(data)
+    trips, up = far.proxy.round_trips, far.proxy.bytes_up
+
+    assert size(data) == len(data)
+
+    assert far.proxy.bytes_up - up < MB
+    assert far.proxy.round_trips - trips <= 3  # one more is that of what follows unasked
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, tmp_path: Path) -> None:
+    count = 1500
+
+    @cluster(host=transport)
+    def copy(folder: Path) -> int:
+        names = sorted(path.name for path in folder.iterdir())
+        for name in names:
+            Path(name).write_bytes(folder.joinpath(name).read_bytes())
+        return len(names)
+
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number in range(count):
+        folder.joinpath(f"{number}.txt").write_bytes(f"{number}\n".encode() * 20)
+    job = copy.submit(Directory(folder))
+    assert job.result(WAIT_S) == count
+    trips = far.proxy.round_trips
+
+    found = job.download("*.txt", to=tmp_path / "back")
+
+    assert far.proxy.round_trips - trips < 20
+    assert {path.name: path.read_bytes() for path in found} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
