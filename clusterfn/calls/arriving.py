@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clusterfn import errors
 from clusterfn.calls import outcome
 from clusterfn.calls.outcome import JobLocation
 from clusterfn.config import units
+from clusterfn.errors import ResultError
 from clusterfn.hosts import landing, serialization
 from clusterfn.hosts.landing import Landing, Value
 
-_SMALL = 1 << 20  # bytes for which any machine has room
-_LONGEST_LINE = 1 << 20  # of the first line of a value that comes early
+_SMALL = 1 << 20  # bytes for which any machine has room; the first line of a value that comes early is no longer
 
 
 class Arriving:
     """As many bytes as the outcome announces, and no more than this machine has room for.
 
     A large value may begin to come while the host still writes it. Its first line then says how large it will be, and
-    the outcome is compared with that, and with the checksum of what came.
+    the outcome is compared with that, and with the checksum of what came. Before the outcome, nothing here is an error:
+    the job has not ended yet, and what does not fit, or makes no sense, is fetched later.
 
     Args:
         place: Where the job ran.
@@ -32,17 +32,28 @@ class Arriving:
         self._crc: int | None = None  # that the outcome has
         self._small = bytearray()
         self._landing: Landing | None = None
-        self._is_early = self._is_void = False
+        self._is_early = self._is_announced = self._is_void = False
 
     @property
     def value(self) -> Value | None:
-        """What has come so far; None if it is to be fetched, because what came early is not what was published."""
+        """What has come so far; None if it is to be fetched, because what came early is not what was published.
+
+        Raises:
+            ResultError: This machine cannot map it.
+        """
         if self._is_void:
             return None
-        value = self._landing.value() if self._landing is not None else self._small
+        try:
+            value = self._landing.value() if self._landing is not None else self._small
+        except OSError as error:
+            raise self._no_room(error) from error
         if self._is_early and (len(value) != self._size or getattr(value, "crc", None) != self._crc):
             return None
         return value
+
+    def drop(self) -> None:
+        """Let go of what has come: a request that has ended may be kept with its job."""
+        self._small, self._landing, self._is_void = bytearray(), None, True
 
     def begin_early(self, again: bool) -> None:
         """Take note that bytes come before the outcome; `again`: from the beginning, and all others are void."""
@@ -59,61 +70,70 @@ class Arriving:
         try:
             self.expect(outcome.read(content))
         except ValueError:  # reported when the outcome is taken
-            self._size, self._is_void = 0, self._is_early
+            self._size, self._is_announced, self._is_void = 0, True, self._is_early
 
     def expect(self, told: Mapping[str, Any]) -> None:
         """Take the outcome itself; raises as `announce`."""
         about = told.get("value") or {}
         self._size, self._crc = about.get("size") or 0, about.get("crc")
-        if self._landing is not None:
-            self._is_void = self._landing.size != self._size
-        elif len(self._small) > self._size:
-            self._is_void = True
-        else:
-            came, self._small, self._is_early = bytes(self._small), bytearray(), self._is_void
+        self._is_announced = True
+        came, self._small = bytes(self._small), bytearray()
+        if self._landing is None:
             self._make_room(self._size)
-            self.take(came)
+        if len(came) > self._size or (self._landing is not None and self._landing.size != self._size):
+            self._is_void = True
         if self._is_void:
             self._landing = None
+        elif came:
+            self.take(came)
 
     def take(self, piece: bytes) -> None:
         """Take a further piece of the value.
 
         Raises:
-            ResultError: That is more than was announced.
+            ResultError: That is more than was announced, or it fits nowhere.
         """
-        if self._is_early and self._landing is None:
-            piece = self._take_first_line(piece)
-        if self._is_void or not (self._size or self._is_early):  # it failed, and what it left is not read
-            return
-        if self._landing is not None:
-            if self._landing.came + len(piece) > self._landing.size:
-                self._reject_more(self._landing.size)
-            self._landing.take(piece)
-        elif not self._is_early:
-            if len(self._small) + len(piece) > self._size:
-                self._reject_more(self._size)
-            self._small += piece
-
-    def _take_first_line(self, piece: bytes) -> bytes:
-        """Find in the first line how much will come; return what is to be taken then."""
-        if self._is_void:
-            return b""
-        container = serialization.part("container")
-        self._small += piece
-        end = self._small.find(b"\n") + 1
-        if not end and len(self._small) <= _LONGEST_LINE:
-            return b""
+        if self._is_void or not (self._size if self._is_announced else self._is_early):
+            return  # it failed, and what it left is not read
         try:
-            size = container.size_by_header(bytes(self._small[:end]))
+            self._keep(piece)
+            if not self._is_announced and self._landing is None:
+                self._make_room_early()
+        except ResultError:
+            if self._is_announced:
+                raise
+            self.drop()
+
+    def _keep(self, piece: bytes) -> None:
+        came, most = len(self._small), self._size if self._is_announced else _SMALL
+        if self._landing is not None:
+            came, most = self._landing.came, self._landing.size
+        if came + len(piece) > most:
+            raise self._refused(
+                f"the value is damaged: more bytes arrived than the {most} that were written",
+                f"check what else writes to {self._place.folder} on {self._place.host}",
+            )
+        if self._landing is None:
+            self._small += piece
+            return
+        try:
+            self._landing.take(piece)
+        except OSError as error:
+            raise self._no_room(error) from error
+
+    def _make_room_early(self) -> None:
+        """Find in the first line how much will come, and prepare for that."""
+        container = serialization.part("container")
+        end = self._small.find(b"\n") + 1
+        if not end:
+            return
+        try:
+            self._make_room(container.size_by_header(bytes(self._small[:end])))
         except container.Damaged:  # the outcome decides what that was
-            size = 0
-        came, self._small = bytes(self._small), bytearray()
-        if size < len(came):
-            self._is_void = True
-            return b""
-        self._make_room(size)
-        return came
+            self.drop()
+        if self._landing is not None:
+            came, self._small = bytes(self._small), bytearray()
+            self._keep(came)
 
     def _make_room(self, size: int) -> None:
         """Prepare for so many bytes.
@@ -123,25 +143,33 @@ class Arriving:
         """
         if size <= _SMALL:
             return
-        free = units.free_memory(swap=True)
-        folder = None
+        free, folder = units.free_memory(swap=True), None
+        if free is not None:
+            free -= landing.awaited()
         if free is not None and size > free:
             if not self._place.results.data_only:  # a host that is not trusted may not fill the disk either
                 folder = landing.folder_for(size)
             if folder is None:
                 raise self._refused(
-                    f"the value is {size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
-                    f"call clusterfn.attach({self._place.job!r}).result() on a machine with more memory, or write a "
-                    "file in the function and fetch it with outputs=",
+                    f"the value is {size / 1e9:.1f} GB, and this machine has {max(0, free) / 1e9:.1f} GB of free"
+                    " memory",
+                    self._elsewhere(),
                 )
-        self._landing = Landing(size, folder)
+        try:
+            self._landing = Landing(size, folder)
+        except OSError as error:
+            raise self._no_room(error) from error
 
-    def _reject_more(self, size: int) -> None:
-        raise self._refused(
-            f"the value is damaged: more bytes arrived than the {size} that were written",
-            f"check what else writes to {self._place.folder} on {self._place.host}",
+    def _no_room(self, error: OSError) -> ResultError:
+        return self._refused(f"this machine has no room for the value: {error}", self._elsewhere())
+
+    def _elsewhere(self) -> str:
+        job = self._place.job
+        return (
+            f"call clusterfn.attach({job!r}).result() on a machine with more memory, or write a file in the function"
+            " and fetch it with outputs="
         )
 
-    def _refused(self, message: str, hint: str) -> errors.ResultError:
+    def _refused(self, message: str, hint: str) -> ResultError:
         place = self._place
-        return errors.ResultError(message, host=place.host, job=place.job, stage="result", hint=hint, log=place.folder)
+        return ResultError(message, host=place.host, job=place.job, stage="result", hint=hint, log=place.folder)

@@ -66,7 +66,7 @@ class FileUpload:
         members: Relative name -> path here; for a File the one pair ("", path).
         size: Bytes in all.
         is_directory: Whether it is a Directory.
-        crc: CRC-32 of the content of a File; 0 of a Directory.
+        crcs: CRC-32 of each member.
     """
 
     digest: str
@@ -74,7 +74,7 @@ class FileUpload:
     members: tuple[tuple[str, pathlib.Path], ...]
     size: int
     is_directory: bool
-    crc: int = 0
+    crcs: tuple[int, ...]
 
 
 def holds_credentials(path: pathlib.Path) -> bool:
@@ -158,7 +158,7 @@ def _file(path: File) -> FileUpload:
     if not stat.S_ISREG(plain.stat().st_mode):
         raise PayloadError(f"File({str(path)!r}) is a device, a pipe or a socket", hint="copy it into a file first")
     digest, crc = _digest(plain)
-    return FileUpload(digest, plain.name, (("", plain),), plain.stat().st_size, False, crc)
+    return FileUpload(digest, plain.name, (("", plain),), plain.stat().st_size, False, (crc,))
 
 
 def _directory(path: Directory) -> FileUpload:
@@ -167,10 +167,11 @@ def _directory(path: Directory) -> FileUpload:
         reason = "is a file" if root.exists() else "does not exist"
         raise PayloadError(f"Directory({str(path)!r}) {reason}", hint=f"the path is relative to {pathlib.Path.cwd()}")
     members = tuple(_walk(root, "", (os.path.realpath(root),)))
-    manifest = "".join(f"{name}\0{_digest(member)[0]}\n" for name, member in members)
+    digests = [_digest(member) for _, member in members]
+    manifest = "".join(f"{name}\0{digest}\n" for (name, _), (digest, _) in zip(members, digests))
     size = sum(member.stat().st_size for _, member in members)
     digest = hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest()
-    return FileUpload(digest, root.name or "root", members, size, True)
+    return FileUpload(digest, root.name or "root", members, size, True, tuple(crc for _, crc in digests))
 
 
 def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, pathlib.Path]]:

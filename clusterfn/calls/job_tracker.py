@@ -504,6 +504,8 @@ class Tracker(BaseTracker):
                 return
             except HostError as ended:  # the connection has ended meanwhile
                 error = ended
+        if self.arriving_outcome is not None:
+            self.arriving_outcome.drop()
         if isinstance(error, ResultError):
             job.on_refused(error)
         else:
@@ -534,9 +536,18 @@ class Tracker(BaseTracker):
             return
         self.has_outcome = True
         arriving, self.arriving_outcome = self.arriving_outcome, None
-        exit_flush.run_in_thread(
-            lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome"
-        )
+        exit_flush.run_in_thread(lambda: self._hand_over(job, told, arriving), "clusterfn-outcome")
+
+    def _hand_over(self, job: JobListener, told: dict[str, Any], arriving: Arriving | None) -> None:
+        """Give the outcome to the job, and the value; this thread keeps no name for it."""
+        try:
+            value = [arriving.value if arriving is not None else None]
+        except ResultError as error:
+            job.on_refused(error)
+            return
+        if arriving is not None:
+            arriving.drop()
+        job.on_outcome(told, value.pop())
 
     def _follow_next(self, job: JobListener, told: dict[str, Any]) -> None:
         self._ended.add(self.attempt)

@@ -287,11 +287,12 @@ def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
         return connection.put(path, data, mode=_READABLE, crc=crc)
     # Files shared by their content are read-only; a program stays executable.
     files = [
-        TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode)) for name, source in what.members
+        TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode), crc)
+        for (name, source), crc in zip(what.members, what.crcs)
     ]
     if what.is_directory:
         return connection.put_tree(path, files)
-    return connection.put(path, files[0].data, mode=files[0].mode, crc=what.crc)
+    return connection.put(path, files[0].data, mode=files[0].mode, crc=files[0].crc)
 
 
 def _size_of(what: Any) -> int:

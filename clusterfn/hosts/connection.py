@@ -82,11 +82,16 @@ class Completed:
 
 @dataclass(frozen=True)
 class TreeFile:
-    """One file of `put_tree`: its name below the folder, with slashes, and its bytes or the local file with them."""
+    """One file of `put_tree`: its name below the folder, with slashes, and its bytes or the local file with them.
+
+    Attributes:
+        crc: The CRC-32 that its bytes must have when they come; None checks nothing.
+    """
 
     name: str
     data: Data
     mode: int = 0o600
+    crc: int | None = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,10 @@ class HostConnection:
         Args:
             sync: Whether it must survive a power cut. Not needed for what is useless after one.
         """
-        names = [[file.name, _r.size_of(file.data), file.mode] for file in files]
+        names = [
+            [file.name, _r.size_of(file.data), file.mode, *(() if file.crc is None else (None, file.crc))]
+            for file in files
+        ]
         fields = {"path": path, "files": names, "sync": sync}
         return self._send(_r.UploadRequest("put_tree", fields, _written, [file.data for file in files], after))
 

@@ -7,11 +7,14 @@ array is gone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import shutil
 import sys
 import tempfile
+import threading
+import weakref
 import zlib
 from pathlib import Path
 from typing import BinaryIO, Union
@@ -31,7 +34,7 @@ class LargeValue(mmap.mmap):
     crc: int | None = None
 
 
-Value = Union[bytearray, LargeValue]
+Value = Union[bytearray, memoryview, LargeValue]
 
 
 class Landing:
@@ -43,18 +46,31 @@ class Landing:
 
     Attributes:
         came: Bytes that have come.
+
+    Raises:
+        OSError: There is no room for it after all; `take` and `value` raise this too.
     """
 
     def __init__(self, size: int, folder: str | None = None) -> None:
         self.size = size
+        self.folder = folder
         self.came = 0
         self._crc: int | None = None  # None before the end of the first line
         self._file: BinaryIO | None = None
         self._memory: LargeValue | None = None
         if folder is None:
-            self._memory = _own_memory(size)
+            try:
+                self._memory = _own_memory(size)
+            except (OverflowError, ValueError) as error:  # more than an address can name
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
         else:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="clusterfn-", buffering=0)  # noqa: SIM115 - closed below
+        with _lock:
+            _landings.add(self)
+
+    def __del__(self) -> None:
+        if self._file is not None:  # dropped before it was mapped
+            self._file.close()
 
     def take(self, piece: bytes) -> None:
         """Take the next bytes, of which there may not be more than its size."""
@@ -72,16 +88,32 @@ class Landing:
             self._crc = zlib.crc32(piece, self._crc)
 
     def value(self) -> Value:
-        """Return what has come: all of it as it lies, or a copy of a part."""
+        """Return what has come: all of it, or a part, as it lies."""
         memory = self._memory
+        if not self.came:
+            return bytearray()
         if memory is None:
             assert self._file is not None
             with self._file:  # the mapping keeps it; who writes to an array writes to a copy of that page
                 memory = self._memory = LargeValue(self._file.fileno(), self.came, access=mmap.ACCESS_COPY)
         if self.came < self.size:
-            return bytearray(memory[: self.came])
+            return memoryview(memory)[: self.came]
         memory.crc = self._crc
         return memory
+
+
+_landings: weakref.WeakSet[Landing] = weakref.WeakSet()
+_lock = threading.Lock()  # each host has a thread that adds to them
+
+
+def awaited(folder: str | None = None) -> int:
+    """Return how many bytes are still to come to values that land in memory, or in that folder.
+
+    The system counts neither as taken yet: each of ten values that come at once would find all of it free.
+    """
+    with _lock:
+        landings = list(_landings)
+    return sum(each.size - each.came for each in landings if each.folder == folder)
 
 
 def _own_memory(size: int) -> LargeValue:
@@ -97,11 +129,13 @@ def _own_memory(size: int) -> LargeValue:
 
 def folder_for(size: int) -> str | None:
     """Return a folder on a disk with room for a file of that size; None if there is none."""
-    for folder in (tempfile.gettempdir(), _LARGE_FOLDER):
+    for choose in (tempfile.gettempdir, lambda: _LARGE_FOLDER):
         try:
-            if not _is_in_memory(folder) and shutil.disk_usage(folder).free > size + _SPARE:
+            folder = choose()
+            free = shutil.disk_usage(folder).free - awaited(folder)
+            if free > size + _SPARE and os.access(folder, os.W_OK) and not _is_in_memory(folder):
                 return folder
-        except OSError:  # it is missing
+        except OSError:  # it is missing, or there is no folder for temporary files at all
             continue
     return None
 

@@ -59,10 +59,14 @@ def sync_all(paths: "List[str]") -> None:
             except OSError as error:
                 failed.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(min(_SYNCS_AT_ONCE, len(left)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    threads = [threading.Thread(target=work) for _ in range(min(_SYNCS_AT_ONCE, len(left)) - 1)]
+    started: "List[threading.Thread]" = []
+    with contextlib.suppress(RuntimeError, MemoryError):  # a login node may allow few threads: `ulimit -u`
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    work()
+    for thread in started:
         thread.join()
     if failed:
         raise failed[0]

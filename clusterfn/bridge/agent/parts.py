@@ -13,7 +13,7 @@ from .handler import Failure, RequestHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Optional
+    from typing import Any, Deque, Iterator, Optional
 
 DAY_S = 24 * 3600.0
 READ_BACK_A_TURN = 16 * 1024 * 1024
@@ -25,16 +25,19 @@ class PartWriter(RequestHandler):
     """Writes `.part` files, and takes up those of an agent whose connection was lost.
 
     Attributes:
-        files: Place, size, mode and time of each file that has not been opened yet.
+        files: Place, size, mode, time and CRC-32 of each file that has not been opened yet.
         left: Bytes of the open one that are still to come.
-        crc: The checksum of what has come; None if the client does not say of what it must be.
+        crc: The checksum of what has come of it.
+        wanted: What that must be at its end; None if the client does not say so.
+        boot: Names the time since this machine was started: later, or elsewhere, a part may lack bytes that were
+            written. "" where that is not known, so that nothing can be continued.
     """
 
-    part = path = place = ""
+    part = path = place = boot = ""
     fd = -1
-    left = 0
+    left = crc = 0
     resumable = False
-    crc: "Optional[int]" = None
+    wanted: "Optional[int]" = None
     mtime: "Optional[float]" = None
     files: "Deque[Any]" = collections.deque()
 
@@ -45,50 +48,54 @@ class PartWriter(RequestHandler):
         """Return where the bytes of one sending of this request are written."""
         if not self.resumable:
             return "%s.part-%d-%d" % (self.path, _OWN, self.id)
-        # On another machine, or after a restart of this one, it may lack bytes that were written.
-        boot = zlib.crc32(first_line("/proc/sys/kernel/random/boot_id").encode())
-        return "%s.part-%d-%d%03d" % (self.path, boot, self.header["resume"], sending)
+        return "%s.part-%d-%d%03d" % (self.path, zlib.crc32(self.boot.encode()), self.header["resume"], sending)
 
     def take_over(self) -> None:
         """Take what the last sending has left; an agent that has not noticed its end cannot find it any more."""
-        for sending in range((self.header.get("resumed") or 0) - 1, -1, -1):
+        for sending in range((self.header.get("resumed") or 0) - 1 if self.resumable else -1, -1, -1):
             with contextlib.suppress(FileNotFoundError):
                 return os.rename(self.part_of(sending), self.part)
         return None
 
-    def resume(self) -> None:
-        """Take up what an earlier agent has left, and say from which byte on the rest is to come."""
-        at = 0
-        while self.files and not self.left and os.path.exists(self.files[0][0]):
-            at += self.reopen(*self.files.popleft())
-        self.read_back(at)
+    def resume(self, reading: "Iterator[None]") -> None:
+        """Read what is there, some MB a turn: the loop must not block."""
+        if not self.ended and next(reading, True) is None:
+            self.agent.at(0.0, lambda: self.safely(lambda: self.resume(reading)))
 
-    def reopen(self, place: str, size: int, mode: int, mtime: "Optional[float]") -> int:
+    def read_back(self) -> "Iterator[None]":
+        """Take up what the last sending has left and its checksums, then say from which byte on the rest is to come."""
+        at = turn = 0
+        while self.files and not self.left and os.path.exists(self.files[0][0]):
+            found, position = self.reopen(*self.files.popleft()), 0
+            while self.wanted is not None and position < found:
+                piece = os.pread(self.fd, min(CHUNK, found - position), position)
+                if not piece:
+                    raise Failure("bad", "%s has become shorter" % self.place, self.path)
+                self.crc = zlib.crc32(piece, self.crc)
+                position += len(piece)
+                turn += len(piece)
+                if turn >= READ_BACK_A_TURN:
+                    turn = 0
+                    yield
+            at += found
+        self.send({"at": at})
+
+    def reopen(self, place: str, size: int, mode: int, mtime: "Optional[float]", crc: "Optional[int]") -> int:
         """Open a file at its end; return how many bytes it has."""
         self.close_file()
         os.chmod(place, 0o600)
         self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         os.fchmod(self.fd, mode & 0o7777)
-        self.place, self.mtime = place, mtime
+        self.place, self.mtime, self.crc, self.wanted = place, mtime, 0, crc
         found = os.lseek(self.fd, 0, os.SEEK_END)
         if found > size:
             raise Failure("bad", "%s is longer than what was announced" % place, self.path)
         self.left = size - found
         return found
 
-    def read_back(self, at: int, position: int = 0) -> None:
-        """Take the checksum of what is there, some MB a turn; then answer."""
-        until = min(at, position + READ_BACK_A_TURN)
-        while self.crc is not None and position < until:
-            piece = os.pread(self.fd, min(CHUNK, until - position), position)
-            if not piece:
-                raise Failure("bad", "%s has become shorter" % self.place, self.path)
-            self.crc = zlib.crc32(piece, self.crc)
-            position += len(piece)
-        if self.crc is None or position == at:
-            self.send({"at": at})
-        elif not self.ended:
-            self.agent.at(0.0, lambda: self.safely(lambda: self.read_back(at, position)))
+
+def boot_id() -> str:
+    return first_line("/proc/sys/kernel/random/boot_id")
 
 
 def remove_old_parts(folder: str) -> None:

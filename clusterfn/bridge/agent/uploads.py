@@ -14,13 +14,13 @@ import zlib
 from .files import existing_folder, make_parent, mark_used, remove_tree, sync_all, sync_folder, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
 from .moved import refuse_moving
-from .parts import PartWriter, remove_old_parts
+from .parts import PartWriter, boot_id, remove_old_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional, Tuple
 
-    Plan = Tuple[str, int, int, Optional[float]]
+    Plan = Tuple[str, int, int, Optional[float], Optional[int]]  # place, size, mode, time, CRC-32
 
 SWEEP_DELAY_S = 1.0
 FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
@@ -39,15 +39,13 @@ class UploadHandler(PartWriter):
         self.path = expand(self.header["path"])
         if os.geteuid() == 0:  # whom no mode of a folder stops
             refuse_moving(self.agent.root)
-        self.left = 0
         self.synced = False
-        self.mtime: "Optional[float]" = None
-        self.crc: "Optional[int]" = None  # of what has come, where the client says of what it must be
         self.dirty = 0
         mark_used(self.path, self.agent.root)
         if self.exists_already():
             return self.end(existed=True)
-        self.resumable = bool(self.header.get("resume"))
+        self.boot = boot_id() if self.header.get("resume") else ""
+        self.resumable = bool(self.boot)
         self.part = self.part_of(self.header.get("resumed") or 0)
         self.above = existing_folder(self.path)
         make_parent(self.path)
@@ -57,11 +55,11 @@ class UploadHandler(PartWriter):
             self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
         self.take_over()
         self.files = collections.deque(self.plan())
-        self.needed = sum(size for _, size, _, _ in self.files)
+        self.needed = sum(size for _, size, _, _, _ in self.files)
         # An fsync of much takes long, and so do many: the loop must not block.
         self.in_child = self.is_durable() and (self.needed > FSYNC_IN_CHILD or len(self.files) > FSYNCS_IN_LOOP)
         if self.header.get("resumed"):
-            self.resume()
+            self.resume(self.read_back())
         return None
 
     def exists_already(self) -> bool:
@@ -88,11 +86,11 @@ class UploadHandler(PartWriter):
 
     def chunk(self, body: bytes, last: bool) -> None:
         data = memoryview(body)
-        if self.crc is not None:
-            self.crc = zlib.crc32(data, self.crc)
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])
             taken = min(self.left, len(data))
+            if self.wanted is not None:
+                self.crc = zlib.crc32(data[:taken], self.crc)
             self.left -= taken
             self.dirty += taken
             data = data[taken:]
@@ -119,10 +117,12 @@ class UploadHandler(PartWriter):
         self.close_file()
         if not self.files:
             return False
-        place, self.left, mode, self.mtime = self.files.popleft()
+        place, self.left, mode, self.mtime, self.wanted = self.files.popleft()
+        if place != self.part and not os.path.isdir(self.part):  # another agent continues it: make no second folder
+            raise Failure("missing", "the folder is gone that it was written to", self.path)
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
         self.fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.place = place
+        self.place, self.crc = place, 0
         os.fchmod(self.fd, mode & 0o7777)
         return True
 
@@ -135,6 +135,10 @@ class UploadHandler(PartWriter):
                     os.fsync(fd)
             finally:
                 os.close(fd)
+            if self.wanted is not None and not self.left and self.crc != self.wanted:
+                whose = "" if self.place == self.part else " of " + os.path.relpath(self.place, self.part)
+                message = "the bytes%s that came have another checksum: did the file change while it was sent?"
+                raise Failure("bad", message % whose, self.path)
             if self.mtime is not None:
                 os.utime(self.place, (self.mtime, self.mtime))
 
@@ -142,9 +146,6 @@ class UploadHandler(PartWriter):
         if surplus or self.left or self.files:
             raise Failure("bad", "not as many bytes came as were announced", self.path)
         self.close_file()
-        if self.crc is not None and self.crc != self.header["crc"]:
-            message = "the bytes that came have another checksum: did the file change while it was sent?"
-            raise Failure("bad", message, self.path)
         if self.in_child:
             return self.sync_in_child()
         if self.is_durable():
@@ -217,13 +218,10 @@ class UploadHandler(PartWriter):
 
 class PutHandler(UploadHandler):
     def exists_already(self) -> bool:
-        if self.header.get("crc") is None:
-            return False
-        self.crc = 0
-        return os.path.exists(self.path)
+        return self.header.get("crc") is not None and os.path.exists(self.path)
 
     def plan(self) -> "List[Plan]":
-        return [(self.part, self.header["size"], self.header.get("mode", 0o600), None)]
+        return [(self.part, self.header["size"], self.header.get("mode", 0o600), None, self.header.get("crc"))]
 
     def finish(self) -> None:
         os.rename(self.part, self.path)
@@ -251,11 +249,13 @@ class PutTreeHandler(UploadHandler):
                 os.utime(self.part, (now, now))
         self.agent.at(TOUCH_S, self.touch)
 
-    def plan_file(self, name: str, size: int, mode: int, mtime: "Optional[float]" = None) -> "Plan":
+    def plan_file(
+        self, name: str, size: int, mode: int, mtime: "Optional[float]" = None, crc: "Optional[int]" = None
+    ) -> "Plan":
         parts = name.split("/")
         if not name or name.startswith("/") or ".." in parts or "" in parts or "." in parts or "\0" in name:
             raise Failure("bad", "%r is not a name below the folder" % name, self.path)
-        return os.path.join(self.part, name), size, mode, mtime
+        return os.path.join(self.part, name), size, mode, mtime, crc
 
     def finish(self) -> None:
         try:

@@ -149,17 +149,44 @@ def test_a_value_that_is_cut_short_is_not_loaded():
         load(arriving, told)
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("early", [0, 1 << 20])
 def test_more_than_was_announced_is_rejected(early):
     data, content, _ = written(Large())
     arriving = Arriving(PLACE)
     if early:
         arriving.begin_early(again=False)
-    else:
-        arriving.announce(content)
+        give(arriving, data[:early], 65536)
+    arriving.announce(content)
 
     with pytest.raises(ResultError, match="more bytes arrived than"):
-        give(arriving, data + b"x", 65536)
+        give(arriving, data[early:] + b"x", 65536)
+
+
+def test_a_file_that_grows_beyond_its_first_line_before_the_outcome_is_no_error_of_a_job_that_runs():
+    first, _, _ = written(Large())
+    _, content, told = written([Large(), "another attempt to write it, which was not noticed", 1])
+    arriving = Arriving(PLACE)
+
+    arriving.begin_early(again=False)
+    give(arriving, first + b"x" * 100_000, 65536)
+    arriving.announce(content)
+
+    assert arriving.value is None
+
+
+@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_a_value_that_is_just_large_enough_to_come_early_is_not_lost(size):
+    texts = (letter * (size - overhead) for letter in "abc" for overhead in range(80, 200))
+    value = next(text for text in texts if len(written(text)[0]) == size)
+    data, content, told = written(value)
+    arriving = Arriving(PLACE)
+
+    arriving.begin_early(again=False)
+    give(arriving, data, 1 << 18)
+    arriving.announce(content)
+
+    if arriving.value is not None:  # else it is fetched again
+        assert load(arriving, told) == value
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -178,19 +205,87 @@ def test_a_value_that_memory_cannot_hold_lands_in_a_mapped_file(monkeypatch, ear
     assert load(arriving, told) == VALUE
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_a_value_for_which_there_is_no_room_at_all_is_rejected_before_it_comes(monkeypatch, early):
+@pytest.mark.parametrize("early", [0, 65536, 2 << 20])
+def test_a_value_for_which_there_is_no_room_at_all_is_rejected_once_the_job_has_ended(monkeypatch, early):
     data, content, _ = written(Large())
     monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
     monkeypatch.setattr(landing, "folder_for", lambda size: None)
     arriving = Arriving(PLACE)
+    if early:
+        arriving.begin_early(again=False)
+        give(arriving, data[:early], 65536)
 
     with pytest.raises(ResultError, match="0.0 GB of free memory"):
-        if early:
-            arriving.begin_early(again=False)
-            arriving.take(data[:65536])
-        else:
-            arriving.announce(content)
+        arriving.announce(content)
+
+
+def test_room_that_was_missing_while_the_job_ran_may_be_there_at_its_end(monkeypatch):
+    data, content, _ = written(Large())
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
+    monkeypatch.setattr(landing, "folder_for", lambda size: None)
+    arriving = Arriving(PLACE)
+    arriving.begin_early(again=False)
+    give(arriving, data[: 2 << 20], 65536)
+
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1 << 40)
+    arriving.announce(content)
+    give(arriving, data[2 << 20 :], 65536)
+
+    assert arriving.value is None, "it is fetched"
+
+
+class FullDisk:
+    def __init__(self, *_, **__):
+        pass
+
+    def write(self, piece):
+        raise OSError(28, "No space left on device")
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_disk_that_fills_up_is_an_error_of_the_result_and_only_at_the_end_of_the_job(monkeypatch, tmp_path, early):
+    data, content, _ = written(Large())
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
+    monkeypatch.setattr(landing, "folder_for", lambda size: str(tmp_path))
+    monkeypatch.setattr(landing.tempfile, "TemporaryFile", FullDisk)
+    arriving = Arriving(PLACE)
+    if early:
+        arriving.begin_early(again=False)
+        give(arriving, data, 65536)
+        arriving.announce(content)
+        assert arriving.value is None
+        return
+    arriving.announce(content)
+
+    with pytest.raises(ResultError, match="no room for the value: .*No space left on device"):
+        give(arriving, data, 65536)
+
+
+@pytest.mark.parametrize("size", [1 << 62, 1 << 80])
+def test_a_size_that_no_machine_has_is_rejected(monkeypatch, size):
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: None)  # as where it is not known
+
+    with pytest.raises(ResultError, match="no room for the value"):
+        Arriving(PLACE).expect({"kind": "returned", "value": {"size": size, "crc": 1}})
+
+
+def test_values_that_come_at_once_share_the_memory_that_is_free(monkeypatch, tmp_path):
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 10 << 20)
+    monkeypatch.setattr(landing, "folder_for", lambda size: None)
+    told = {"kind": "returned", "value": {"size": 4 << 20, "crc": 1}}
+    both = [Arriving(PLACE), Arriving(PLACE)]
+    for each in both:
+        each.expect(told)
+
+    third = Arriving(PLACE)
+    with pytest.raises(ResultError, match="free memory"):
+        third.expect(told)
+
+    both[0].drop()
+    third.expect(told)
 
 
 def test_a_host_that_is_not_trusted_may_not_fill_the_disk(monkeypatch):

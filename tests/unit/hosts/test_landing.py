@@ -64,3 +64,32 @@ def test_a_folder_in_memory_or_on_a_full_disk_is_not_taken(monkeypatch: pytest.M
     assert landing.folder_for(1 << 60) is None
     monkeypatch.setattr(landing.tempfile, "gettempdir", lambda: "/dev/shm")
     assert landing.folder_for(1) != "/dev/shm"
+
+
+def test_nothing_is_a_part_too(tmp_path: Path) -> None:
+    assert bytes(Landing(1 << 20, str(tmp_path)).value()) == b""
+
+
+def test_values_that_come_at_once_share_the_disk_that_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(landing.tempfile, "gettempdir", lambda: str(tmp_path))
+    disk = landing.shutil.disk_usage(tmp_path)
+    other = disk._replace(free=0)
+    room = disk._replace(free=5 << 30)
+    monkeypatch.setattr(landing.shutil, "disk_usage", lambda folder: room if folder == str(tmp_path) else other)
+    first = landing.folder_for(3 << 30)
+    assert first == str(tmp_path)
+
+    coming = Landing(3 << 30, first)
+
+    assert landing.folder_for(3 << 30) is None
+    del coming
+    assert landing.folder_for(3 << 30) == first
+
+
+def test_no_folder_for_temporary_files_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(landing.tempfile, "gettempdir", none)
+
+    assert landing.folder_for(1 << 60) is None

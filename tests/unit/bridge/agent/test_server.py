@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import server, uploads
-from clusterfn.bridge.agent.files import CHUNK
+from clusterfn.bridge.agent import parts, server, uploads
+from clusterfn.bridge.agent.files import CHUNK, sync_all
 from clusterfn.bridge.agent.frames import FULL, Inbox, pack
 from clusterfn.bridge.agent.server import SILENCE_S, Agent
 from tests.waiting import until
@@ -403,3 +403,112 @@ def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, 
 
     assert answer["ok"] is True
     assert len(list((tmp_path / "tree").iterdir())) == 200
+
+
+def test_an_agent_that_is_no_longer_heard_makes_no_second_folder(client: Client, tmp_path: Path) -> None:
+    files = {"a": b"abc", "d/b": b"defg", "d/c": b"h"}
+    ask = {"do": "put_tree", "path": str(tmp_path / "tree"), "files": [[n, len(c), 0o600] for n, c in files.items()]}
+    client.ask(id=2, **ask, resume=5)
+    send(client, b"abcd", id=2)
+    client.ask(id=3, **ask, resume=5, resumed=1)
+    assert answer_of(client, 3) == {"id": 3, "at": 4}
+
+    send(client, b"efgh", id=2, last=True)  # what the pipe of the lost one still had
+    assert answer_of(client, 2)["ok"] is False
+    send(client, b"efgh", id=3, last=True)
+
+    assert answer_of(client, 3)["ok"] is True
+    assert {name: (tmp_path / "tree" / name).read_bytes() for name in files} == files
+    assert [each.name for each in tmp_path.iterdir()] == ["tree"]
+
+
+def test_where_no_restart_can_be_seen_an_upload_begins_again(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "boot_id", lambda: "")
+    ask = {"do": "put", "path": str(tmp_path / "b"), "size": 9, "resume": 77}
+    client.ask(id=2, **ask)
+    send(client, b"abc", id=2)
+    lose(client)
+    assert list(tmp_path.iterdir()) == []
+
+    client.ask(id=3, **ask, resumed=1)
+    assert answer_of(client, 3)["at"] == 0
+
+
+def rows_of(files: dict[str, bytes]) -> list[list[Any]]:
+    return [[name, len(content), 0o400, None, zlib.crc32(content)] for name, content in files.items()]
+
+
+@pytest.mark.parametrize("wrong", [0, 3, 299_999, 300_003])
+def test_a_file_of_a_tree_that_changes_while_it_is_sent_is_rejected(client: Client, tmp_path: Path, wrong: int) -> None:
+    files = {"a": b"abc", "d/large": os.urandom(300_000), ".last": b"x"}
+    data = bytearray(b"".join(files.values()))
+    data[wrong] ^= 1
+    client.ask(id=2, do="put_tree", path=str(tmp_path / "tree"), files=rows_of(files))
+    send(client, bytes(data), id=2, last=True)
+
+    answer = answer_of(client, 2)
+    name = "a" if wrong < 3 else "d/large" if wrong < 300_003 else ".last"
+    assert f"the bytes of {name} that came have another checksum" in answer["error"]["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lost_at", [2, 3, 200_000, 300_003])
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_tree_is_not_made_of_two_versions_of_its_files(
+    client: Client, tmp_path: Path, lost_at: int, changed: bool
+) -> None:
+    files = {"a": b"abc", "d/large": os.urandom(300_000), "last": b"x"}
+    other = {"a": b"xbd", "d/large": os.urandom(300_000), "last": b"x"}
+    before, after = b"".join(files.values()), b"".join((other if changed else files).values())
+    ask = {"do": "put_tree", "path": str(tmp_path / "tree"), "files": rows_of(other if changed else files), "resume": 5}
+    client.ask(id=2, **ask)
+    send(client, before[:lost_at], id=2)
+    lose(client)
+
+    client.ask(id=3, **ask, resumed=1)
+    answer = answer_of(client, 3)
+    if "error" not in answer:
+        send(client, after[lost_at:], id=3, last=True)
+        answer = answer_of(client, 3)
+
+    assert answer["ok"] is not changed
+    assert [each.name for each in tmp_path.iterdir()] == ([] if changed else ["tree"])
+
+
+def test_a_large_part_is_read_back_while_others_are_answered(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "READ_BACK_A_TURN", CHUNK)
+    data = os.urandom(10 * CHUNK + 5)
+    ask = {"do": "put", "path": str(tmp_path / "b"), "size": len(data), "crc": zlib.crc32(data), "resume": 77}
+    client.ask(id=2, **ask)
+    send(client, data[:-5], id=2)
+    lose(client)
+    client.ask(id=3, **ask, resumed=1)
+    client.ask(id=4, do="ping")
+
+    assert answer_of(client, 4)["ok"] is True
+    assert answer_of(client, 3) == {"id": 3, "at": len(data) - 5}
+    send(client, data[-5:], id=3, last=True)
+    assert answer_of(client, 3)["ok"] is True
+
+
+def test_files_reach_the_disk_where_no_thread_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+
+    def no_thread(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    paths = [tmp_path / str(number) for number in range(30)]
+    for path in paths:
+        path.touch()
+
+    sync_all([str(path) for path in paths])
+
+    assert sorted(synced) == sorted(path.stat().st_ino for path in paths)
