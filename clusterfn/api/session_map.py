@@ -90,7 +90,7 @@ class SessionMap:
         return value
 
     def _withdraw(self) -> None:
-        """Withdraw the calls that nobody will ask for, the last first: the session takes them in their order.
+        """Withdraw the calls whose values were not taken, the last first: the session takes them in their order.
 
         In a thread, because the host is asked about each, and the caller waits for his exception.
         """

@@ -19,7 +19,7 @@ class Clock:
 
 
 class Repeating:
-    """One repeated command. As with a real reply, whoever waits for its end learns of it while it is cancelled."""
+    """One repeated command. As with a real reply, its callbacks run while it is cancelled."""
 
     def __init__(self, connection):
         self.connection = connection
