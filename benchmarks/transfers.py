@@ -37,7 +37,8 @@ def behind(place: Place, lab: Lab, delay_ms: int, transport: str) -> Iterator[Pl
         ours = f"Host py36-bash\n    Port {proxy.port}\n    HostKeyAlias {key}\n    Ciphers aes128-gcm@openssh.com\n\n"
         ssh_config.write_text(ours + lab.ssh_config.read_text())
         config.write_text(
-            f"hosts:\n  large:\n    address: py36-bash\n    ssh_config: {ssh_config}\n    scheduler: bare\n"
+            f"hosts:\n  large:\n    address: py36-bash\n    ssh_config: {ssh_config}\n"
+            f"    scheduler: bare\n    limits: {{cores: 64}}\n"
             f'    root: ~/{place.root.name}\n    environment: "python:{lab.python(MINOR)}"\n'
             f"    transport: {transport}\n"
         )

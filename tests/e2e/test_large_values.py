@@ -49,7 +49,8 @@ def far(request: Any, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ssh_config.write_text(ours + lab.ssh_config.read_text())
         root = f"large-{os.urandom(4).hex()}"
         hosts = "".join(
-            f"  {name}:\n    address: py36-bash\n    ssh_config: {ssh_config}\n    scheduler: bare\n"
+            f"  {name}:\n    address: py36-bash\n    ssh_config: {ssh_config}\n"
+            f"    scheduler: bare\n    limits: {{cores: 64}}\n"
             f'    root: ~/{root}\n    environment: "python:{lab.python(MINOR)}"\n    transport: {name}\n'
             for name in TRANSPORTS
         )

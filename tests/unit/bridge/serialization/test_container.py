@@ -219,3 +219,19 @@ def test_dump_tells_size_and_check_sum(tmp_path):
     data = (tmp_path / "file").read_bytes()
     assert told["size"] == len(data)
     assert json.loads(data.partition(b"\n")[0])["crc"] != 0
+
+
+@pytest.mark.parametrize(
+    "entry", [{}, {"size": -1}, {"size": "1"}, {"size": 1, "crc": "x"}, {"size": 1, "blob": 3}], ids=str
+)
+def test_a_first_line_that_makes_no_sense_has_no_size(entry):
+    header = {"format": container.FORMAT, "python": [3, 11], "pickle": 1, "buffers": [entry], "sources": {}}
+
+    with pytest.raises(container.Damaged):
+        container.size_by_header(json.dumps(header).encode() + b"\n")
+
+
+def test_the_first_line_has_the_size_of_the_whole_file():
+    data = whole(Buffer(b"a" * SHORT))
+
+    assert container.size_by_header(data[: data.index(b"\n") + 1]) == len(data)
