@@ -44,6 +44,7 @@ PACKAGES = {
     "iproute2": "/bin/ip",
     "libpam-google-authenticator": "/usr/bin/google-authenticator",
     "shellcheck": "/usr/bin/shellcheck",
+    "btrfs-progs": "/usr/sbin/mkfs.btrfs",
 }
 
 MINORS = tuple(range(6, 14))
