@@ -45,6 +45,7 @@ PACKAGES = {
     "libpam-google-authenticator": "/usr/bin/google-authenticator",
     "shellcheck": "/usr/bin/shellcheck",
     "btrfs-progs": "/usr/sbin/mkfs.btrfs",
+    "bindfs": "/usr/bin/bindfs",
 }
 
 MINORS = tuple(range(6, 14))
