@@ -193,9 +193,9 @@ def as_table(
     sums = collections.Counter(fate.end for fate in fates)
     ends = sorted(sums, key=lambda end: (end[0].isupper(), -sums[end], end == "not sent", end))
     lines = [title, "killed: " + ", ".join(f"{kind} {count}" for kind, count in killed.items())]
-    lines.append(f"  {'ended as':16}" + "".join(f"{place:>14}" for place in places))
-    lines += [f"  {end:16}" + "".join(f"{cells[end, place]:>14}" for place in places) for end in ends]
+    lines.append(f"  {'ended as':16}" + "".join(f"{place:>20}" for place in places))
+    lines += [f"  {end:16}" + "".join(f"{cells[end, place]:>20}" for place in places) for end in ends]
     counts = collections.Counter(each.kind for each in wrong)
     told = f"lost {counts[LOST]}, invented {counts[INVENTED]}, run twice {counts[TWICE]}, "
-    lines.append(f"{len(fates)} jobs: {told}run though refused {counts[REFUSED]}, left over {len(left)}")
+    lines.append(f"{len(fates)} orders: {told}run though refused {counts[REFUSED]}, left over {len(left)}")
     return "\n".join(lines)

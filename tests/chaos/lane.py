@@ -76,7 +76,7 @@ def submit(calls, order):
 
 def submit_map(calls, order):
     options = parse_options({"host": order["host"], **order.get("options", {})})
-    how = mapping.parse_map_options(None, None)
+    how = mapping.parse_map_options(6, "auto")
     return mapping.run(calls[order["call"]], order["args"], options, how)
 
 

@@ -29,6 +29,7 @@ class Order:
         words: What a client said of its end.
         at: When it was ordered, and when it was over, in wall seconds.
         again: How often a client failed to attach to it.
+        tries: How often the same was ordered before, under other ids.
     """
 
     host: str
@@ -39,10 +40,11 @@ class Order:
     words: dict[str, Any] | None = None
     at: tuple[float, float] = (0.0, float("inf"))
     again: int = 0
+    tries: int = 0
 
     def afresh(self) -> Order:
         """The same under another id: of this one it is not known whether it was sent."""
-        return Order(self.host, self.asks, self.is_map)
+        return Order(self.host, self.asks, self.is_map, tries=self.tries + 1)
 
     def place(self) -> str:
         """Its column in the table."""

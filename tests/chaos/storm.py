@@ -23,6 +23,7 @@ LANES, WINDOW = 4, 24
 _LOOK_S = 0.05
 _BESIDE_S = 15.0  # after the death of a daemon, a job that begins may still suffer from it
 _ATTACHES = 5
+_TRIES = 10
 Kill = tuple[str, str, float]
 
 
@@ -47,6 +48,8 @@ class Storm:
         ended: Of these a client has told the end, or never will.
         doubtful: Their client died, or was cut off, before it said that they were sent.
         count: Calls and items that were sent for certain and are over.
+        given_up: No client could send them, however often.
+        refusals: What clients said of orders that they could not take, and how often.
     """
 
     def __init__(self, root: Path, runs: Path, new_lane: Callable[[], Lane], orders: Iterator[Order]) -> None:
@@ -54,6 +57,8 @@ class Storm:
         self.ended: list[Order] = []
         self.doubtful: list[Order] = []
         self.count = 0
+        self.given_up: list[Order] = []
+        self.refusals: collections.Counter[str] = collections.Counter()
         self._root, self._runs, self._new_lane, self._orders = root, runs, new_lane, orders
         self._again: list[Order] = []
 
@@ -66,9 +71,10 @@ class Storm:
                 if not client.lane.alive():
                     self._replace(client)
                 while len(client.open) < WINDOW and (self._again or given < jobs or not may_end()):
-                    order = self._again.pop() if self._again else next(self._orders)
-                    given += len(order.asks) if order.at[0] == 0.0 else 0
-                    self._order(client, order)
+                    if not self._again:
+                        self._again.append(next(self._orders))
+                        given += len(self._again[0].asks)
+                    self._order(client, self._again.pop())
             if given >= jobs and may_end() and not self._again and not any(each.open for each in self.clients):
                 return True
             time.sleep(_LOOK_S)
@@ -126,15 +132,16 @@ class Storm:
             if order is None:
                 continue
             if word.get("state") == "REFUSED":
-                self._refused(client, order)
+                self._refused(client, order, word["error"])
             elif "state" in word:
                 order.words = word
                 self._over(client, order)
             elif "sent" in word:
                 order.sent = True
 
-    def _refused(self, client: Client, order: Order) -> None:
+    def _refused(self, client: Client, order: Order, error: dict[str, str]) -> None:
         """The connection broke before anything was sent, or while a client attached."""
+        self.refusals[f"{error['type']}: {error['text'].splitlines()[0]}"] += 1
         if not order.sent and order not in self.doubtful:
             del client.open[order.id]
             self._doubt(order)
@@ -146,7 +153,10 @@ class Storm:
 
     def _doubt(self, order: Order) -> None:
         self.doubtful.append(order)
-        self._again.append(order.afresh())
+        if order.tries < _TRIES:
+            self._again.append(order.afresh())
+        else:
+            self.given_up.append(order)
 
     def _over(self, client: Client, order: Order) -> None:
         del client.open[order.id]

@@ -111,11 +111,11 @@ def test_the_table_counts_who_was_killed_and_how_jobs_ended() -> None:
     assert text.splitlines() == [
         "a storm",
         "killed: worker 1, cut 2",
-        "  ended as                  here         there",
-        "  returned                     1             0",
-        "  not sent                     1             0",
-        "  KilledBySignal               0             1",
-        "3 jobs: lost 1, invented 0, run twice 0, run though refused 0, left over 1",
+        "  ended as                        here               there",
+        "  returned                           1                   0",
+        "  not sent                           1                   0",
+        "  KilledBySignal                     0                   1",
+        "3 orders: lost 1, invented 0, run twice 0, run though refused 0, left over 1",
     ]
 
 

@@ -88,9 +88,11 @@ def test_five_hundred_jobs_end_once_and_truthfully_whoever_is_killed(
     left = [*until_none(lambda: [*processes_of(storm.jobs()), *agents(is_agent)], ENDS_S), *tickets(world), *parts]
     wrong = [each for fate in fates for each in judge.judged(fate)] + judge.judged_groups(fates)
     title = f"{storm.count} jobs in {lasted:.0f} s, CLUSTERFN_SEED={SEED}"
-    table(judge.as_table(title, {**killing.counts(), **breaking.counts()}, fates, wrong, left))
+    told = "".join(f"\nnot taken {count} times: {why}" for why, count in storm.refusals.most_common())
+    table(judge.as_table(title, {**killing.counts(), **breaking.counts()}, fates, wrong, left) + told)
     keep_for_inspection(world, bool(wrong))
     assert (killing.failed, breaking.failed) == (None, None)
+    assert not storm.given_up, f"{title}: {storm.refusals}"
     assert all_ended, f"{title}: no client told the end of {storm.open_ids()}"
     assert not wrong and not left, f"{title}\n" + "\n".join(f"{each.kind}: {each.text}" for each in wrong) + str(left)
     assert killing.done() and breaking.done()
