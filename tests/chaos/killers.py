@@ -7,14 +7,18 @@ import collections
 import contextlib
 import os
 import random
+import re
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from tests.chaos.onhost import parent_of
+from tests.chaos.onhost import parent_of, session_of
 from tests.chaos.reaper import command, job_of, kind_of
+from tests.lab.network import DelayProxy
 
 Act = Callable[[random.Random], "str | None"]
 
@@ -32,7 +36,7 @@ class Killer:
 
     def __init__(self, acts: Mapping[str, Act], quota: int, rng: random.Random, pause_s: tuple[float, float]) -> None:
         self.killed: list[tuple[str, str, float]] = []
-        self.failed: BaseException | None = None
+        self.failed: str | None = None
         self._acts, self._quota, self._rng, self._pause_s = acts, quota, rng, pause_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._kill_all)
@@ -51,8 +55,8 @@ class Killer:
         return {kind: found[kind] for kind in self._acts}
 
     def done(self) -> bool:
-        """Whether each kind has died as often as it was to."""
-        return all(count >= self._quota for count in self.counts().values())
+        """Whether each kind has died as often as it was to, or none will die any more."""
+        return self.failed is not None or all(count >= self._quota for count in self.counts().values())
 
     def _kill_all(self) -> None:
         try:
@@ -64,8 +68,8 @@ class Killer:
                     if job is not None:
                         self.killed.append((kind, job, when))
                         break
-        except BaseException as error:  # it is the test's, not the thread's
-            self.failed = error
+        except BaseException:  # it is the test's, not the thread's
+            self.failed = traceback.format_exc()
 
 
 def of_process(kind: str, is_ours: Callable[[int, list[bytes]], bool]) -> Act:
@@ -95,17 +99,48 @@ def belongs_to(root: Path) -> Callable[[int, list[bytes]], bool]:
     return lambda _, words: any(word in each for each in words)
 
 
-def is_of(uid: int, since_ticks: int) -> Callable[[int, list[bytes]], bool]:
-    """Whether a process is an account's and was started after that moment: agents do not name their root."""
+class Agents:
+    """Those that serve the storm's clients, and no others: the sessions of sshd whose connections the proxies hold."""
 
-    def look(pid: int, _: list[bytes]) -> bool:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            return os.stat(f"/proc/{pid}").st_uid == uid and int(stat.rpartition(")")[2].split()[19]) >= since_ticks
-        except OSError:
+    def __init__(self, proxies: Collection[DelayProxy]) -> None:
+        self._proxies = proxies
+        self._known: dict[int, str] = {}
+
+    def is_ours(self, pid: int, _: list[bytes]) -> bool:
+        """Whether an agent serves one of the storm's clients."""
+        if not set(session_of(pid)) & self._sessions():
             return False
+        self._known[pid] = _started(pid)
+        return True
 
-    return look
+    def serving(self) -> list[int]:
+        """Those that serve a client now."""
+        return [pid for pid in _pids() if kind_of(command(pid)) == "agent" and self.is_ours(pid, [])]
+
+    def living(self) -> list[str]:
+        """All that were seen and have not ended, in words."""
+        self.serving()
+        return [f"{pid} agent" for pid, started in self._known.items() if started and _started(pid) == started]
+
+    def _sessions(self) -> set[int]:
+        """sshd's processes at the other end of the proxies' connections."""
+        ports = set().union(*(proxy.far_ports() for proxy in self._proxies))
+        argv = ["ss", "-tnpH", "state", "established"]
+        found = set()
+        for line in subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines():
+            words = line.split()
+            if int(words[3].rpartition(":")[2]) in ports:
+                found.update(map(int, re.findall(r"pid=(\d+)", line)))
+        return found
+
+
+def _started(pid: int) -> str:
+    """When it was started; empty if it is gone, or a zombie."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if words[0] == "Z" else words[19]
 
 
 def kill(pid: int) -> bool:
@@ -114,11 +149,6 @@ def kill(pid: int) -> bool:
         os.kill(pid, signal.SIGKILL)
         return True
     return False
-
-
-def now_ticks() -> int:
-    """Ticks since boot, as /proc has the starts of processes."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def _pids() -> list[int]:

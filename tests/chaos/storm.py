@@ -63,19 +63,23 @@ class Storm:
         self._again: list[Order] = []
 
     def rage(self, jobs: int, may_end: Callable[[], bool], limit_s: float) -> bool:
-        """Order at least so many and more until the killers are done, and wait for all ends; whether all came."""
+        """Order at least so many, and up to twice as many until the killers are done; whether all ends came."""
         given, until_s = 0, time.monotonic() + limit_s
+
+        def is_enough() -> bool:
+            return given >= jobs and (may_end() or given >= 2 * jobs)
+
         while time.monotonic() < until_s:
             for client in self.clients:
                 self._hear(client)
                 if not client.lane.alive():
                     self._replace(client)
-                while len(client.open) < WINDOW and (self._again or given < jobs or not may_end()):
+                while len(client.open) < WINDOW and (self._again or not is_enough()):
                     if not self._again:
                         self._again.append(next(self._orders))
                         given += len(self._again[0].asks)
                     self._order(client, self._again.pop())
-            if given >= jobs and may_end() and not self._again and not any(each.open for each in self.clients):
+            if is_enough() and not self._again and not any(each.open for each in self.clients):
                 return True
             time.sleep(_LOOK_S)
         return False

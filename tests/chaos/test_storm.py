@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import random
 import shutil
 import time
@@ -15,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import judge, killers
-from tests.chaos.killers import Killer
+from tests.chaos.killers import Agents, Killer
 from tests.chaos.lanes import Lane
 from tests.chaos.onhost import processes_of, session_of, until, until_none
 from tests.chaos.orders import BARE, SLURM, orders
-from tests.chaos.reaper import command
 from tests.chaos.storm import Storm
-from tests.chaos.world import ACCOUNT, HOSTS, World
+from tests.chaos.world import HOSTS, World
 from tests.lab import layout
 from tests.lab.network import DelayProxy
 
@@ -71,10 +69,10 @@ def healed(world: World) -> Iterator[None]:
 def test_five_hundred_jobs_end_once_and_truthfully_whoever_is_killed(
     world: World, proxies: Mapping[str, DelayProxy], new_client: Callable[[], Lane], table: Callable[[str], None]
 ) -> None:
-    is_agent = killers.is_of(pwd.getpwnam(ACCOUNT).pw_uid, killers.now_ticks())
+    agents = Agents(list(proxies.values()))
     storm = Storm(world.root, world.runs, new_client, orders(random.Random(SEED), JOBS / 500))
     began = time.monotonic()
-    killing = Killer(acts(storm, world, proxies, is_agent), KILLS, random.Random(SEED + 1), PAUSE_S)
+    killing = Killer(acts(storm, world, proxies, agents), KILLS, random.Random(SEED + 1), PAUSE_S)
     breaking = Killer(daemons(world), KILLS, random.Random(SEED + 2), DAEMONS_PAUSE_S)
     with killing, breaking:
         all_ended = storm.rage(JOBS, lambda: killing.done() and breaking.done(), RAGES_S)
@@ -85,7 +83,7 @@ def test_five_hundred_jobs_end_once_and_truthfully_whoever_is_killed(
     for client in storm.clients:
         client.lane.close()
     fates = storm.fates(kills)
-    left = [*until_none(lambda: [*processes_of(storm.jobs()), *agents(is_agent)], ENDS_S), *tickets(world), *parts]
+    left = [*until_none(lambda: [*processes_of(storm.jobs()), *agents.living()], ENDS_S), *tickets(world), *parts]
     wrong = [each for fate in fates for each in judge.judged(fate)] + judge.judged_groups(fates)
     title = f"{storm.count} jobs in {lasted:.0f} s, CLUSTERFN_SEED={SEED}"
     told = "".join(f"\nnot taken {count} times: {why}" for why, count in storm.refusals.most_common())
@@ -98,9 +96,7 @@ def test_five_hundred_jobs_end_once_and_truthfully_whoever_is_killed(
     assert killing.done() and breaking.done()
 
 
-def acts(
-    storm: Storm, world: World, proxies: Mapping[str, DelayProxy], is_agent: Callable[[int, list[bytes]], bool]
-) -> dict[str, killers.Act]:
+def acts(storm: Storm, world: World, proxies: Mapping[str, DelayProxy], agents: Agents) -> dict[str, killers.Act]:
     """How each kind of process dies, and a connection."""
 
     def client(rng: random.Random) -> str | None:
@@ -111,8 +107,8 @@ def acts(
         return ""
 
     def sshd(rng: random.Random) -> str | None:
-        there = agents(is_agent)
-        found = session_of(int(rng.choice(there).split()[0])) if there else []
+        there = agents.serving()
+        found = session_of(rng.choice(there)) if there else []
         return "" if any([killers.kill(pid) for pid in found]) else None
 
     def cut(rng: random.Random) -> str | None:
@@ -120,7 +116,13 @@ def acts(
 
     ours = killers.belongs_to(world.root)
     processes = {kind: killers.of_process(kind, ours) for kind in ("supervisor", "worker", "spooler")}
-    return {"client": client, "agent": killers.of_process("agent", is_agent), "sshd": sshd, "cut": cut, **processes}
+    return {
+        "client": client,
+        "agent": killers.of_process("agent", agents.is_ours),
+        "sshd": sshd,
+        "cut": cut,
+        **processes,
+    }
 
 
 def daemons(world: World) -> dict[str, killers.Act]:
@@ -142,12 +144,6 @@ def daemons(world: World) -> dict[str, killers.Act]:
         return ""
 
     return {"slurmd": slurmd, "slurmctld": slurmctld}
-
-
-def agents(is_agent: Callable[[int, list[bytes]], bool]) -> list[str]:
-    """Those of the storm's clients that live, in words."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [f"{pid} agent" for pid in pids if killers.kind_of(command(pid)) == "agent" and is_agent(pid, command(pid))]
 
 
 def queued(world: World) -> str:

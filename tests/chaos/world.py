@@ -59,7 +59,7 @@ HOSTS = {
     "bare-setup": Kind(BARE, (f'setup: ["sleep {LINGER_S}"]',)),
     "bare-stuck": Kind(BARE, ('setup: ["sleep 60"]',)),
     "gpu": Kind(GPU, ('setup: ["export PATH=@stubs/gpu:$PATH"]',)),
-    "storm": Kind(BARE, cores=6),
+    "storm": Kind(BARE, cores=2),
     "slurm": Kind(SLURM),
     "storm-slurm": Kind(SLURM, ("slurm: {partition: short, no-requeue: true}",)),
     "slurm-setup": Kind(SLURM, (f'setup: ["sleep {LINGER_S}"]',)),
