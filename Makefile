@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory
 # Where it is set, each of the thousands of processes that tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-long long-together long-alone report faults \
+.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-long long-together long-alone report faults chaos \
 	test-jupyterlab dist evidence bench bench-peers docs
 
 help:  ## this list
@@ -96,6 +96,12 @@ faults: whole-lab  ## each fault of tests/faults/fault_table.py on the lab, as a
 	@{ echo "faults of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
 	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long -m fault 2>&1 | sed -u "s|$(CURDIR)|.|g"; } \
 	| tee benchmarks/results/faults-$(COMMIT).txt
+
+chaos: whole-lab  ## five hundred jobs while everybody who works for them is killed; it goes to benchmarks/results
+	@mkdir -p benchmarks/results
+	@{ echo "chaos of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
+	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long tests/chaos/test_storm.py 2>&1 | sed -u "s|$(CURDIR)|.|g"; } \
+	| tee benchmarks/results/chaos-$(COMMIT).txt
 
 dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that sdist
 	$(BIN)/python -m pip install -q build

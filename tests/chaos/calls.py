@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 
 VALUE = 42
 
@@ -92,3 +93,16 @@ def stay(path, over):
     while not os.path.exists(over):
         time.sleep(0.05)
     return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+
+
+def storm(path, number, seconds, size, ending, ballast=b""):
+    """Note the run, take so long, and end as `ending` says; a value of `size` bytes in which each number differs."""
+    note_run(path)
+    if ending == "flaky" and os.environ["CLUSTERFN_JOB"].endswith("/1"):
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+    time.sleep(seconds)
+    if ending == "raises":
+        raise ValueError(f"call {number} fails on purpose")
+    if ending == "exits":
+        os._exit(3)
+    return {"value": number * 7 + 3 + zlib.crc32(ballast), "data": number.to_bytes(4, "big") * (size // 4)}

@@ -1,18 +1,23 @@
 """A client in a process of its own, which can be killed: takes orders as JSON lines, and says what its jobs come to.
 
 Run as `python lane.py calls.py` with CLUSTERFN_CONFIG set.
-Orders: {"do": "submit", "id", "host", "call", "args", "options"}, {"do": "attach", "id", "host"}.
-Answers: {"id", "ready": true, "agent": pid}, {"id", "sent": true}, {"id", "state", "value" or "error"}.
+Orders: {"do": "submit", "id", "host", "call", "args", "options"}, {"do": "attach", "id", "host"}, and {"do": "map"} as
+"submit", whose "args" are lists with a value for each item. "ballast" among the arguments is a number of bytes.
+Answers: {"id", "ready": true, "agent": pid}, {"id", "sent": true}, {"id", "state", "value" or "error"}; of a map
+"items" with "value" or "error" for each. A value that is a dict is told without its data, but with their check sum.
 """
 
 import json
+import random
 import sys
 import threading
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
 import clusterfn
-from clusterfn.calls import call
+from clusterfn.calls import call, mapping
+from clusterfn.calls.group import JobGroup
 from clusterfn.config.options import parse_options
 
 _lock = threading.Lock()
@@ -26,28 +31,53 @@ def say(**facts):
 
 def ended(job):
     error = job.exception()
-    if error is None:
-        value = job.result()
-        shown = {name: value[name] for name in ("value",)} if isinstance(value, dict) else value
-        size = len(value["data"]) if isinstance(value, dict) else 0
-        say(id=job.id, state=job.state, value=shown, size=size)
-        return
+    told = shown(job.result()) if error is None else failed(error)
+    say(id=job.id, state=job.state, **told)
+
+
+def shown(value):
+    if not isinstance(value, dict):
+        return {"value": value, "size": 0}
+    return {"value": {"value": value["value"]}, "size": len(value["data"]), "sum": zlib.crc32(value["data"])}
+
+
+def failed(error):
     facts = {name: getattr(error, name, None) for name in ("message", "stage", "hint")}
-    say(id=job.id, state=job.state, error=dict(facts, type=type(error).__name__, text=str(error)))
+    return {"error": dict(facts, type=type(error).__name__, text=str(error))}
+
+
+def all_ended(group):
+    group.wait()
+    errors = group.failed
+    told = [failed(errors[index]) if index in errors else shown(group.result(index)) for index in range(len(group))]
+    say(id=group.id, state=group.state, items=told)
+
+
+def follow(kept, found):
+    kept.append(found)
+    if isinstance(found, JobGroup):
+        threading.Thread(target=all_ended, args=(found,), daemon=True).start()
+    else:
+        found.add_done_callback(ended)
 
 
 def submit(calls, order):
     arguments = order["args"]
     if "loading" in arguments:
         arguments["loading"] = calls["SlowToLoad"](arguments["loading"])
+    if "ballast" in arguments:
+        arguments["ballast"] = random.Random(arguments["number"]).randbytes(arguments["ballast"])
     options = parse_options({"host": order["host"], **order.get("options", {})})
-    call.secrets = SimpleNamespace(token_hex=lambda _: order["id"])  # the test knows the id before we do
     prepared = call.prepare(calls[order["call"]], (), arguments, options)
     prepared.session.connection.ping().result(150)  # an agent that was killed a moment ago has a successor now
     say(id=order["id"], ready=True, agent=prepared.session.connection.facts.pid)
-    job = call.send_call(prepared)[0]
-    job.add_done_callback(ended)
-    return job
+    return call.send_call(prepared)[0]
+
+
+def submit_map(calls, order):
+    options = parse_options({"host": order["host"], **order.get("options", {})})
+    how = mapping.parse_map_options(6, "auto")
+    return mapping.run(calls[order["call"]], order["args"], options, how)
 
 
 def main():
@@ -58,13 +88,12 @@ def main():
     kept = []
     for line in sys.stdin:
         order = json.loads(line)
+        call.secrets = SimpleNamespace(token_hex=lambda _, job=order["id"]: job)  # the test knows the id before we do
         try:
-            if order["do"] == "submit":
-                kept.append(submit(calls, order))
+            if order["do"] == "attach":
+                follow(kept, clusterfn.attach(order["id"], order["host"]))
             else:
-                job = clusterfn.attach(order["id"], order["host"])
-                kept.append(job)
-                job.add_done_callback(ended)
+                follow(kept, {"submit": submit, "map": submit_map}[order["do"]](calls, order))
         except Exception as error:
             say(id=order["id"], state="REFUSED", error={"type": type(error).__name__, "text": str(error)})
         say(id=order["id"], sent=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterfn.bridge.layout import TAG
 
-_RESERVED = 65536
+_RESERVED = 131072
 
 
 class JobOnHost:

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +47,11 @@ STUBS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A host: the lab's alias, and further lines of clusterfn.yml."""
+    """A host: the lab's alias, further lines of clusterfn.yml, and how many cores its jobs may have without SLURM."""
 
     alias: str
     lines: tuple[str, ...] = ()
+    cores: int = 64
 
 
 HOSTS = {
@@ -57,7 +59,9 @@ HOSTS = {
     "bare-setup": Kind(BARE, (f'setup: ["sleep {LINGER_S}"]',)),
     "bare-stuck": Kind(BARE, ('setup: ["sleep 60"]',)),
     "gpu": Kind(GPU, ('setup: ["export PATH=@stubs/gpu:$PATH"]',)),
+    "storm": Kind(BARE, cores=2),
     "slurm": Kind(SLURM),
+    "storm-slurm": Kind(SLURM, ("slurm: {partition: short, no-requeue: true}",)),
     "slurm-setup": Kind(SLURM, (f'setup: ["sleep {LINGER_S}"]',)),
     "slurm-held": Kind(SLURM, ("slurm: {partition: short, hold: true}",)),
     **{name: Kind(SLURM) for name in STUBS if name != "gpu"},
@@ -112,7 +116,7 @@ class World:
         lines = [
             f"address: {kind.alias}",
             f"ssh_config: {ssh_config}",
-            "scheduler: slurm" if slurm else "scheduler: bare\n    limits: {cores: 64}",
+            "scheduler: slurm" if slurm else f"scheduler: bare\n    limits: {{cores: {kind.cores}}}",
             f"root: ~/{self.session}",
             f'environment: "python:{self.lab.python(MINOR)}"',
             "defaults: {memory: 200MB}",
@@ -126,15 +130,15 @@ class World:
             lines += [f"python: {self.stubs / name / 'python'}"]
         return f"  {name}:\n" + "".join(f"    {line}\n" for line in lines)
 
-    def behind(self, folder: Path, port: int, *names: str) -> Path:
-        """Another clusterfn.yml, whose hosts are reached through a proxy at that port; its path."""
+    def behind(self, folder: Path, port: int | Mapping[str, int], *names: str) -> Path:
+        """Another clusterfn.yml, whose hosts are reached through a proxy at that port, or at that of each; its path."""
         ssh_config = folder / "ssh_config"
         blocks = []
         for name in names:
             alias = HOSTS[name].alias
-            real = self.lab.host(alias)
+            real, near = self.lab.host(alias), port if isinstance(port, int) else port[name]
             blocks.append(
-                f"Host {alias}\n HostName 127.0.0.1\n Port {port}\n User {real.user}\n IdentitiesOnly yes\n"
+                f"Host {alias}\n HostName 127.0.0.1\n Port {near}\n User {real.user}\n IdentitiesOnly yes\n"
                 f" IdentityFile {layout.CLIENT}/id_ed25519\n UserKnownHostsFile {layout.CLIENT}/known_hosts\n"
                 f" GlobalKnownHostsFile /dev/null\n HostKeyAlias [127.0.0.1]:{real.port}\n"
             )

@@ -44,6 +44,8 @@ PACKAGES = {
     "iproute2": "/bin/ip",
     "libpam-google-authenticator": "/usr/bin/google-authenticator",
     "shellcheck": "/usr/bin/shellcheck",
+    "btrfs-progs": "/usr/sbin/mkfs.btrfs",
+    "bindfs": "/usr/bin/bindfs",
 }
 
 MINORS = tuple(range(6, 14))

@@ -61,6 +61,16 @@ class DelayProxy:
         with self._lock:
             return len(self._open) // 2
 
+    def far_ports(self) -> set[int]:
+        """The ports of this machine from which its connections go on to the target."""
+        found = set()
+        with self._lock:
+            for end in self._open:
+                with contextlib.suppress(OSError):  # broken a moment ago
+                    if end.getpeername()[1] == self.target_port:
+                        found.add(end.getsockname()[1])
+        return found
+
     def cut(self) -> int:
         """Break every connection at both ends (RST, as after a reboot of a router); new ones are accepted. How many."""
         with self._lock:

@@ -1,5 +1,10 @@
-"""Turn how the worker ended into a verdict: what it reported, or what its silence means. It reads only the disk."""
+"""Turn how the worker ended into a verdict: what it reported, or what its silence means.
 
+It reads only the disk, and leaves nothing there.
+"""
+
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -181,6 +186,22 @@ def describe_exit(status: int) -> str:
     if os.WIFSIGNALED(status):
         return "was killed by %s" % describe_signal(os.WTERMSIG(status))
     return "exited with status %d" % os.WEXITSTATUS(status)
+
+
+def quota_is_used_up(folder: str) -> bool:
+    """Whether our quota leaves less than a megabyte: statvfs does not tell, so one is written, and removed."""
+    path = os.path.join(folder, ".quota-%s" % os.urandom(8).hex())
+    try:
+        with open(path, "wb", 0) as file:
+            for _ in range(16):
+                file.write(b"\0" * 65536)
+            os.fsync(file.fileno())  # until then NFS does not tell either
+    except OSError as error:
+        return error.errno == errno.EDQUOT
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    return False
 
 
 def describe_signal(number: int) -> str:

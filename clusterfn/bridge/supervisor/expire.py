@@ -128,6 +128,10 @@ def tidy(
             over = _last_sign(job) if final is None else _date(final)
             relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
         except DAMAGED as error:
+            hollow_since = _hollow_since(folder)
+            if hollow_since is not None and longest_s is None and when - hollow_since > _DAY_S:
+                found.add(JOBS, folder, True)
+                continue
             say("%s is damaged, and is kept: %s: %s" % (folder, type(error).__name__, error))
             found.add(JOBS, folder, False)
             continue
@@ -243,6 +247,26 @@ def final_outcome(job: JobFolder) -> "Optional[str]":
         if outcome is not None and outcome["final"]:
             return attempt.path(OUTCOME)
     return None
+
+
+def _hollow_since(folder: str) -> "Optional[float]":
+    """Return when the last file below a folder was removed, as a site does that purges files and leaves folders.
+
+    None if there is a file, or if not all of it can be read.
+    """
+    dates = []
+
+    def cannot_tell(error: OSError) -> None:
+        raise error
+
+    try:
+        for path, _, names in os.walk(folder, onerror=cannot_tell):
+            if names:
+                return None
+            dates.append(os.lstat(path).st_mtime)
+    except OSError:
+        return None
+    return max(dates)
 
 
 def _below(folder: str) -> "Iterator[str]":

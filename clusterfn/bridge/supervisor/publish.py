@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
 _REFUSED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
-_SPARE_BYTES = 65536
+_SPARE_BYTES = 131072  # under a quota of btrfs, to create, write and link a file needs more than 64 KB of room
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 

@@ -321,10 +321,11 @@ class AttemptRun:
         verdict = classify_exit.classify_silence(
             status, self.stage, self._sampler.peak, self.job.asked_memory, oom, self._own_signals
         )
-        disk_is_full = any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
-        if verdict.kind in (EXITED, SIGNAL) and disk_is_full:
-            verdict.facts["message"] += ", and the disk is full"
-            verdict.kind = DISK
+        if verdict.kind in (EXITED, SIGNAL):
+            full = any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
+            if full or classify_exit.quota_is_used_up(self.attempt.folder):
+                verdict.facts["message"] += ", and the disk is full" if full else ", and the disk quota is used up"
+                verdict.kind = DISK
         return verdict
 
     def _await_own_sigterm(self) -> None:

@@ -207,9 +207,10 @@ def keep_result(
             facts = _not_kept(result, error, caller)
     for note in dict.fromkeys(pickler.notes):
         report.say(note=note)
-    if "size" not in facts:
-        os.ftruncate(value_fd, 0)  # what was half written is of no use, and the disk may be full
-    with contextlib.suppress(OSError):  # what could not be written has been reported
+    with contextlib.suppress(OSError):  # what could not be written has been reported; btrfs needs room to truncate
+        if "size" not in facts:
+            os.ftruncate(value_fd, 0)  # what was half written is of no use, and the disk may be full
+    with contextlib.suppress(OSError):
         file.close()
     return facts
 

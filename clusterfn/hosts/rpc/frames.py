@@ -23,6 +23,7 @@ SHOWN = 64
 _SMALL = 4096  # read at once where a header comes: what follows it is then read to its place
 FRAME = struct.Struct("!IQ")
 HELLO_ID = 1  # of the first request to an agent
+_QUOTA = 122  # EDQUOT on Linux; this machine may have another number for it
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 Header = dict[str, Any]
@@ -159,10 +160,14 @@ def error_of(host: Host, data: Header) -> HostError:
 
 def _full(host: Host, data: Header, path: str) -> HostError:
     amounts = [("free", data.get("free")), ("needed", data.get("needed"))]
+    message = f"No space is left on {host.name} for {path}"
+    if data.get("errno") == _QUOTA:
+        message = f"Your disk quota on {host.name} leaves no space for {path}"
+        amounts = amounts[1:]  # what is free on the disk is not free for you
     known = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
     seen = ", ".join(f"{_shown(amount)} {word}" for word, amount in known)
     return HostDiskFull(
-        f"No space is left on {host.name} for {path}",
+        message,
         host=host.name,
         evidence=[data["message"], *([seen] if seen else [])],
         hint=f"free some (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"

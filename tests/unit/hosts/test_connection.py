@@ -100,6 +100,16 @@ def test_an_error_frame_is_a_typed_error(connected: Connected, kind: str, error:
     assert (caught.value.host, caught.value.kind) == ("lab8", kind)  # type: ignore[attr-defined]
 
 
+def test_a_quota_that_is_used_up_is_named_and_not_contradicted(connected: Connected) -> None:
+    connection, _ = connected(failing("full", free=2**40, needed=2**20, errno=122))
+
+    error = connection.put("/p", b"x").exception(WAIT_S)
+
+    assert isinstance(error, HostDiskFull)
+    assert str(error).startswith("Your disk quota on lab8 leaves no space for /p")
+    assert error.evidence == ("No such thing", "1.0 MB needed")
+
+
 def test_a_full_disk_says_how_much(connected: Connected) -> None:
     connection, _ = connected(failing("full", free=0, needed=2**20))
 

@@ -1,0 +1,108 @@
+"""What the storm orders: calls and maps, large and small, that return, raise, die, or succeed at the second try."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.judge import Ask
+
+BARE, SLURM = "storm", "storm-slurm"
+MAP_OF = 20
+_LARGE = 2_000_000
+_RETRIES = 2
+# How many of five hundred: calls, and items of maps.
+CALLS, ITEMS = {BARE: 190, SLURM: 110}, {BARE: 100, SLURM: 100}
+
+
+@dataclass
+class Order:
+    """One call or map on its way: who has it, and what a client has said of it.
+
+    Attributes:
+        asks: One, or one for each item.
+        sent: Whether a client said that it was sent.
+        words: What a client said of its end.
+        at: When it was ordered, and when it was over, in wall seconds.
+        again: How often a client failed to attach to it.
+        tries: How often the same was ordered before, under other ids.
+    """
+
+    host: str
+    asks: list[Ask]
+    is_map: bool = False
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    sent: bool = False
+    words: dict[str, Any] | None = None
+    at: tuple[float, float] = (0.0, float("inf"))
+    again: int = 0
+    tries: int = 0
+
+    def afresh(self) -> Order:
+        """The same under another id: of this one it is not known whether it was sent."""
+        return Order(self.host, self.asks, self.is_map, tries=self.tries + 1)
+
+    def place(self) -> str:
+        """Its column in the table."""
+        return {BARE: "on a machine", SLURM: "on SLURM"}.get(self.host, self.host) + (", map" if self.is_map else "")
+
+    def told(self, index: int) -> dict[str, Any] | None:
+        """What a client said of the end of one item, or of the call."""
+        if self.words is None or not self.is_map:
+            return self.words
+        items = self.words.get("items")
+        return items[index] if items else self.words
+
+    def words_for(self, runs: Path) -> dict[str, Any]:
+        """The order as a client gets it."""
+        retries = max(ask.retries for ask in self.asks)
+        options = {"retries": retries} if retries else {}
+        if not self.is_map:
+            ask = self.asks[0]
+            given: Any = {"path": str(runs / self.id), **_arguments(ask)}
+            if ask.ballast:
+                given["ballast"] = ask.ballast
+            return {"do": "submit", "call": "storm", "args": given, "options": options}
+        columns = [_arguments(ask) for ask in self.asks]
+        paths = [str(runs / f"{self.id}#{index}") for index in range(len(self.asks))]
+        return {"do": "map", "call": "storm", "args": [paths, *map(list, zip(*(each.values() for each in columns)))]}
+
+
+def _arguments(ask: Ask) -> dict[str, Any]:
+    return {"number": ask.number, "seconds": ask.seconds, "size": ask.size, "ending": ask.ending}
+
+
+def orders(rng: random.Random, share: float = 1.0) -> Iterator[Order]:
+    """All of them in an order that only the seed knows; without end, for a storm that has not killed all by then."""
+    number = 0
+    while True:
+        made = []
+        for host in (BARE, SLURM):
+            for _ in range(round(CALLS[host] * share)):
+                number += 1
+                made.append(Order(host, [_call(rng, number)]))
+            for _ in range(round(ITEMS[host] * share / MAP_OF)):
+                items = [_item(rng, number + 1 + index) for index in range(MAP_OF)]
+                number += MAP_OF
+                made.append(Order(host, items, is_map=True))
+        rng.shuffle(made)
+        yield from made
+
+
+def _call(rng: random.Random, number: int) -> Ask:
+    ending = rng.choices(("returns", "raises", "exits", "flaky"), (70, 12, 6, 12))[0]
+    large = rng.random() < 0.2
+    return Ask(
+        number, ending, round(rng.uniform(0.1, 4.0), 2), _LARGE if large else rng.choice((0, 4000)),
+        ballast=_LARGE if large and rng.random() < 0.5 else 0,
+        retries=_RETRIES if ending == "flaky" or rng.random() < 0.2 else 0,
+    )  # fmt: skip
+
+
+def _item(rng: random.Random, number: int) -> Ask:
+    ending = rng.choices(("returns", "raises", "exits"), (85, 10, 5))[0]
+    return Ask(number, ending, round(rng.uniform(0.1, 1.0), 2), _LARGE // 10 if rng.random() < 0.1 else 400)

@@ -1,0 +1,135 @@
+"""The judge of the storm finds each kind of wrong in made-up records, and none in true ones."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge import layout
+from clusterfn.calls import outcome
+from tests.chaos.judge import (
+    CLASSES,
+    INVENTED,
+    LOST,
+    REFUSED,
+    TWICE,
+    Ask,
+    Fate,
+    Wrong,
+    as_table,
+    judged,
+    judged_groups,
+)
+from tests.chaos.orders import BARE, SLURM, orders
+
+ASK = Ask(7, size=8)
+FINE = Fate("j", ASK, "here", told=ASK.value(), ends=[{"kind": "returned"}], runs=["j/1"])
+DIED: dict[str, Any] = {"error": {"type": "KilledBySignal", "text": "SIGKILL"}}
+OWN: dict[str, Any] = {"error": {"type": "ValueError", "text": "call 7 fails on purpose"}}
+SUBMIT: dict[str, Any] = {"error": {"type": "SubmitError", "text": "Unable to contact slurm controller"}}
+
+
+def ended(kind: str, told: dict[str, Any] | None, **more: Any) -> Fate:
+    return replace(FINE, ends=[{"kind": kind}], told=told, **more)
+
+
+def kinds(fate: Fate) -> list[str]:
+    return [wrong.kind for wrong in judged(fate)]
+
+
+@pytest.mark.parametrize(
+    "fate",
+    [
+        FINE,
+        replace(FINE, ask=replace(ASK, ballast=100), told=replace(ASK, ballast=100).value()),
+        ended("raised", OWN, ask=replace(ASK, ending="raises")),
+        ended("exited", {"error": {"type": "ExitedEarly"}}, ask=replace(ASK, ending="exits")),
+        ended("signal", DIED, hit={"worker": 1}),
+        ended("signal", DIED, hit={"worker": 1}, runs=[]),
+        ended("lost", {"error": {"type": "WorkerLost"}}, hit={"supervisor": 1}),
+        ended("lost", {"error": {"type": "WorkerLost"}}, on_slurm=True, beside=frozenset(["slurmctld"])),
+        replace(FINE, ask=replace(ASK, ending="flaky", retries=2), runs=["j/1", "j/2"]),
+        replace(FINE, on_slurm=True, beside=frozenset(["slurmctld"]), attempts=2, runs=["j/1", "j/2"]),
+        replace(FINE, name="j#3", ends=[{"kind": "returned"}] * 2),
+        replace(FINE, ends=[], told=SUBMIT, runs=[], on_slurm=True, beside=frozenset(["slurmctld"])),
+        replace(FINE, ends=[], told=None, runs=[], taken=False),
+    ],
+)
+def test_a_true_end_is_not_blamed(fate: Fate) -> None:
+    assert judged(fate) == []
+
+
+@pytest.mark.parametrize(
+    ("fate", "wrong"),
+    [
+        (replace(FINE, ends=[]), LOST),
+        (replace(FINE, ends=[], told=None), LOST),
+        (replace(FINE, told=None), LOST),
+        (replace(FINE, told={"error": {"type": "ResultError"}}), LOST),
+        (replace(FINE, ends=[], told=SUBMIT, runs=[]), LOST),
+        (replace(FINE, ends=[], told=SUBMIT, on_slurm=True, beside=frozenset(["slurmctld"])), LOST),
+        (replace(FINE, ends=[{"kind": "returned"}] * 2), INVENTED),
+        (replace(FINE, name="j#3", ends=[{"kind": "returned"}, {"kind": "lost"}]), INVENTED),
+        (replace(FINE, told=replace(ASK, number=8).value()), INVENTED),
+        (replace(FINE, told={**ASK.value(), "sum": 0}), INVENTED),
+        (replace(FINE, runs=[]), INVENTED),
+        (ended("signal", DIED), INVENTED),
+        (ended("signal", DIED, hit={"supervisor": 1}), INVENTED),
+        (ended("signal", ASK.value(), hit={"worker": 1}), INVENTED),
+        (ended("lost", {"error": {"type": "WorkerLost"}}, beside=frozenset(["slurmd"])), INVENTED),
+        (ended("raised", OWN), INVENTED),
+        (ended("raised", {"error": {"type": "ValueError"}}, ask=replace(ASK, ending="raises")), INVENTED),
+        (replace(FINE, runs=["j/1", "j/2"]), TWICE),
+        (replace(FINE, runs=["j/1", "j/1"], ask=replace(ASK, retries=2)), TWICE),
+        (replace(FINE, name="j#3", runs=["j/1", "j/1"]), TWICE),
+        (replace(FINE, ends=[], told=None, taken=False), REFUSED),
+    ],
+)
+def test_each_kind_of_wrong_is_found(fate: Fate, wrong: str) -> None:
+    assert kinds(fate) == [wrong]
+
+
+def test_a_map_may_lose_as_many_items_as_processes_were_killed() -> None:
+    items = [replace(FINE, name=f"g#{index}", hit={"worker": 1}) for index in range(3)]
+    died = [replace(each, ends=[{"kind": "signal"}], told=DIED) for each in items]
+    assert judged_groups([*items[:2], died[2]]) == []
+    assert [wrong.kind for wrong in judged_groups([items[0], *died[1:]])] == [INVENTED]
+
+
+def test_kinds_and_classes_are_those_that_users_see() -> None:
+    theirs = {kind: error.__name__ for kind, error in outcome.ERRORS.items()} | {layout.RAISED: "ValueError"}
+    assert {kind: theirs[kind] for kind in CLASSES} == CLASSES
+
+
+def test_the_table_counts_who_was_killed_and_how_jobs_ended() -> None:
+    fates = [FINE, ended("signal", DIED, place="there"), replace(FINE, ends=[], told=None, taken=False, runs=[])]
+    text = as_table("a storm", {"worker": 1, "cut": 2}, fates, [Wrong(LOST, "j")], ["1 sleep"])
+    assert text.splitlines() == [
+        "a storm",
+        "killed: worker 1, cut 2",
+        "  ended as                        here               there",
+        "  returned                           1                   0",
+        "  not sent                           1                   0",
+        "  KilledBySignal                     0                   1",
+        "3 orders: lost 1, invented 0, run twice 0, run though refused 0, left over 1",
+    ]
+
+
+def test_five_hundred_are_a_mixture_that_the_seed_decides() -> None:
+    def first() -> list[Any]:
+        made, found = orders(random.Random(3)), []
+        while sum(len(order.asks) for order in found) < 500:
+            found.append(next(made))
+        return [(order.host, order.asks, order.is_map) for order in found]
+
+    mixture = first()
+    assert mixture == first()
+    asks = list(itertools.chain.from_iterable(asks for _, asks, _ in mixture))
+    assert len(asks) == len({ask.number for ask in asks}) == 500
+    assert {ask.ending for ask in asks} == {"returns", "raises", "exits", "flaky"}
+    assert {host for host, _, is_map in mixture if is_map} == {BARE, SLURM}
+    assert any(ask.ballast for ask in asks) and any(ask.size > 10**6 for ask in asks)
