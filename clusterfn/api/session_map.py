@@ -77,17 +77,9 @@ class SessionMap:
     def _value(self) -> Any:
         """Return the value of the next call; on a timeout it is withdrawn with the others."""
         left_s = None if self._until is None else max(0.0, self._until - time.monotonic())
-        try:
-            value = self._sent[0].result(left_s)
-        except Exception as error:  # whatever the call raises: with on_error="collect" it takes the place of the value
-            if not self._sent[0].done():
-                raise
-            self._sent.popleft()
-            if not self._collects:
-                raise
-            return error
-        self._sent.popleft()
-        return value
+        error = self._sent[0].exception(left_s)
+        job = self._sent.popleft()
+        return error if error is not None and self._collects else job.result()
 
     def _withdraw(self) -> None:
         """Withdraw the calls whose values were not taken, the last first: the session takes them in their order.
