@@ -60,13 +60,6 @@ def far(request: Any, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.rmtree(lab.home("bash") / root, ignore_errors=True)
 
 
-def same(data: bytes) -> bytes:
-    return bytes(data)
-
-
-same.__module__ = "__main__"  # the host has no pytest, which this module imports
-
-
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_an_argument_continues_after_a_cut(far: Far, transport: str) -> None:
     size, length = cluster(host=transport)(len), 24 * MB
@@ -83,7 +76,7 @@ def test_an_argument_continues_after_a_cut(far: Far, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_result_continues_after_a_cut(far: Far, transport: str) -> None:
-    echo, data = cluster(host=transport)(same), os.urandom(24 * MB)
+    echo, data = cluster(host=transport)(lambda data: bytes(data)), os.urandom(24 * MB)
     assert echo(data) == data
     before = far.proxy.bytes_down
 
@@ -108,7 +101,7 @@ def test_an_argument_that_is_there_takes_two_round_trips_at_most(far: Far, trans
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, tmp_path: Path) -> None:
-    count = 1500
+    count = 900
 
     @cluster(host=transport)
     def copy(folder: Path) -> int:
@@ -127,7 +120,7 @@ def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, t
 
     found = job.download("*.txt", to=tmp_path / "back")
 
-    assert far.proxy.round_trips - trips < 20
+    assert far.proxy.round_trips - trips < 25  # 28 if they came by 32 at a time
     assert {path.name: path.read_bytes() for path in found} == {
         path.name: path.read_bytes() for path in folder.iterdir()
     }
