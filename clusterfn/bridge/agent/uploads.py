@@ -102,7 +102,7 @@ class UploadHandler(PartWriter):
     def begin_flush(self) -> None:
         """Let the kernel begin to write what has come to the disk, so that the fsync at the end finds little to do."""
         begin, size, self.dirty = os.lseek(self.fd, 0, os.SEEK_CUR) - self.dirty, self.dirty, 0
-        if self.is_durable() and hasattr(os, "posix_fadvise"):
+        if sys.platform == "linux" and self.is_durable():  # where this advice writes at once
             with contextlib.suppress(OSError):  # advice: a file system may ignore it
                 os.posix_fadvise(self.fd, begin, size, os.POSIX_FADV_DONTNEED)
 
