@@ -17,7 +17,7 @@ import threading
 import weakref
 import zlib
 from pathlib import Path
-from typing import BinaryIO, Union
+from typing import IO, Union
 
 _SPARE = 1 << 30  # bytes that stay free on a disk
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -56,7 +56,7 @@ class Landing:
         self.folder = folder
         self.came = 0
         self._crc: int | None = None  # None before the end of the first line
-        self._file: BinaryIO | None = None
+        self._file: IO[bytes] | None = None
         self._memory: LargeValue | None = None
         if folder is None:
             try:

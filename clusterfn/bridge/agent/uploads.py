@@ -8,6 +8,7 @@ import collections
 import contextlib
 import errno
 import os
+import sys
 import time
 import zlib
 
