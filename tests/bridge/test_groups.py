@@ -257,7 +257,7 @@ def test_what_died_over_giving_items_up_is_gone_on_with_and_its_verdict_stands(b
     (group.folder / "cancel").touch()
     stopped, other = ({"kind": kind, "message": "stopped", "stage": "queue"} for kind in ("cancelled", "lost"))
 
-    died = group.call("bury", 5, stdin=json.dumps(stopped), before=lambda: limit_files(70_000))
+    died = group.call("bury", 5, stdin=json.dumps(stopped), before=lambda: limit_files(140_000))
 
     assert died != 0 and 100 < len(group.ends()) < 1900
     state, message = listed(bench, group.folder)
