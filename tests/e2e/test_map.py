@@ -656,7 +656,7 @@ from clusterfn import cluster
 from clusterfn.calls import liveness
 
 CUT = (  # who writes more than so many bytes dies
-    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (70000,) * 2);"
+    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (140000,) * 2);"
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
