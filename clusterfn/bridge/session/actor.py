@@ -35,7 +35,7 @@ def serve(
         report: Takes what became of each.
     """
     report.hide(spec.get("secrets") or [])
-    actor = Actor(spec, report)
+    actor = ActorObject(spec, report)
     call: dict[str, Any] | None = first
     while call is not None:
         actor.run(call)
@@ -45,7 +45,7 @@ def serve(
     actor.held.clear()  # its __del__ runs before the exit functions do
 
 
-class Actor:
+class ActorObject:
     """The object, and how a call reaches it.
 
     Attributes:

@@ -80,7 +80,8 @@ class ActorCallRun(CallRun):
     """The run of one call of an actor, in a process that was there before it and is there after it."""
 
     def __init__(
-        self, job: CallJob, attempt: ActorAttempt, watch: ActorWatch, kept: Kept, say: Voice | None, facts: Header
+        self, job: CallJob, attempt: ActorAttempt, watch: ActorWatch, kept: KeptProcess, say: Voice | None,
+        facts: Header,
     ) -> None:  # fmt: skip
         super().__init__(job, attempt, watch, kept, say)
         self._facts_of_call = facts
@@ -126,7 +127,7 @@ class ActorCallRun(CallRun):
             pump.forget()
 
 
-class Kept:
+class KeptProcess:
     """The actor as its runner has it; gives calls to its process.
 
     Args:
@@ -258,7 +259,7 @@ class Kept:
         self.process.close()
 
 
-def keep_actor(link: ServerLink, kept: Kept) -> bool:
+def keep_actor(link: ServerLink, kept: KeptProcess) -> bool:
     """Run the calls of an actor, as long as it is there; False once the server has closed the session.
 
     Args:
@@ -276,7 +277,7 @@ def keep_actor(link: ServerLink, kept: Kept) -> bool:
     return is_lost
 
 
-def _next(link: ServerLink, kept: Kept) -> Header | None:
+def _next(link: ServerLink, kept: KeptProcess) -> Header | None:
     """Wait for the next call; None if there is none to come."""
     kept.reap()  # while a call ran, its signal may have been taken for another
     while not (kept.gone or link.waiting):
@@ -291,7 +292,7 @@ def _next(link: ServerLink, kept: Kept) -> Header | None:
     return None if kept.gone else link.waiting.popleft()
 
 
-def _run(link: ServerLink, kept: Kept, order: Header) -> None:
+def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
     number, is_first = order["n"], order is kept.first
     job, voice = kept.job(number), Voice(link, number, is_followed=True)
     ran = False
@@ -321,7 +322,7 @@ def _run(link: ServerLink, kept: Kept, order: Header) -> None:
     link.say(what="next", n=number, ran=ran)
 
 
-def _run_through(kept: Kept, attempt: ActorAttempt, work: ActorCallRun, is_first: bool) -> None:
+def _run_through(kept: KeptProcess, attempt: ActorAttempt, work: ActorCallRun, is_first: bool) -> None:
     verdict, alive = run_through(work)
     if not (alive and work.has_reported):
         attempt.actor_gone = kept.gone = str(verdict.facts["message"])

@@ -22,7 +22,7 @@ from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper, die_with_parent
 from .ahead import Ahead
 from .call import serve_call
-from .keep_actor import Kept, keep_actor
+from .keep_actor import KeptProcess, keep_actor
 from .link import ServerLink, Voice
 from .preload import Preloader
 from .spare import SpareProcess, fork_spare
@@ -154,7 +154,7 @@ class CallRunner:
             if not order["actor"]:
                 self._run(order["n"], order["live"])
             elif order["actor"] == order["n"]:
-                kept = Kept(self._folder, self._spec, order, self._take, self._signals)
+                kept = KeptProcess(self._folder, self._spec, order, self._take, self._signals)
                 if not keep_actor(self._link, kept):
                     return
                 self._prepare(None, [])

@@ -30,7 +30,7 @@ from .flush import Flusher
 from .folders import CALL_FACTS, FolderWatch, lay_out_call
 from .keep_actor import CREATE_AGAIN
 from .runner import RunnerProcess, Share, start_runner
-from .turns import Actor, Turns
+from .turns import ActorTurns, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -304,7 +304,7 @@ class SessionServer:
         runner.given.clear()
         runner.actor = 0
 
-    def _fail_lost(self, number: int, actor: Actor) -> None:
+    def _fail_lost(self, number: int, actor: ActorTurns) -> None:
         """Publish that a call of an actor will not run, unless it was withdrawn."""
         with contextlib.suppress(OSError):  # a full disk: who listens hears of it all the same
             if not take_call(self._attempt(number), self._path(number)) and number not in self._listeners:

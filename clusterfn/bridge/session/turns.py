@@ -16,7 +16,7 @@ Call = Tuple[int, Mapping[str, Any]]  # its number, and what its call.json says
 _GIVEN_AHEAD = 16  # calls that the worker of an actor has, so that it need not wait for the next
 
 
-class Actor:
+class ActorTurns:
     """An actor, by its calls.
 
     Attributes:
@@ -39,19 +39,19 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self.lost: collections.deque[tuple[int, Actor]] = collections.deque()
+        self.lost: collections.deque[tuple[int, ActorTurns]] = collections.deque()
         self._waiting: collections.deque[Call] = collections.deque()
-        self._actors: dict[int, Actor] = {}  # by the numbers of the calls that construct them
+        self._actors: dict[int, ActorTurns] = {}  # by the numbers of the calls that construct them
 
     def add(self, number: int, facts: Mapping[str, Any]) -> None:
         """Take the next call, and what its call.json says."""
         which = facts.get("actor", 0)
         if which == number:
-            self._actors[number] = Actor(str(facts.get("name")))
+            self._actors[number] = ActorTurns(str(facts.get("name")))
         if which in (0, number):
             self._waiting.append((number, facts))
             return
-        actor = self._actors.get(which) or Actor("of an earlier start", "the session was restarted")
+        actor = self._actors.get(which) or ActorTurns("of an earlier start", "the session was restarted")
         if actor.gone:
             self.lost.append((number, actor))
         else:
