@@ -109,15 +109,15 @@ class Link:
         number = self._requests.number()
         request.register(number, self.host.name, self._answering)
         request.cancel = lambda: self.cancel(number)
-        request.upload = lambda chunks: self._upload(request, chunks)
+        request.upload = lambda chunks: self._upload(number, chunks)  # which holds no request
         self._requests[number] = request
         return number
 
-    def _upload(self, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:
-        """Send the chunks of an open request, which the host has asked for."""
+    def _upload(self, number: int, chunks: Iterator[bytes]) -> None:
+        """Send the chunks of the open request of that number, which the host has asked for."""
         with self.line.changed:
-            if self.line.connected and request.id in self._requests:
-                self._sender.transfer(request, chunks)
+            if self.line.connected and number in self._requests:
+                self._sender.transfer(self._requests[number], chunks)
 
     def cancel(self, number: int) -> None:
         """Forget the request of that number, and ask the host to stop it."""
