@@ -48,7 +48,13 @@ class ServerLink:
         return self.waiting.popleft()
 
     def say(self, body: bytes = b"", is_last: bool = True, **header: Any) -> None:
-        """Tell the server something: at once, or together with what is said next. Each word wakes the server."""
+        """Send the server a frame, which wakes it.
+
+        Args:
+            body: What the frame carries.
+            is_last: Whether to send at once; False keeps the frame until the next one.
+            header: The frame's header.
+        """
         self._held += pack(header, body)
         if is_last:
             held, self._held = self._held, b""
@@ -58,12 +64,12 @@ class ServerLink:
 class Voice:
     """Tells the server what is written to the files of one call.
 
-    Each word wakes the server, which takes time from the call. So events wait a moment for what comes next.
+    Each frame wakes the server, which takes time from the call. So events wait a moment for the next frame.
 
     Args:
         link: The way to the server.
         number: The call's.
-        is_followed: Whether something is said right after the call's end.
+        is_followed: Whether another frame follows right after the call's end.
     """
 
     def __init__(self, link: ServerLink, number: int, is_followed: bool = False) -> None:
