@@ -126,7 +126,8 @@ def losses(points: Sequence[Point]) -> list[str]:
         ours = ours_at(points, each.size)
         if each.kind == PEER and ours is not None and each.median < ours.median:
             promise = "" if each.alike else ", but reuses processes"
-            found.append(f"{each.who} is {ours.median / each.median:.3g} × as fast at {shown(each.size)}{promise}")
+            ratio = f"{ours.median / each.median:.3g} ×"
+            found.append(f'"{each.who}" is {ratio} as fast at {with_unit(each)}{promise}')
     return found
 
 
@@ -144,13 +145,18 @@ def rows(chart: str, points: Sequence[Point]) -> list[tuple[str, ...]]:
         over = f"{each.median / limits[0]:.2g} ×" if limits and each.kind != LIMIT else ""
         spread = f"{number(each.low)}–{number(each.high)}" if each.samples > 1 else "one sample"
         who = each.who + ("" if each.alike else " (reused processes)") + (f": {each.note}" if each.note else "")
-        made.append((shown(each.size), who, f"{number(each.median)} {unit}", spread, ratio, over))
+        made.append((with_unit(each), who, f"{number(each.median)} {unit}", spread, ratio, over))
     return made
 
 
 def number(value: float) -> str:
     """Return a figure with as many digits as were measured: 0.16, 3.5, 37, 1200."""
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def with_unit(point: Point) -> str:
+    """Return the size of a point with its unit: "10,000 calls", "200 MB"."""
+    return f"{shown(point.size)} {CHARTS[point.chart].size}"
 
 
 def shown(size: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import operator
+import os
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -13,7 +14,7 @@ from clusterfn.api.actor_class import ActorClass
 from clusterfn.calls import job_display
 from clusterfn.calls.session_actor import ActorCall
 from clusterfn.config.options import Options
-from clusterfn.errors import ActorLost, ClusterfnError, HostError
+from clusterfn.errors import ActorLost, ClusterfnError, ConfigError, HostError
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -69,18 +70,14 @@ class Actor:
         """End the actor after its earlier calls, and free its worker and its GPU memory.
 
         If the class has a method `close`, it is called first, with these arguments, and its value is returned. Closing
-        an actor that is gone does nothing.
+        an actor that is gone does nothing, nor does closing it in a forked child of the process that made it.
 
         Raises:
+            TypeError: The class's own `close` does not take these arguments. The actor stays.
             Exception: What the class's own `close` raises. The actor ends all the same.
         """
         handle = self._handle
-        if handle.is_closed:
-            return None
-        method = operator.attrgetter("close") if handle.kind.has("close") else type(None)
-        with contextlib.suppress(ActorLost):
-            return handle.close(method, args, kwargs, ActorCall(handle.number, "close", closes=True))
-        return None
+        return None if handle.is_over else handle.close(handle.kind.closing(args, kwargs), args, kwargs)
 
     def __enter__(self) -> Actor:
         return self
@@ -88,7 +85,10 @@ class Actor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self._handle.close_after_error(isinstance(error, KeyboardInterrupt))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{name}: attributes of an actor are set by its methods, on the host")
@@ -154,7 +154,6 @@ class ActorHandle:
         number: Of the call that has constructed it.
         host: Its host.
         send: Sends a call.
-        is_closed: Whether it was closed here.
     """
 
     def __init__(self, kind: ActorClass, constructed: SessionCallJob[Any], send: ActorSender) -> None:
@@ -162,22 +161,48 @@ class ActorHandle:
         self.number = constructed.tracker.number
         self.host = constructed.host
         self.send = send
-        self.is_closed = False
+        self._pid = os.getpid()
+        self._is_closed = False
 
-    def close(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], call: ActorCall
-    ) -> Any:
-        """Close it, show what that prints, and return the value."""
-        job = self.send(function, args, kwargs, call, Options(), follow=True)
-        self.is_closed = True
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to close here: it was closed, or belongs to the process that this is a fork of."""
+        return self._is_closed or os.getpid() != self._pid
+
+    def close(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Close it after calling `function`, show what that prints, and return the value; None if it is gone."""
+        with contextlib.suppress(ActorLost):
+            job = self.send(function, args, kwargs, self._closing, Options(), follow=True)
+            self._is_closed = True
+            try:
+                return job_display.result(job, "", "stop")
+            except HostError:  # it has not arrived there
+                self._is_closed = False
+                raise
+        return None
+
+    def close_after_error(self, is_interrupted: bool) -> None:
+        """Close it where its block ends with an error. After Ctrl-C, do not wait for its earlier calls."""
+        if self.is_over:
+            return
         try:
-            return job_display.result(job, "", "stop")
-        except HostError:  # it has not arrived there
-            self.is_closed = False
-            raise
+            function = self.kind.closing((), {})
+        except (ConfigError, TypeError):  # it needs arguments, and the error of the block is the one to be raised
+            function = type(None)
+        if is_interrupted:
+            self._close_unseen(function)
+        else:
+            self.close(function, (), {})
 
     def release(self) -> None:
-        """End it without a word: nothing here refers to it any more."""
-        if not self.is_closed:
+        """Close it without a word: nothing here refers to it any more."""
+        self._close_unseen(type(None))
+
+    def _close_unseen(self, function: Callable[..., Any]) -> None:
+        if not self.is_over:
             with contextlib.suppress(ClusterfnError, RuntimeError):  # its session or its connection has ended
-                self.send(type(None), (), {}, ActorCall(self.number, "close", closes=True), Options(), follow=False)
+                self.send(function, (), {}, self._closing, Options(), follow=False)
+
+    @property
+    def _closing(self) -> ActorCall:
+        return ActorCall(self.number, "close", closes=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from clusterfn.api.decorator import undecorated
+from clusterfn.api.decorator import reject_generator, undecorated
 from clusterfn.calls.payload import check_arguments
 from clusterfn.config.options import Options
 from clusterfn.errors import ConfigError, did_you_mean
@@ -70,6 +71,19 @@ class ActorClass:
             known = self._methods[name] = ActorFunction(f"{self.name}.{name}", self._found(name))
         return known
 
+    def closing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        """Return what ends an actor of it: its own `close`, or nothing if it has none.
+
+        Raises:
+            ConfigError, TypeError: Its own could only fail with these arguments, or there is none that takes any.
+        """
+        if self.has("close"):
+            self.method("close").check_call(args, kwargs)
+            return operator.attrgetter("close")
+        if args or kwargs:
+            raise TypeError(f"{self.name} has no method close, so close() takes no arguments")
+        return type(None)
+
     def _found(self, name: str) -> Any:
         return inspect.getattr_static(self.cls, name, None)
 
@@ -90,7 +104,6 @@ class ActorFunction:
         self.options = Options()
         if callable(plain):
             plain, self.options = undecorated(plain)
-        self._is_generator = inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)
         self._name = name
         self._plain = plain
         self._first = () if isinstance(found, staticmethod) else (None,)  # for the object itself
@@ -106,11 +119,7 @@ class ActorFunction:
             ConfigError: It is a generator.
             TypeError: It does not take these arguments; the one that Python itself raises.
         """
-        if self._is_generator:
-            raise ConfigError(
-                f"{self._name} is a generator function, and a generator exists only in the process that runs it",
-                hint="return a list from it",
-            )
+        reject_generator(self._plain, self._name)
         if self._signature is not None:
             try:
                 self._signature.bind(*self._first, *args, **kwargs)

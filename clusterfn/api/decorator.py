@@ -144,7 +144,7 @@ class ClusterFunction(Generic[P, R]):
             chunksize: Items that are taken from the queue at a time.
             on_error: "collect": an exception takes the place of a result; "raise": the first one is raised.
             sequential_up_to: Up to this many items run one at a time, more run side by side. Without it, two items that
-                would have to share a GPU of a bare host run one at a time.
+                would have to share a GPU of a machine without a scheduler run one at a time.
             constants: Keyword arguments of the function that are the same for all calls, sent once. To pass one with
                 the name of an option above, use `itertools.repeat(x)` as an iterable.
 
@@ -275,6 +275,19 @@ def _unpickled(mark: Any, options: Options | None) -> ClusterFunction[Any, Any]:
     return made
 
 
+def reject_generator(function: object, name: str | None = None, hint: str = "return a list from it") -> None:
+    """Reject a generator function.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        name = name or getattr(function, "__name__", "this")
+        raise ConfigError(
+            f"{name} is a generator function, and a generator exists only in the process that runs it", hint=hint
+        )
+
+
 def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], Options]:
     """Return what is called and its options; a method or a partial has those of what it calls.
 
@@ -338,6 +351,7 @@ def cluster(function: Any = None, **options: Any) -> Any:
     if redirected := os.environ.get(HOST_VARIABLE):  # what the code names, but not what `.on()` chooses while it runs
         parsed = replace(parsed, host=redirected)
 
+    @public_api
     def decorate(wanted: Any) -> Any:
         if isinstance(wanted, ClusterFunction):
             raise ConfigError(f"{wanted.__name__} is already decorated", hint="use .with_options(…) on it")
@@ -351,11 +365,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
             if isinstance(wanted, type):
                 hint = "decorate one of its methods, or a function that creates an instance and works with it"
             raise ConfigError(f"@cluster goes on a function, not on {wanted!r}", hint=hint)
-        if inspect.isgeneratorfunction(wanted) or inspect.isasyncgenfunction(wanted):
-            raise ConfigError(
-                f"{wanted.__name__} is a generator function, and a generator exists only in the process that runs it",
-                hint="return a list, or call `.map()` on a function of one item: its results arrive one by one",
-            )
+        hint = "return a list, or call `.map()` on a function of one item: its results arrive one by one"
+        reject_generator(wanted, hint=hint)
         return ClusterFunction(wanted, parsed)
 
     return decorate if function is None else decorate(function)

@@ -6,14 +6,16 @@ On the host it is one job whose worker serves calls (`bridge/session`); here it 
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from clusterfn.api.decorator import inside_job, undecorated
+from clusterfn.api.decorator import inside_job, reject_generator, undecorated
 from clusterfn.api.session_map import SessionMap, parse_size
+from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import duration
 from clusterfn.calls import console, job_display
 from clusterfn.calls import payload as payloads
@@ -26,6 +28,7 @@ from clusterfn.config.options import JobOptions, Options, Time, keyword_of, pars
 from clusterfn.config.spec import JobSpec, SessionSpec
 from clusterfn.config.units import parse_time, shown_memory, shown_time
 from clusterfn.errors import ConfigError
+from clusterfn.hosts import exit_flush
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.public_api import public_api, show_options
 
@@ -85,6 +88,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         self._idle_s = parse_time(idle, "idle")
         self._workers = _parse_workers(workers, self._options)
         self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._holding: SessionJob | None = None
         self._closed = False
 
@@ -108,7 +112,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
-            ConfigError: The function is decorated and asks for what the session does not have.
+            ConfigError: It is a generator function, or decorated and asks for what the session does not have.
         """
         return self._call(fn, args, kwargs, follow=False)
 
@@ -139,7 +143,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
-            ConfigError: The function is decorated and asks for what the session does not have; or a keyword is wrong.
+            ConfigError: A keyword is wrong; or as for `submit`.
             TimeoutError: Of the iterator: a value did not arrive in time.
             Exception: Of the iterator: what the call raised whose turn it is.
 
@@ -184,32 +188,39 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...     model = session.actor(Classifier, "weights.pt")
             ...     labels = model.predict(batch)
         """
-        from clusterfn.api.actor import Actor  # here: most sessions have none
+        from clusterfn.api.actor import Actor, ActorHandle  # here: most sessions have none
         from clusterfn.api.actor_class import ActorClass
-        from clusterfn.calls.session_actor import ActorCall
+        from clusterfn.calls.session_actor import ActorCall, actor_lost
 
         kind = ActorClass(cls)
         kind.check_construction(args, kwargs)
         begins = ActorCall(0, kind.name)
         call = self._send(lambda holding: holding.send(cls, args, kwargs, kind.name, True, begins), Options())
-        job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
-        held = call.held
 
         def send(
             function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], of_actor: ActorCall,
             own: Options, follow: bool,
         ) -> SessionCallJob[Any]:  # fmt: skip
+            if of_actor.closes and self._closed:
+                raise actor_lost(kind.name, "its session is closed")
             return self._send(
                 lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor), own,
-                lambda: self._having(held, of_actor.actor, kind.name, own),
+                lambda: self._having(call.held, of_actor.actor, kind.name, own),
             )  # fmt: skip
 
+        try:
+            job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
+        except BaseException:  # such as a signal's: nobody has the actor, which may be constructed all the same
+            if call.state not in (RAISED, DIED, CANCELLED):
+                exit_flush.run_in_thread(ActorHandle(kind, call, send).release, "clusterfn-actor")
+            raise
         return Actor(kind, call, send)
 
     def _call(
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool
     ) -> SessionCallJob[R]:
         plain, own = undecorated(fn)
+        reject_generator(plain)
         return self._send(lambda holding: holding.send(plain, args, kwargs, own.name, follow), own)
 
     def _send(
@@ -219,6 +230,11 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         """Send a call with these options to the session's job, or to the one that `holding` returns."""
         if inside_job():
             raise RuntimeError("a session inside a job: call the function directly, it runs in this process")
+        if os.getpid() != self._pid:  # its parent numbers the calls, and the host takes each number once
+            raise RuntimeError(
+                f"this Session belongs to process {self._pid}, and process {os.getpid()} was forked from it: "
+                "make a Session here"
+            )
         while True:
             try:
                 with self._lock:
@@ -233,6 +249,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         holding = self._holding
         if holding is not None and not holding.job.done():
             _refuse_what_it_lacks(wanted, self._options, holding.spec, self._workers)
+            holding.close_unheld()
             return holding
         prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
         resources = prepared.job.resources
@@ -265,11 +282,15 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         return holding
 
     def _again(self, left: list[SessionCallJob[Any]]) -> None:
-        """Send calls to another session, because theirs ended, idle for too long, at the moment when they were sent."""
+        """Send calls to another session, because theirs ended, idle for too long, at the moment when they were sent.
+
+        Takes those that are sent out of the list.
+        """
         with self._lock:
             holding = self._going(Options())
-            for call in left:
-                holding.take_over(call)
+            while left:
+                holding.take_over(left[0])
+                del left[0]
             if self._closed:
                 holding.close(wait=False, cancel_futures=False)
 
@@ -277,10 +298,14 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls, and release the GPUs once those that were taken have ended.
 
+        In a forked child of the process that made the session, it does nothing.
+
         Args:
             wait: Whether to wait for that.
             cancel_futures: Whether to withdraw those that have not started.
         """
+        if os.getpid() != self._pid:  # a child that leaves the block must not end its parent's session
+            return
         with self._lock:
             self._closed = True
             holding = self._holding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
@@ -48,6 +49,7 @@ class SessionMap:
         self, submit: Submit, iterables: Sequence[Iterable[Any]], timeout: float | None, buffersize: int | None,
         collects: bool,
     ) -> None:  # fmt: skip
+        self._pid = os.getpid()
         self._until = None if timeout is None else time.monotonic() + timeout
         self._submit, self._collects = submit, collects
         self._items = zip(*iterables)
@@ -88,7 +90,7 @@ class SessionMap:
         """
         left = [job for job in self._sent if not job.done()]
         self._sent.clear()
-        if left:
+        if left and os.getpid() == self._pid:  # a forked child that leaves the loop withdraws nothing of its parent
             exit_flush.run_in_thread(lambda: _cancel(left), "clusterfn-session-map")
 
 

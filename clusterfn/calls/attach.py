@@ -299,7 +299,8 @@ def _no_such(
             hint="submit it again",
         )
     lately = history.sent_within(job_id, _LATELY_S, asked)
-    evidence = ["this machine sent it a short while ago: it is still being sent, or was rejected"] if lately else []
+    why = "this machine sent it a short while ago: it is still being sent, or was rejected or removed"
+    evidence = [why] if lately else []
     evidence += [f"{error.host} could not be asked: {in_one_line(error.message)}" for error in silent.values()]
     hint = "clusterfn jobs HOST lists the jobs on a host"
     return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)

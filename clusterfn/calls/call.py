@@ -102,8 +102,7 @@ def submit_call(
         limit: Decides when it is sent; None sends it now.
     """
     prepared = prepare(function, args, kwargs, options)
-    blobs = {digest: memoryview(bytes(view)) for digest, view in prepared.payload.blobs.items()}
-    job, _ = send_call(replace(prepared, payload=replace(prepared.payload, blobs=blobs)), limit=limit)
+    job, _ = send_call(replace(prepared, payload=prepared.payload.with_own_buffers()), limit=limit)
     job.on_interrupt = options.on_interrupt
     return job
 

@@ -172,8 +172,7 @@ def _prepare(
         return kept[0].payload
 
     prepared = prepare_packed(function, pack, options)
-    blobs = {digest: memoryview(bytes(view)) for digest, view in kept[0].payload.blobs.items()}
-    return replace(prepared, payload=replace(prepared.payload, blobs=blobs)), kept[0]
+    return replace(prepared, payload=kept[0].payload.with_own_buffers()), kept[0]
 
 
 def machine_capacity(session: HostState, asked: Resources) -> chunking.MachineCapacity:

@@ -68,6 +68,10 @@ class Payload:
     inputs: tuple[Reference, ...] = ()
     after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def with_own_buffers(self) -> Payload:
+        """Return the same with copies of the large buffers: the caller may change the arrays while they are sent."""
+        return replace(self, blobs={digest: memoryview(bytes(view)) for digest, view in self.blobs.items()})
+
 
 def pack(
     function: Callable[..., Any],

@@ -20,17 +20,16 @@ from clusterfn.calls import job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
 from clusterfn.calls.dependencies import Place
-from clusterfn.calls.session_actor import Actors, actor_lost, is_packed_at_once
+from clusterfn.calls.session_actor import ActorCall, Actors, actor_lost, is_packed_at_once
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
-from clusterfn.errors import ClusterfnError, WorkerLost
+from clusterfn.errors import ClusterfnError, ConfigError, WorkerLost
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
 
 if TYPE_CHECKING:
     from clusterfn.calls.payload import Payload
-    from clusterfn.calls.session_actor import ActorCall
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
@@ -42,7 +41,7 @@ class SessionJob:
 
     Args:
         prepared: The job.
-        again: Called with calls that the job has not served when it ends.
+        again: Called with calls that the job has not served when it ends. Those that it leaves there get its error.
     """
 
     def __init__(self, prepared: Prepared, again: Callable[[list[SessionCallJob[Any]]], None]) -> None:
@@ -54,10 +53,11 @@ class SessionJob:
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self._unsent: set[str] = set()
+        self._unheld: set[int] = set()  # actors without a local object, which may live on the host
         self._settling = threading.Lock()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
         self.job, self._tracker = send_call(prepared)
-        self._stream = CallStream(prepared.session, self.job.folder)
+        self._stream = CallStream(prepared.session, self.job.folder, self.actors.end)
         self._stream.open()
         idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
         idle = f"{idle_s / 60:g} min" if idle_s >= 60 else f"{idle_s:g} s"
@@ -68,6 +68,8 @@ class SessionJob:
     @property
     def why_over(self) -> str:
         """Why it ended, in words."""
+        if self.job.cancelled():
+            return "it was withdrawn before it started"
         error = self.job.exception(0)
         if error is not None:
             return str(getattr(error, "message", error))
@@ -77,7 +79,7 @@ class SessionJob:
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool,
         of_actor: ActorCall | None = None,
     ) -> SessionCallJob[R]:  # fmt: skip
-        """Send one call."""
+        """Send one call; copy large buffers if the caller does not wait for it, as he may change them."""
         name = name or str(getattr(fn, "__name__", "function"))
         if of_actor is None or not of_actor.actor:
             self.actors.check_room(name)
@@ -85,6 +87,7 @@ class SessionJob:
         with job_display.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
+            payload = payload if follow else payload.with_own_buffers()
         tell_left_out(payload)
         tell_decisions(payload)
         tracker = self._next(job_name(name), follow, of_actor)
@@ -94,11 +97,17 @@ class SessionJob:
         return call
 
     def take_over(self, call: SessionCallJob[Any]) -> None:
-        """Send a call of another session to this one."""
+        """Send a call of another session to this one, or tell it that actors have taken all workers meanwhile."""
         payload = call.payload
-        if payload is not None:
-            call.move(self.job, self._next(call.name, call.tracker.live, call.tracker.of_actor))
-            self._put(call, payload)
+        if payload is None:
+            return
+        try:
+            self.actors.check_room(call.name)
+        except ConfigError as no_room:
+            call.on_refused(no_room)
+            return
+        call.move(self.job, self._next(call.name, call.tracker.live, call.tracker.of_actor))
+        self._put(call, payload)
 
     def _next(self, name: str, follow: bool, of_actor: ActorCall | None) -> SessionCallTracker:
         self._count += 1
@@ -113,6 +122,8 @@ class SessionJob:
             self._send(call, payload)
         except BaseException:  # such as Ctrl-C: the caller has no handle of the call
             self._open.discard(call)
+            if call.tracker.of_actor is not None:
+                self._not_sent(call, call.tracker.of_actor)
             self._skip_number(call)
             raise
         if self.job.done():  # while the call was packed or sent: it was not among those that `_over` moved on
@@ -129,14 +140,39 @@ class SessionJob:
         def ended(_: concurrent.futures.Future[Any]) -> None:
             if call.held is not self.job:  # it was moved to another session
                 return
-            if of_actor.closes and not (call.cancelled() or call.tracker.has_outcome):
-                self.actors.reopen(number)
+            is_known = call.cancelled() or call.tracker.has_outcome  # else the host may do all the same what it says
+            if of_actor.closes and not is_known:
+                self._not_closed(call, number)
             elif of_actor.closes or call.actor_gone:
                 self.actors.end(number, call.actor_gone)
             elif not of_actor.actor and (call.cancelled() or call.exception() is not None):
                 self.actors.end(number, "it could not be constructed")
+                if not is_known:
+                    self._unheld.add(number)
 
         call.add_done_callback(ended)
+
+    def _not_sent(self, call: SessionCallJob[Any], of_actor: ActorCall) -> None:
+        """Undo what was noted of a call whose sending was interrupted. It may have left this machine."""
+        if of_actor.closes:
+            self._not_closed(call, of_actor.actor)
+        elif not of_actor.actor:
+            self.actors.end(call.tracker.number, "it was not sent")
+            self._unheld.add(call.tracker.number)
+
+    def _not_closed(self, call: SessionCallJob[Any], number: int) -> None:
+        """Let an actor be closed again: by its local object, or with the next call if there is none."""
+        if call.tracker.live:
+            self.actors.reopen(number)
+        else:
+            self.actors.end(number, "")
+            self._unheld.add(number)
+
+    def close_unheld(self) -> None:
+        """Have the host close actors without a local object: each keeps a worker from the calls that come now."""
+        for number in sorted(self._unheld):
+            self._unheld.discard(number)  # before it is sent: where that fails, it is added again
+            self.send(type(None), (), {}, "close", False, ActorCall(number, "close", closes=True))
 
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._await_folder()
@@ -255,7 +291,8 @@ class SessionJob:
         if self.job.state == UNKNOWN:  # the connection has ended: each call gets that error itself
             return
         with self._settling:  # a call may be moved once only
-            left = [call for call in list(self._open) if not (call.done() or self._is_on_host(call.tracker.outcome))]
+            calls = sorted(self._open, key=lambda call: call.tracker.number)  # they are moved in the order of sending
+            left = [call for call in calls if not (call.done() or self._is_on_host(call.tracker.outcome))]
             unserved = [
                 call for call in left if self.job.state == RETURNED and not self._is_on_host(call.tracker.taken)
             ]
@@ -264,8 +301,12 @@ class SessionJob:
         for call in left:
             if call not in moved:
                 call.on_refused(self._lost(call))
-        if moved:
-            self._again(moved)
+        try:
+            if moved:
+                self._again(moved)
+        except BaseException:  # such as an environment that cannot be made: `_settle` gives them the error
+            self._open.update(moved)
+            raise
 
     def _is_on_host(self, path: str) -> bool:
         return self._session.connection.have([path]).result()[0]

@@ -11,7 +11,7 @@ import json
 import logging
 import posixpath
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
@@ -49,11 +49,13 @@ class CallStream:
     Args:
         session: The host.
         folder: The folder of the session's job.
+        on_gone: Called with the number of an actor that has ended, and why.
     """
 
-    def __init__(self, session: HostState, folder: str) -> None:
+    def __init__(self, session: HostState, folder: str, on_gone: Callable[[int, str], None]) -> None:
         self._session = session
         self._folder = folder
+        self._on_gone = on_gone
         self._changed = threading.Condition()
         self._calls: dict[int, StreamedCall] = {}
         self._taken = 0  # all numbers up to it that went this way are in their folders
@@ -156,6 +158,8 @@ class CallStream:
             self._is_open = True
             call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
             self._changed.notify_all()
+        if what == "gone":
+            self._on_gone(int(header["actor"]), str(header["reason"]))
         if call is None:
             return
         if what == "again":

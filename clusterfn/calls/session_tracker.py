@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
+# One step, so that a session which comes to the call meanwhile knows why it must not run; a command may be run twice.
+_WITHDRAW = f'ln -s {layout.CALL} "$1" 2>/dev/null; [ -h "$1" ]'
 
 
 class SessionCallJob(Job[R]):
@@ -98,7 +100,7 @@ class SessionCallTracker(Tracker):
 
     @property
     def taken(self) -> str:
-        """The folder that exists once it runs, or was withdrawn."""
+        """What exists once it runs, or was withdrawn: a folder or a link."""
         return posixpath.join(self.folder, layout.TAKEN)
 
     @property
@@ -116,15 +118,12 @@ class SessionCallTracker(Tracker):
             self._stream.await_taken(self.number, _TIMEOUT_S)  # what follows looks for its folder
         if self._stop_sending():
             return True
-        won = self.connection.run(["mkdir", "--", self.taken]).result(_TIMEOUT_S).rc == 0
-        if won:
-            self._put_cancel()
-        return won
+        return self.connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self.taken]).result(_TIMEOUT_S).rc == 0
 
     def stop(self) -> None:
         """End it and every process of it; the session continues."""
         if not self.withdraw():
-            self._put_cancel()
+            self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
 
     def hear(self, job: Job[Any]) -> bool:
         """Prepare to hear it through the stream; return whether what it prints is to be heard."""
@@ -175,9 +174,6 @@ class SessionCallTracker(Tracker):
             f"{self.name} is a call of a session, whose files stay together", host=self.session.host.name,
             hint=f"remove the session once it has ended: clusterfn rm {posixpath.basename(self._holder.folder)}",
         )  # fmt: skip
-
-    def _put_cancel(self) -> None:
-        self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
 
 
 class StreamedSessionCall:

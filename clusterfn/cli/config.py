@@ -14,6 +14,7 @@ from clusterfn.config import config_file, options, places, schema, yamlfile
 from clusterfn.config.hosts import KEY_READERS
 from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.spec import Host
+from clusterfn.config.units import exact_memory, shown_time
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
@@ -79,7 +80,7 @@ def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
         elif below:
             yield from ((f"{key}.{name}", each, _DEFAULT) for name, each in below.items())
         elif field != "making.cuda":
-            yield key, None if is_dataclass(value) else value, _DEFAULT
+            yield key, None if is_dataclass(value) else _with_unit(field, value), _DEFAULT
 
 
 def _attribute(host: Host, field: str) -> Any:
@@ -93,11 +94,18 @@ def _below(value: Any) -> dict[str, Any]:
     """Return the defaults below `defaults:` that hold without being written, by the words of the file."""
     facts = asdict(value) if is_dataclass(value) and not isinstance(value, type) else {}
     kept = {name: each for name, each in facts.items() if each is not None and name not in ("nodes", "allow_cpu")}
-    return {name.removesuffix("_bytes").removesuffix("_s"): _unit(name, each) for name, each in kept.items()}
+    return {name.removesuffix("_bytes").removesuffix("_s"): _with_unit(name, each) for name, each in kept.items()}
 
 
-def _unit(name: str, value: Any) -> Any:
-    return screen.size(value).replace(" ", "") if name.endswith("_bytes") else value
+def _with_unit(field: str, value: Any) -> Any:
+    """Return a number as the file would have it: the name of its field ends with its unit."""
+    if value is None:
+        return None
+    if field.endswith("_bytes"):
+        return exact_memory(value)
+    if field.endswith("_s"):
+        return shown_time(value)
+    return shown_time(value * 86400) if field.endswith("_days") else value
 
 
 def _written(key: str, value: Value) -> Iterator[Setting]:
@@ -112,6 +120,6 @@ def _written(key: str, value: Value) -> Iterator[Setting]:
 
 
 def _in_words(value: Any) -> str:
-    if value is None or value == () or value == {}:
+    if value in (None, (), {}, ""):
         return "-"
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.config.options import (
+    ADDRESS,
     ALIASES,
     ASK_FOR_GPUS,
     ENVIRONMENT_KINDS,
@@ -33,7 +34,6 @@ from clusterfn.errors import ConfigError
 
 USUAL_MEMORY = 4 * 2**30  # without a limit many sites give a whole node, and jobs wait for one another
 
-_ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 _OWNER = re.compile(r"[\w.@+\\][\w.@+\\-]*\$?")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 
@@ -227,7 +227,7 @@ def _address(value: Value) -> str:
     text = value.as_text()
     if ":" in text.rpartition("@")[0].replace("://", ""):
         raise _password(value)
-    match = _ADDRESS.fullmatch(text)
+    match = ADDRESS.fullmatch(text)
     if not match or not 0 < int(match[1] or 22) < 65536:
         hint = "write `name`, `user@name` or `user@name:port`; for anything else add an alias to ~/.ssh/config"
         raise value.error(f'"{text}" is not an address', hint)

@@ -200,6 +200,7 @@ def _quoted(value: object) -> str:
 
 _GPUS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
@@ -253,6 +254,15 @@ def _matching(pattern: re.Pattern[str], example: str) -> Check:
         return value
 
     return check
+
+
+def _host_name(value: Any, name: str) -> str:
+    if isinstance(value, str) and HOST_NAME.fullmatch(value):
+        return value
+    hint = f'write the name of a host in clusterfn.yml: {name}="tensor01"'
+    if isinstance(value, str) and ADDRESS.fullmatch(value):
+        hint = f"add it to clusterfn.yml, and use the name that it has there: clusterfn init {value}"
+    raise ConfigError(f"{name}={value!r:.80} is not the name of a host", hint=hint)
 
 
 def _several(item: Check) -> Check:
@@ -500,7 +510,7 @@ class Options:
     retries: int = _option(_whole_number(0), default=0)
     requeue: Mapping[str, int] = _option(_requeue, default={})
     resume: str | None = _option(_job_id)
-    host: str | None = _option(_matching(HOST_NAME, "tensor01"))
+    host: str | None = _option(_host_name)
     environment: str | None = _option(_environment)
     packages: tuple[str, ...] = _option(_several(_package), default=())
     modules: tuple[str, ...] = _option(_several(_matching(MODULE, "cuda/12.4")), default=())

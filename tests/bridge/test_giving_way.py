@@ -107,7 +107,7 @@ def test_a_group_has_all_cards_again_when_nobody_else_waits_any_more(box: Box):
         assert cards_held(box) == 2 and len(group.items()) == 6
         assert box.tickets() == {f"{group.folder.name}.{number}" for number in gave_way}
         until(lambda: len(box.status()) == 2)
-        assert all("reserved for 4242's job of 2, which" in line["reason"] for line in box.status()), box.status()
+        assert all("reserved for 4242's earlier 2-GPU job" in line["reason"] for line in box.status()), box.status()
     until(lambda: len(group.items()) == 8)
     assert cards_held(box) == 4 and not box.tickets()
 

@@ -97,8 +97,8 @@ def test_who_waits_behind_another_user_is_told_for_whom_free_cards_are_kept(desk
         desk.start(1)
         theirs, mine = until(lambda: len(found := desk.look()["waiting"]) == 2 and found)
 
-    assert theirs["reason"] == "waiting for 4 GPUs of type a6000; what becomes free of them is kept for it"
-    kept = "the others reserved for 4242's job of 4, which came before; waiting for 1; 1 job before it"
+    assert theirs["reason"] == "waiting for 4 GPUs of type a6000; GPUs that become free are reserved for it"
+    kept = "the others reserved for 4242's earlier 4-GPU job; waiting for 1; 1 job before it"
     assert mine["reason"] == f"2 of 4 GPUs held by root (2), {kept}"
     journal = next(desk.bench.root.glob("machines/*/holds.jsonl")).read_text().splitlines()
     reasons = [told["reason"] for told in map(json.loads, journal) if told["event"] == "ticket"]

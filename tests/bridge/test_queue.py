@@ -99,7 +99,7 @@ def test_who_waits_is_started_when_what_was_kept_for_another_user_is_kept_no_lon
     held = patient.mark("wait/4242/1/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
     job = patient.job(1)
     patient.queued(job)
-    assert "reserved for 4242's job of 2" in until(lambda: patient.reason(job))
+    assert "reserved for 4242's earlier 2-GPU job" in until(lambda: patient.reason(job))
 
     held.close()
 

@@ -41,7 +41,7 @@ def test_a_job_of_another_user_that_waits_for_one_kind_of_card_keeps_that_kind_a
 
     assert ended(any_card) == ["returned"]
     assert any_card.value() == box.uuid(1)
-    kept = "1 of 1 GPUs reserved for 4242's job of 2, which came before; waiting for 1; 1 job before it"
+    kept = "1 of 1 GPUs reserved for 4242's earlier 2-GPU job; waiting for 1; 1 job before it"
     assert until(lambda: box.reason(mine)) == kept
     held.close()
     assert ended(mine) == ["returned"]
@@ -53,7 +53,7 @@ def test_a_job_of_an_older_version_that_waits_keeps_cards_as_if_any_would_do(box
 
     box.queued(mine)
 
-    assert "2 of 2 GPUs reserved for 4242's job of 2" in until(lambda: box.reason(mine))
+    assert "2 of 2 GPUs reserved for 4242's earlier 2-GPU job" in until(lambda: box.reason(mine))
     held.close()
     assert ended(mine) == ["returned"]
 

@@ -70,7 +70,7 @@ def test_a_damaged_payload_is_named(bench: Bench):
     outcome = job.run()
 
     assert outcome["kind"] == "payload"
-    assert "check sum" in outcome["message"]
+    assert "checksum" in outcome["message"]
 
 
 def test_a_call_of_another_minor_version_is_refused(bench: Bench):

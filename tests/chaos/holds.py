@@ -92,6 +92,17 @@ class Seen:
         """The number of the last look before that moment; -1 if there is none."""
         return bisect.bisect_left(self.times, when) - 1
 
+    def slowness(self, since: float, until: float) -> float:
+        """How many times longer than most a look took in that time; at least 1.
+
+        Its machine may give the watcher, and all others, a fifth of its processors for a minute.
+        """
+        if len(self.times) < 2:
+            return 1.0
+        usual = statistics.median(later - each for each, later in zip(self.times, self.times[1:]))
+        looks = max(1, self.before(until) - self.before(since))
+        return max(1.0, (until - since) / looks / usual)
+
     def gone(self, name: str, since: float) -> float:
         """The first moment after `since` at which the name was seen to be free."""
         later = range(self.before(since) + 1, len(self.times))
@@ -248,7 +259,7 @@ def _due(other: Turn, turn: Turn, turns: Iterable[Turn], seen: Seen, turn_s: flo
     since, came = turn.taken or 0.0, other.taken or 0.0
     own = [each.taken for each in turns if each.user == other.user and each.order < other.order]
     between = [when for when in [*own, *seen.deaths] if when is not None and since - turn_s < when < came]
-    return since + turn_s * (1 + len(between))
+    return since + turn_s * seen.slowness(since, came) * (1 + len(between))
 
 
 def _is_served(other: Turn, turn: Turn, until: float, seen: Seen, uids: Mapping[str, int]) -> bool:

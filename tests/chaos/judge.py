@@ -28,6 +28,8 @@ CAUSES = {
     "lost": frozenset(["supervisor"]) | DAEMONS,
     "node": DAEMONS,
     "unsatisfiable": frozenset(["slurmd"]),
+    # A controller that forgets a start starts the job once more; slurmd has it, and cancels it.
+    "cancelled": frozenset(["slurmctld"]),
 }
 
 

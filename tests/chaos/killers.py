@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tests.chaos.onhost import parent_of, session_of
 from tests.chaos.reaper import command, job_of, kind_of
+from tests.lab import layout
+from tests.lab.handle import SlurmControls
 from tests.lab.network import DelayProxy
 
 Act = Callable[[random.Random], "str | None"]
@@ -153,3 +155,33 @@ def kill(pid: int) -> bool:
 
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+class Administrator:
+    """Puts SLURM's nodes back to work that are drained after a kill, and releases jobs that it holds: no user may.
+
+    A daemon that is killed while it starts a job leaves "Duplicate jobid" on its node, and the job "requeued held".
+    """
+
+    def __init__(self, slurm: SlurmControls, every_s: float = 2.0) -> None:
+        self._slurm, self._every_s = slurm, every_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tend)
+
+    def __enter__(self) -> Administrator:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _tend(self) -> None:
+        while not self._over.wait(self._every_s):
+            for node in layout.NODES:
+                if "drain" in self._slurm.node_state(node):
+                    self._slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+            held = self._slurm.run("squeue", "-h", "-t", "PD", "-o", "%i|%r").stdout.splitlines()
+            for number, _, reason in (line.partition("|") for line in held):
+                if reason.endswith("requeued held"):
+                    self._slurm.run("scontrol", "release", number)

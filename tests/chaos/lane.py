@@ -4,7 +4,7 @@ Run as `python lane.py calls.py` with CLUSTERFN_CONFIG set.
 Orders: {"do": "submit", "id", "host", "call", "args", "options"}, {"do": "attach", "id", "host"}, and {"do": "map"} as
 "submit", whose "args" are lists with a value for each item. "ballast" among the arguments is a number of bytes.
 Answers: {"id", "ready": true, "agent": pid}, {"id", "sent": true}, {"id", "state", "value" or "error"}; of a map
-"items" with "value" or "error" for each. A value that is a dict is told without its data, but with their check sum.
+"items" with "value" or "error" for each. A value that is a dict is told without its data, but with their checksum.
 """
 
 import json
@@ -55,10 +55,19 @@ def all_ended(group):
 
 def follow(kept, found):
     kept.append(found)
+    threading.Thread(target=say_when_sent, args=(found,), daemon=True).start()
     if isinstance(found, JobGroup):
         threading.Thread(target=all_ended, args=(found,), daemon=True).start()
     else:
         found.add_done_callback(ended)
+
+
+def say_when_sent(found):
+    """A job that the host does not have is lost with its client: until then it is not sent."""
+    for request in found.open_requests():
+        if request.exception(150) is not None:
+            return
+    say(id=found.id, sent=True)
 
 
 def submit(calls, order):
@@ -96,7 +105,6 @@ def main():
                 follow(kept, {"submit": submit, "map": submit_map}[order["do"]](calls, order))
         except Exception as error:
             say(id=order["id"], state="REFUSED", error={"type": type(error).__name__, "text": str(error)})
-        say(id=order["id"], sent=True)
 
 
 main()

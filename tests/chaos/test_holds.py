@@ -125,6 +125,14 @@ def test_an_older_job_that_goes_on_waiting_though_there_is_room_for_both_is_foun
     assert holds.overtaken(soon, seen(*soon), 8, UIDS) == []
 
 
+def test_an_older_job_may_wait_as_much_longer_as_looks_took_then() -> None:
+    turns = waits_beside()
+    saw = seen(*turns)
+    rarely = [look for look, when in enumerate(saw.times) if not 2.5 < when < 5.5 or look % 5 == 0]
+    saw.times, saw.names = [saw.times[look] for look in rarely], [saw.names[look] for look in rarely]
+    assert holds.overtaken(turns, saw, 8, UIDS) == []
+
+
 def test_who_is_killed_on_its_turn_has_had_one() -> None:
     turns = [turn("1", 1000, 2.5 + 1.9 * holds.TURN_S, 7.0, "c"), waits_beside()[1]]
     saw = seen(*turns)

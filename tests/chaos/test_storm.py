@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import judge, killers
-from tests.chaos.killers import Agents, Killer
+from tests.chaos.killers import Administrator, Agents, Killer
 from tests.chaos.lanes import Lane
 from tests.chaos.onhost import processes_of, session_of, until, until_none
 from tests.chaos.orders import BARE, SLURM, orders
@@ -74,7 +74,7 @@ def test_five_hundred_jobs_end_once_and_truthfully_whoever_is_killed(
     began = time.monotonic()
     killing = Killer(acts(storm, world, proxies, agents), KILLS, random.Random(SEED + 1), PAUSE_S)
     breaking = Killer(daemons(world), KILLS, random.Random(SEED + 2), DAEMONS_PAUSE_S)
-    with killing, breaking:
+    with Administrator(world.lab.slurm), killing, breaking:
         all_ended = storm.rage(JOBS, lambda: killing.done() and breaking.done(), RAGES_S)
     lasted, kills = time.monotonic() - began, [*killing.killed, *breaking.killed]
     world.lab.slurm.heal()

@@ -153,7 +153,7 @@ class Trial:
         told = self._told()
         result.seconds = time.monotonic() - killed
         result.kind = self._check(told)
-        self._left_behind()
+        self._left_behind(is_published=result.kind == layout.RETURNED)
         result.wrong = self.wrong
         return result
 
@@ -291,9 +291,11 @@ class Trial:
         elif told.get("error", {}).get("type") != _CLASSES[kind]:
             self._say(f"it is {kind}, and the client says {told}")
 
-    def _left_behind(self) -> None:
-        # Where it is published and nobody is left to end its daemons, they stay.
-        spares = {"script", "supervisor"} <= set(self.plan.victims) and self.plan.scheduler == "bare"
+    def _left_behind(self, is_published: bool) -> None:
+        # Where it is published and nobody is left to end its daemons, they stay. SLURM ends them, but the lab has
+        # proctrack/linuxproc, which knows processes by their parents: it misses one whose parents were just killed.
+        nobody = {"script", "supervisor"} <= set(self.plan.victims)
+        spares = nobody and (is_published or self.plan.scheduler == "bare")
 
         def others(there: list[str]) -> list[str]:
             return [each for each in there if not (spares and "sleep" in each)]

@@ -276,6 +276,18 @@ def test_what_a_killed_agent_left_is_removed_when_it_is_a_day_old(here: HostConn
     ]  # fmt: skip
 
 
+def test_an_upload_elsewhere_removes_an_old_part_of_the_bridge(here: HostConnection, tmp_path: Path) -> None:
+    bridge = Path(here.host.root).expanduser() / "bridge"
+    bridge.mkdir(parents=True, exist_ok=True)
+    old = bridge / f"{tmp_path.name}.part-7-3"
+    old.write_bytes(b"x")
+    os.utime(old, (0, time.time() - 25 * 3600))
+
+    here.put(str(tmp_path / "y"), b"y").result(WAIT_S)
+
+    until(lambda: not old.exists())
+
+
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", "a//b", "."])
 def test_a_name_that_leads_out_of_the_tree_is_refused(here: HostConnection, tmp_path: Path, name: str) -> None:
     with pytest.raises(HostError, match="not a name below the folder"):

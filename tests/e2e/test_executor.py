@@ -246,7 +246,7 @@ def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, t
 
 
 def test_what_has_not_started_can_be_withdrawn_at_shutdown(here, tmp_path):
-    executor = Executor("here", cores=64)
+    executor = Executor("here", cores=33)
     values = executor.map(until_there(tmp_path / "go"), range(5))
     group = executor._groups[0]
     until(lambda: "RUNNING" in group.states)

@@ -89,7 +89,7 @@ def test_who_waits_behind_another_user_reads_for_whom_the_free_cards_are_kept(bo
 
     job = cluster(host=box[0], gpus=1)(hold).submit(0.0, 2)
 
-    kept = "the others reserved for cfsecond's job of 8, which came before; waiting for 1; 1 job before it"
+    kept = "the others reserved for cfsecond's earlier 8-GPU job; waiting for 1; 1 job before it"
     until(lambda: job.status == f"PENDING (4 of 8 GPUs held by cfbash (4), {kept})")
     mine.stop()
     assert (theirs.result(150), job.result(150)) == (0, 4)

@@ -120,7 +120,8 @@ def test_a_killed_supervisor_costs_an_attempt_where_retries_allow_it(hosts):
     job, strict = function.submit(300), function.with_options(retries=0).submit(300)
     for each in (job, strict):
         supervisor = watching(hosts, each)
-        until((hosts.root / "jobs" / each.id / "attempts" / "1" / "usage.json").exists)
+        usage = hosts.root / "jobs" / each.id / "attempts" / "1" / "usage.json"
+        until(lambda usage=usage: usage.exists() and usage.read_text())  # it is created before it is written
         os.kill(supervisor, signal.SIGKILL)
 
     assert job.result(150) is False

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +26,20 @@ from clusterfn import Session, cluster
 from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import submit
 from clusterfn.config.spec import JobSpec
-from clusterfn.errors import Cancelled, ConfigError, DiskFull, ExitedEarly, HostDiskFull, KilledBySignal, WorkerLost
+from clusterfn.errors import (
+    Cancelled,
+    ConfigError,
+    DiskFull,
+    ExitedEarly,
+    HostDiskFull,
+    KilledBySignal,
+    Unsatisfiable,
+    WorkerLost,
+)
+from clusterfn.hosts.connection import HostConnection
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts
+from tests.fixtures.calls.actor_model import Model
 from tests.waiting import until
 
 
@@ -73,6 +85,25 @@ def chatter(lines: int) -> str:
 def chatter_and_die(lines: int) -> None:
     chatter(lines)
     os._exit(3)
+
+
+def in_a_fork(work: Callable[[], object]) -> str:
+    """What `work` returns or raises in a forked child, in Python's words."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(150)
+        try:
+            said = repr(work())
+        except BaseException as error:  # nothing of the test may run on here
+            said = repr(error)
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return said
 
 
 @pytest.mark.usefixtures("here")
@@ -379,6 +410,72 @@ def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(
     session.shutdown()
 
 
+def test_calls_that_are_moved_to_another_session_keep_their_order(here: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # as above
+    session = Session(idle="1min")
+    server = server_of(session)
+    os.kill(server, signal.SIGSTOP)
+    job = session.job
+    assert job is not None
+    calls = here / "jobs" / job.id / "calls"
+    (calls / "close").touch()
+    moved = [session.submit(abs, -number) for number in range(6)]
+    until(lambda: (calls / "7").exists())
+    for number in range(2, 8):
+        (calls / str(number)).rename(calls / f"{number}.late")
+    os.kill(server, signal.SIGCONT)
+    assert [call.result(150) for call in moved] == [*range(6)]
+    session.shutdown()
+
+    assert [Path(call.folder).name for call in moved] == ["1", "2", "3", "4", "5", "6"]
+
+
+class PackedUntil:
+    """An argument that is packed, as an int, only when the job of its session has ended."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        assert self.session.job is not None and self.session.job.result(150)["why"] == "idle"
+        return int, ("7",)
+
+
+def test_a_call_that_no_other_session_can_take_gets_the_error_of_that(here: Path, monkeypatch: pytest.MonkeyPatch):
+    session = Session(idle="1s")
+    assert session.call(abs, -1) == 1
+
+    def unsatisfiable(*_: object) -> None:
+        raise Unsatisfiable("no such environment")
+
+    monkeypatch.setattr("clusterfn.api.session.prepare_packed", unsatisfiable)
+    assert isinstance(session.submit(abs, PackedUntil(session)).exception(150), Unsatisfiable)
+
+
+def test_a_call_that_is_moved_to_a_session_whose_worker_has_an_actor_meanwhile_is_told(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    have, is_going, late = HostConnection.have, threading.Event(), list[str]()
+
+    def have_late(*each: Any) -> Any:
+        # Which moves the calls. The second session may be idle as well before the actor is sent: it moves that at once.
+        if threading.current_thread().name == "clusterfn-session-over" and not late:
+            late.append("first")
+            assert is_going.wait(150)
+        return have(*each)
+
+    monkeypatch.setattr(HostConnection, "have", have_late)
+    with Session(idle="1s") as session:
+        assert session.call(abs, -1) == 1
+        call = session.submit(abs, PackedUntil(session))
+        model = session.actor(Model, "a")
+        is_going.set()
+
+        with pytest.raises(ConfigError, match=r"no worker for abs: its only worker has the actor \(Model\)"):
+            call.result(150)
+        assert model.predict(1) == 2
+
+
 def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has_just_ended(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -412,6 +509,30 @@ def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Pa
             patched.setattr(submit, "send_contents", interrupted)
             session.call(abs, -2)
         assert session.submit(abs, -3).result(150) == 3
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_sends_no_calls_under_its_parents_numbers_and_ends_nothing_of_it():
+    with Session(workers=2, cores=2) as session:
+        model = session.actor(Model, "a")
+        said = [in_a_fork(lambda number=number: session.call(abs, -number)) for number in (2, 3)]  # type: ignore[misc]
+        assert [in_a_fork(model.close), in_a_fork(session.shutdown)] == ["None", "None"]
+
+        assert session.submit(abs, -4).result(150) == 4, "what a child sends takes no number of its parent"
+        assert model.predict.submit(5).result(150) == 10
+    for each in said:
+        assert re.match(rf"RuntimeError\('this Session belongs to process {os.getpid()}, .*make a Session here", each)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_arrays_of_a_call_may_be_changed_once_it_is_submitted():
+    with Session() as session:
+        assert session.call(abs, -1) == 1
+        batch = bytearray(64 << 20)
+        job = session.submit(any, batch)
+        batch[-1] = 1
+        assert job.result(150) is False
 
 
 @pytest.mark.usefixtures("here")
@@ -477,6 +598,38 @@ def test_a_running_call_can_be_stopped_and_a_waiting_one_withdrawn_and_the_sessi
         assert session.call(abs, -2) == 2
 
     assert session.job is not None and session.job.result(150)["calls"] == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_a_call_is_withdrawn_in_one_step_which_may_be_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gate, put, run = tmp_path / "gate", HostConnection.put, HostConnection.run
+    with Session() as session:
+        first = session.submit(wait_for_gate, str(gate))
+        stopped, withdrawn = session.submit(abs, -2), session.submit(abs, -3)
+        until(lambda: first.state == "RUNNING")
+
+        def late(connection: HostConnection, *each: Any, **more: Any) -> Any:
+            """The turn of the call comes before this request."""
+            gate.touch()
+            assert isinstance(stopped.exception(150), Cancelled)
+            return put(connection, *each, **more)
+
+        def twice(connection: HostConnection, *each: Any, **more: Any) -> Any:
+            """As after a loss of the connection."""
+            run(connection, *each, **more).result(150)
+            return run(connection, *each, **more)
+
+        monkeypatch.setattr(HostConnection, "run", twice)
+        assert withdrawn.cancel()
+        monkeypatch.setattr(HostConnection, "put", late)
+        stopped.stop()
+        monkeypatch.undo()
+        gate.touch()
+
+        assert isinstance(stopped.exception(150), Cancelled)
+        assert session.submit(abs, -4).result(150) == 4
+        assert session.job is not None
+    assert session.job.result(150)["calls"] == 2, "neither of them ran"
 
 
 @pytest.mark.usefixtures("here")

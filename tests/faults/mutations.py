@@ -32,7 +32,7 @@ BELIEVES_ANY_WITNESS: Sequence[Edit] = (
     (WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:"),
     (
         WORDS,
-        "return _forgotten(evidence) if _FORGOTTEN in evidence.answer.lower() else None",
+        "return _forgotten(evidence) if re.search(_FORGOTTEN, evidence.answer, re.IGNORECASE) else None",
         "return _forgotten(evidence)",
     ),
 )
@@ -88,7 +88,7 @@ MUTATIONS: list[Mutation] = [
     _one("no word about generators", "bridge/serialization/unpicklable.py",
          'if hasattr(part, "__next__") and', "if False and", "generator-bare"),
     # bytes
-    _one("no check sum", CONTAINER, "if sealed is not None and line != sealed:", "if False:",
+    _one("no checksum", CONTAINER, "if sealed is not None and line != sealed:", "if False:",
          "payload: a bit flipped-bare", "payload: cut-bare", "value: a bit flipped-bare"),
     _one("blobs are believed", CONTAINER, "found == size and _checksum_of_file(file, size) == crc", "found == size",
          "blob: a bit flipped-bare"),
@@ -191,12 +191,14 @@ MUTATIONS: list[Mutation] = [
         (BARE, "return None if _same_process(stat, process) else _gone(evidence)", "return _gone(evidence)"),
         ("bridge/supervisor/conclude.py", "if is_gone and (_waits(job) or _runs(job)):", "if False:"),
     ), ["silent, and lives-bare"]),
-    _one("a silent job is a dead one, SLURM", WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:",
-         "silent, and lives-slurm"),
+    Mutation("a silent job is a dead one, SLURM", (
+        ("calls/liveness.py", "if was_silent and (seen is None or seen.phase != RUNNING):", "if was_silent:"),
+        (WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:"),
+    ), ["silent, and lives-slurm"]),
     _one("sbatch's silence is a refusal", SLURM, "answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))",
          "answer.rc is None", "sbatch timed out-sbatch-late"),
     _one("a forgotten job is not concluded", WORDS,
-         "return _forgotten(evidence) if _FORGOTTEN in evidence.answer.lower() else None",
+         "return _forgotten(evidence) if re.search(_FORGOTTEN, evidence.answer, re.IGNORECASE) else None",
          "return None", "purged and dead-purged"),
     _one("reasons are read as scontrol has them", WORDS, 'known.get(state.reason.replace(" ", "_"), ',
          "known.get(state.reason, ", "held after a failed launch-held"),

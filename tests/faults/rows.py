@@ -393,10 +393,10 @@ ROWS: list[Row] = [
     # 38-40: bytes.
     Row(
         "payload: a bit flipped", "3c 38", calls.raises, ("x" * 99,), errors.PayloadError, stage="load",
-        text=("check sum", "call again"), send=do.damaged_payload(do.flipped),
+        text=("checksum", "call again"), send=do.damaged_payload(do.flipped),
     ),
     Row(
-        "payload: cut", "3c 38", calls.raises, ("x" * 99,), errors.PayloadError, stage="load", text=("check sum",),
+        "payload: cut", "3c 38", calls.raises, ("x" * 99,), errors.PayloadError, stage="load", text=("checksum",),
         send=do.damaged_payload(do.cut), long_on=("slurm",),
     ),
     Row(
@@ -405,7 +405,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "value: a bit flipped", "3c 38", calls.large, (1,), errors.ResultError, stage="result",
-        text=("damaged", "check sum"), act=do.damage_value(do.flipped), long_on=("bare",),
+        text=("damaged", "checksum"), act=do.damage_value(do.flipped), long_on=("bare",),
     ),
     Row(
         "value: cut", "3c 38", calls.large, (1,), errors.ResultError, stage="result",

@@ -94,15 +94,15 @@ def test_a_table_has_the_ratio_to_ours_and_to_the_limit_and_the_spread() -> None
     found = rows(CALLS, [each for each in KNOWN if each.size == 100])
 
     assert len(HEADERS) == len(found[0])
-    assert found[0] == ("100", "clusterfn", "40 ms", "36–52", "", "1.3 ×")
-    assert ("100", "submitit <array>", "240 ms", "216–312", "6 ×", "8 ×") in found
-    assert ("100", "dask (reused processes)", "2.0 ms", "1.8–2.6", "0.05 ×", "0.067 ×") in found
+    assert found[0] == ("100 calls", "clusterfn", "40 ms", "36–52", "", "1.3 ×")
+    assert ("100 calls", "submitit <array>", "240 ms", "216–312", "6 ×", "8 ×") in found
+    assert ("100 calls", "dask (reused processes)", "2.0 ms", "1.8–2.6", "0.05 ×", "0.067 ×") in found
 
 
 def test_what_others_do_better_is_said_and_those_that_give_the_same_come_first() -> None:
     found = losses([each for each in KNOWN if each.size == 100])
 
-    assert found == ["pool is 2 × as fast at 100", "dask is 20 × as fast at 100, but reuses processes"]
+    assert found == ['"pool" is 2 × as fast at 100 calls', '"dask" is 20 × as fast at 100 calls, but reuses processes']
 
 
 def test_the_newest_results_of_each_chart_are_taken_and_read_as_they_were_written(tmp_path: Path) -> None:

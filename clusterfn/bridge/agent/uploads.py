@@ -50,10 +50,9 @@ class UploadHandler(PartWriter):
         self.part = self.part_of(self.header.get("resumed") or 0)
         self.above = existing_folder(self.path)
         make_parent(self.path)
-        folder = os.path.dirname(self.path)
-        if folder not in self.agent.swept:  # once per agent, and when idle: it may hold thousands of blobs
-            self.agent.swept.add(folder)
-            self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
+        self.sweep(os.path.dirname(self.path))
+        if self.agent.root:  # the next upload to it may be that of the next version
+            self.sweep(os.path.join(self.agent.root, "bridge"))
         self.take_over()
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _, _ in self.files)
@@ -62,6 +61,12 @@ class UploadHandler(PartWriter):
         if self.header.get("resumed"):
             self.resume(self.read_back())
         return None
+
+    def sweep(self, folder: str) -> None:
+        """Remove old parts from a folder: once per agent, and when idle, as it may hold thousands of blobs."""
+        if folder not in self.agent.swept:
+            self.agent.swept.add(folder)
+            self.agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
 
     def exists_already(self) -> bool:
         raise NotImplementedError

@@ -81,8 +81,8 @@ def _describe_gpus(wanted: int, around: GpuSituation) -> str:
         which = "the others" if around.kept == free else "%d of the others" % around.kept
         if free == len(around.cards):
             which = "%d of %d GPUs" % (around.kept, free)
-        jobs = ["%s's job of %d" % (user_name(uid), gpus) for uid, gpus in around.ahead]
-        reserved = "%s reserved for %s, which came before" % (which, " and ".join(jobs))
+        jobs = ["%s's earlier %d-GPU job" % (user_name(uid), gpus) for uid, gpus in around.ahead]
+        reserved = "%s reserved for %s" % (which, " and ".join(jobs))
         said = ", ".join(filter(None, [said, reserved]))
     return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.cards), wanted)
 

@@ -83,7 +83,7 @@ def _status_file(root: str) -> str:
 
 
 _OF_THE_JOURNAL = 1 << 20  # its end; a GPU that was taken before that is still shown as held
-_KEPT = "waiting for %s; what becomes free of them is kept for it"
+_KEPT = "waiting for %s; GPUs that become free are reserved for it"
 
 
 def print_gpus(root: str, lease: str) -> int:

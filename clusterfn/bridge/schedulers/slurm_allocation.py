@@ -51,9 +51,9 @@ def hold(folder: str, facts: str) -> int:
     replace(os.path.join(part, HOLD_ENVIRONMENT), _environment_of_batch())
     replace(os.path.join(part, HOLD_RECORD), json.dumps(mine).encode())
     _forget(folder)  # of one that is gone: the client has looked
-    os.rename(part, folder)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
+        os.rename(part, folder)
         _wait_for_release(folder, number, idle_s)
     finally:
         _forget(folder, number)

@@ -276,7 +276,7 @@ def _parsed(line: bytes, sealed: bytes | None = None) -> dict[str, Any]:
     if header.get("format") != FORMAT:
         raise Damaged("format %r is not known to this version" % header.get("format"))
     if sealed is not None and line != sealed:
-        raise Damaged("the check sum is wrong, the file was cut short or altered")
+        raise Damaged("the checksum is wrong, the file was cut short or altered")
     if not _makes_sense(header):
         raise Damaged("the header lacks what belongs there, or has it of another type")
     return header

@@ -67,7 +67,7 @@ class ActorObject:
         pickler.notes.clear()
         value = execute.open_value_file(attempt)
         try:
-            facts = self._call(call["folder"], value)
+            facts = self._call(call, value)
         except execute.CallRejected as rejected:
             facts = rejected.facts
             with contextlib.suppress(OSError):  # the method has closed it
@@ -75,10 +75,12 @@ class ActorObject:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
         execute.report_outcome(self._report, facts, cpu_before_s, peak=peak)
 
-    def _call(self, folder: str, value: int) -> dict[str, Any]:
-        is_first = not self.held
+    def _call(self, call: dict[str, Any], value: int) -> dict[str, Any]:
+        folder, is_first = call["folder"], not self.held
         if is_first:  # processes that it starts find the names of its class there, and not those of a later call
-            payload.export_call(folder, self._spec, [])
+            payload.export_call(folder, {**self._spec, "sys_path": call["sys_path"]}, [])
+        else:
+            payload.forbid_again()
         watch = devices.TorchWatch(self._spec["resources"], lambda text: self._report.say(note=text))
         try:
             if is_first or "torch" not in sys.modules:

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from ..layout import (
     ATTEMPTS,
     CALL,
-    CANCEL,
     CANCELLED,
     EVENTS,
     HOST_DISK,
@@ -271,7 +270,7 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
     except FileExistsError:
         pass
     try:
-        if os.path.exists(os.path.join(folder, CANCEL)):
+        if os.path.islink(os.path.join(folder, TAKEN)):
             attempt.publish_without_run(Verdict(CANCELLED, "the call was withdrawn before it started", stage="queue"))
         elif publish.read(attempt.folder, OUTCOME) is None:
             attempt.publish_without_run(

@@ -155,6 +155,11 @@ class Door:
             if each.is_open and 0.0 < each.due <= now:
                 each.say("taken")
 
+    def say(self, what: str, **facts: Any) -> None:
+        """Send a frame to all clients."""
+        for each in self._connections:
+            each.say(what, **facts)
+
     def fds(self) -> list[int]:
         """Return the descriptors that no other process must keep open."""
         return [self._listener.fileno(), *(each.fd for each in self._connections if each.is_open)]

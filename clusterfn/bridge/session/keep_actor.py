@@ -314,7 +314,9 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        # Not even that can be written: the server says so, and the actor keeps its state.
+        # Not even that can be written: the server says so. The actor keeps its state, unless its client has none then.
+        if is_first:
+            kept.gone = kept.gone or "its construction could not be recorded"
     if not ran and is_first:
         kept.gone = "it was not constructed"
     elif not ran and order["facts"].get("closes"):  # its client counts on that

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import itertools
 import os
 import signal
 import sys
@@ -106,7 +107,12 @@ def _lasting() -> str:
     return ""
 
 
-def imported_since(before: Iterable[str]) -> list[str]:
-    """Return the top-level modules that are loaded now and were not before."""
-    known = set(before)
-    return sorted({name.partition(".")[0] for name in list(sys.modules) if name not in known} - {"__main__"})
+def last_imported() -> str:
+    """Return which module was loaded last. To look at all of them would copy the pages of their names."""
+    return next(reversed(sys.modules))
+
+
+def imported_since(last: str) -> list[str]:
+    """Return the top-level modules that were loaded after that one."""
+    later = itertools.takewhile(lambda name: name != last, reversed(sys.modules))
+    return sorted({name.partition(".")[0] for name in later} - {"__main__"})

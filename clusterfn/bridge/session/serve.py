@@ -301,6 +301,7 @@ class SessionServer:
 
     def _lose_actor(self, runner: RunnerProcess, reason: str) -> None:
         self._turns.lose(runner.actor, reason, runner.given)
+        self._door.say("gone", actor=runner.actor, reason=reason)
         runner.given.clear()
         runner.actor = 0
 

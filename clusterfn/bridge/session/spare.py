@@ -115,7 +115,7 @@ def _live(spec: dict[str, Any], parent: int, pipes: list[tuple[int, int]], forei
         said = Report(report[1])
         children.report_own_signals(said.say)
         _rehearse()
-        known = list(sys.modules)
+        known = preload.last_imported()
         orders = Orders(order[0])
         call = orders.next()
         if call is not None and "actor" in call:
@@ -172,7 +172,7 @@ class Orders:
         os.close(self._fd)
 
 
-def _run(spec: dict[str, Any], call: dict[str, Any], report: Report, known: list[str]) -> None:
+def _run(spec: dict[str, Any], call: dict[str, Any], report: Report, known: str) -> None:
     attempt: str = call["attempt"]
     spec["sys_path"] = call["sys_path"]
     _enter(spec, attempt)

@@ -132,11 +132,11 @@ def _memory_groups() -> "list[str]":
 
 def _oom_kills(path: str) -> int:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            counts = dict(line.split(" ", 1) for line in file if " " in line)
+        with open(path, "rb") as file:
+            _, _, rest = (b"\n" + file.read()).partition(b"\noom_kill ")
     except OSError:
         return 0
-    return int(counts.get("oom_kill", 0))
+    return int(rest.split(b"\n")[0] or 0)
 
 
 _IDLE = 0.005  # of one CPU, over the whole time

@@ -185,10 +185,12 @@ class Others:
             _become(argv, self._log, parent)
 
     def processes(self) -> "set[int]":
-        """Return the pids of the launcher and of what it forked."""
-        if not self.launcher_pid or not process_tree.is_alive(self.launcher_pid):
+        """Return the pids of the launcher and of what it forked: srun has a helper, which outlives it by a moment."""
+        if not self.launcher_pid:
             return set()
-        return {self.launcher_pid, *process_tree.descendants(self.launcher_pid)}
+        own = process_tree.descendants(os.getpid())
+        left = [pid for pid in own if process_tree.session_of(pid) == self.launcher_pid]
+        return {*left, *process_tree.descendants(self.launcher_pid)}
 
     def look_now(self) -> None:
         """Read the files again at the next question."""
@@ -268,6 +270,7 @@ class Others:
 def _become(argv: "list[str]", log: str, parent: int) -> None:
     """Be the launcher, which ends with the supervisor; after a fork nothing else may run on."""
     try:
+        os.setsid()  # what it forks is known by its session
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)

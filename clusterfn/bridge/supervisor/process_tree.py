@@ -57,6 +57,12 @@ def parent_of(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
+def session_of(pid: int) -> int:
+    """Return the leader of its session; 0 if it is gone."""
+    fields = _stat(pid)
+    return int(fields[3]) if fields else 0
+
+
 def state_of(pid: int) -> str:
     """Return the kernel's letter for its state; "?" if it is gone."""
     fields = _stat(pid)

@@ -63,7 +63,8 @@ def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, needed
         job = JobFolder(folders[job_id])
         return "it is %s" % state_of(job)[0] if living.has(job) else ""
     except DAMAGED as error:
-        return "its folder is damaged: %s: %s" % (type(error).__name__, error)
+        damage = "its folder is damaged (%s: %s)" % (type(error).__name__, error)
+        return "%s; if no process of it runs, remove it by hand: rm -r %s" % (damage, folders[job_id])
 
 
 def _needed(folders: "dict[str, str]", living: LivingJobs) -> "dict[str, str]":

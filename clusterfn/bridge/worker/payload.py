@@ -29,11 +29,16 @@ _FOLDERS = "CLUSTERFN_FOLDERS"  # of the user's modules, as JSON
 _STACKS = "CLUSTERFN_STACKS"  # where to write stacks
 FAILED = "CLUSTERFN_FAILED_RANK"  # where one more rank leaves its error
 _RANK = "CLUSTERFN_RANK"  # set in a process that runs the call again
+_CONSTRUCTED = "CLUSTERFN_CONSTRUCTED"  # set where the call has constructed an actor, whose methods run now
 _MESSAGE_LIMIT = 1000  # characters of a message
 _NO_CALL = "clusterfn: this program runs the call of a job again, and this process belongs to no job"
 _NO_THIRD = (
     "clusterfn: the function starts its own program (sys.argv[0]) once more, in a process that was itself started so; "
     "do that only if LOCAL_RANK is not set"
+)
+_NO_METHOD = (
+    "clusterfn: a method of an actor starts its own program (sys.argv[0]) once more, which would construct the actor "
+    "again and not call the method; make it a function, and send it with session.call(f, …)"
 )
 
 
@@ -53,7 +58,13 @@ def export_call(job: str, spec: dict[str, Any], item: list[int]) -> None:
         _FOLDERS: json.dumps(spec["sys_path"]),
     }
     os.environ.update(variables)
-    os.environ.pop(_RANK, None)  # of a job that called this one
+    for name in (_RANK, _CONSTRUCTED):  # of a job that called this one
+        os.environ.pop(name, None)
+
+
+def forbid_again() -> None:
+    """Let processes that start the program again from now on say that they cannot: the call is over."""
+    os.environ[_CONSTRUCTED] = "1"
 
 
 def load_payload(
@@ -85,6 +96,8 @@ def run_again() -> None:
         sys.exit(_NO_CALL)
     if _RANK in os.environ:
         sys.exit(_NO_THIRD)
+    if _CONSTRUCTED in os.environ:
+        sys.exit(_NO_METHOD)
     os.environ[_RANK] = "1"
     use_utf8()
     faulthandler.enable(file=out_of_reach(os.dup(2)))

@@ -67,7 +67,7 @@ _HOPELESS = {
     "PartitionNodeLimit": ("it asks for more nodes than the partition gives", _FEWER),
     "PartitionTimeLimit": (
         "it asks for more time than the partition gives",
-        "ask for less `time=` (SLURM is asked for one minute more), or set `slurm: partition:`",
+        "ask for less `time=` (clusterfn asks SLURM for one minute more), or set `slurm: partition:`",
     ),
     "QOSNotAllowed": ("the QOS may not be used in this partition", "set `slurm: qos:` or `slurm: partition:`"),
     "QOSTimeLimit": ("it asks for more time than the QOS gives", "ask for less `time=`"),
@@ -184,7 +184,9 @@ def submit_hint(said: str, host: Host) -> str:
 
 _FACT = re.compile(r"\b(JobState|Reason|ExitCode|NodeList|TimeLimit)=(\S*)")
 _MEMORY_TEXT = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_]kill|out of memory", re.IGNORECASE)
-_FORGOTTEN = "invalid job id specified"
+# The second of a task of an array that it still knows, or whose number is another job's: a controller that is killed
+# may forget its last submissions.
+_FORGOTTEN = r"invalid job id specified|\bjob \S+ not found"
 _TAIL = 5
 
 _MEMORY_HINT = 'ask for more: memory="..."'
@@ -209,7 +211,7 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
         return _explain_step(evidence)
     facts = _facts(evidence.answer)
     if not facts:
-        return _forgotten(evidence) if _FORGOTTEN in evidence.answer.lower() else None
+        return _forgotten(evidence) if re.search(_FORGOTTEN, evidence.answer, re.IGNORECASE) else None
     if PHASES.get(facts["JobState"]) != FINAL:
         return None
     kind, message, hint, stage = _ending(facts, evidence.log)

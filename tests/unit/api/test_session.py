@@ -1,12 +1,16 @@
-"""What a session rejects before it connects to a host."""
+"""What a session rejects before it connects to a host, and what it says of one that never began."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from clusterfn import ConfigError, Session
+from clusterfn.calls.session_job import SessionJob
 
 
 @pytest.mark.parametrize(
@@ -24,3 +28,28 @@ def test_workers_that_cannot_share_what_the_session_has_are_rejected(options: di
 
     assert says in str(rejected.value)
     assert "next:" in str(rejected.value)
+
+
+def test_a_session_whose_job_was_withdrawn_says_so_instead_of_raising_that():
+    holding = SessionJob.__new__(SessionJob)
+    withdrawn: Any = concurrent.futures.Future()
+    withdrawn.cancel()
+    holding.job = withdrawn
+
+    assert holding.why_over == "it was withdrawn before it started"
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("send", [Session.call, Session.submit, lambda session, f: next(session.map(f, [1]))])
+@pytest.mark.parametrize("function", [numbers, functools.partial(numbers)])
+def test_a_generator_function_is_rejected_before_anything_is_sent(
+    send: Callable[[Session, Callable[..., Any]], Any], function: Callable[..., Any]
+) -> None:
+    session = Session("local")
+
+    with pytest.raises(ConfigError, match="is a generator function"):
+        send(session, function)
+    assert session.job is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from clusterfn import ConfigError, Executor, Session
 from clusterfn.api.session_map import SessionMap
+from clusterfn.hosts import exit_flush
 from tests.waiting import until
 
 
@@ -133,6 +135,24 @@ def test_who_stops_iterating_withdraws_the_rest(calls: Calls) -> None:
     values.close()  # type: ignore[attr-defined]
 
     until(lambda: calls.withdrawn == [2, 3])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
+    values = mapped(calls, [1, 2, 3])
+    calls.end(0)
+    assert next(values) == 10
+
+    pid = os.fork()
+    if not pid:
+        values.close()  # type: ignore[attr-defined]
+        os._exit(len(calls.withdrawn))
+    assert os.waitpid(pid, 0)[1] == 0
+    values.close()  # type: ignore[attr-defined]
+    assert calls.withdrawn == [2, 3]
 
 
 def test_an_error_of_the_iterable_is_raised_and_what_was_sent_is_withdrawn(calls: Calls) -> None:

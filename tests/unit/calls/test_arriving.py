@@ -135,7 +135,7 @@ def test_a_damaged_value_is_not_loaded():
     arriving.announce(content)
     give(arriving, spoil_a_byte(data), 65536)
 
-    with pytest.raises(ResultError, match="damaged: the check sum is wrong"):
+    with pytest.raises(ResultError, match="damaged: the checksum is wrong"):
         load(arriving, told)
 
 

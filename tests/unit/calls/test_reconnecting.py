@@ -249,7 +249,7 @@ def in_a_group(session: HostState) -> JobGroup[Any, Any]:
 def of_a_session(session: HostState) -> SessionCallJob[Any]:
     """A call of a session of that host, which nothing follows yet."""
     held = followed(session, "c0de" * 4)
-    tracker = SessionCallTracker(held._tracker, 1, "train", live=False, stream=CallStream(session, held.folder))
+    tracker = SessionCallTracker(held._tracker, 1, "train", live=False, stream=CallStream(session, held.folder, print))
     return SessionCallJob(held, payloads.pack(len, ("",), {}, None), tracker)
 
 

@@ -26,6 +26,7 @@ class Connection:
         self.waiting: list[Reply[bytes]] = []
         self.opened: list[tuple[Any, Reply[None], Any]] = []
         self.written: list[tuple[dict[str, Any], bytes]] = []
+        self.gone: list[tuple[int, str]] = []
         self.is_usable = True
 
     def wait(self, path: str) -> Reply[bytes]:
@@ -78,7 +79,8 @@ def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]
     """A stream whose session has said where it listens."""
     connection = Connection()
     scheduler = SimpleNamespace(has_nodes=join is not None, join_command=lambda _: join, unset=())
-    stream = CallStream(cast(Any, SimpleNamespace(connection=connection, scheduler=scheduler)), "/jobs/1")
+    session = cast(Any, SimpleNamespace(connection=connection, scheduler=scheduler))
+    stream = CallStream(session, "/jobs/1", lambda *gone: connection.gone.append(gone))
     stream.open()
     connection.waiting[-1].resolve(DOOR)
     return stream, connection
@@ -211,6 +213,15 @@ def test_inside_the_job_of_a_scheduler_the_way_is_a_program_on_its_node():
 
     _, connection = opened(join=())
     assert connection.opened == [], "a scheduler without a way into its jobs: calls go as files"
+
+
+def test_it_says_which_actors_have_ended_and_why():
+    stream, connection = opened()
+    connection.say("welcome")
+    connection.say("gone", actor=3, reason="its process was killed")
+
+    assert connection.gone == [(3, "its process was killed")]
+    assert send(stream, 1)
 
 
 def test_who_withdraws_a_call_waits_until_it_is_in_its_folder():

@@ -76,6 +76,14 @@ def test_each_setting_names_its_line_or_is_a_default(path, capsys):
     assert found["address"] == ("ada@login.example.edu", f"{path}:7")
 
 
+def test_defaults_have_units_as_the_file_would_have_them(path, capsys):
+    found = settings(capsys, "tensor01")
+
+    keys = ("keep", "poll_floor", "login_ttl", "build_timeout")
+    assert [found[key][0] for key in keys] == ["14d", "2s", "8h", "20min"]
+    assert (found["queue_timeout"], found["purge_days"]) == ((None, "default"), (None, "default"))
+
+
 def test_a_host_has_only_the_settings_that_it_obeys(path, capsys):
     found = settings(capsys, "tensor01")
 

@@ -127,8 +127,9 @@ BAD = [
     ({"gpus": -1}, "gpus=-1 is not a whole number of at least 0"),
     ({"memory": 16}, "memory=16 is not an amount"),
     ({"time": 90}, "time=90 is not a duration"),
-    ({"host": "-oProxyCommand=x"}, "host='-oProxyCommand=x' is not possible"),
-    ({"host": 3}, "host=3 is not possible"),
+    ({"host": "-oProxyCommand=x"}, "host='-oProxyCommand=x' is not the name of a host"),
+    ({"host": "ada@-oProxyCommand=x"}, "is not the name of a host"),
+    ({"host": 3}, "host=3 is not the name of a host"),
     ({"environment": ""}, "environment='' is not a string"),
     ({"environment": "conda"}, "environment='conda' does not name an environment"),
     ({"environment": "conda:"}, "environment='conda:' does not name an environment"),
@@ -314,3 +315,17 @@ def test_every_option_that_can_be_written_is_checked():
         with pytest.raises(ConfigError, match=keyword) as caught:
             parse_options({keyword: object()})
         assert "no argument" not in caught.value.message
+
+
+@pytest.mark.parametrize("address", ["ada@gpu.example.edu", "ada@gpu:2222"])
+def test_an_address_instead_of_a_host_is_told_how_to_become_one(address: str):
+    with pytest.raises(ConfigError) as refused:
+        parse_options({"host": address})
+    assert f"clusterfn init {address}" in (refused.value.hint or "")
+
+
+def test_nothing_that_a_shell_would_read_as_an_option_or_a_command_is_proposed():
+    for text in ("ada@-oProxyCommand=x", "ada@x; rm y", "-x@y"):
+        with pytest.raises(ConfigError) as refused:
+            parse_options({"host": text})
+        assert "clusterfn init" not in (refused.value.hint or "")

@@ -133,6 +133,7 @@ def explained(name, log=""):
         ("chdir", "", layout.LOST, "the node n1 could not start the job"),
         ("exit", "", layout.LOST, "ended with status 10"),
         ("unknown", "", layout.LOST, "no longer knows the job"),
+        ("unknown-task", "", layout.LOST, "no longer knows the job"),
     ],
 )
 def test_how_a_job_ended(name, log, kind, says):

@@ -64,10 +64,10 @@ def test_the_reason_says_for_whom_the_free_cards_are_kept():
     job, older = ticket("5", Demand(1, 1, 0)), "wait/990008/4/99999999/4/1/0/x//0"
 
     made = planned([job], 8, ("e", "f"), (older,), held="abcd")
-    kept = "the others reserved for 990008's job of 4, which came before"
+    kept = "the others reserved for 990008's earlier 4-GPU job"
     assert made.reasons["5"] == f"4 of 6 GPUs held by 990007 (4), {kept}; waiting for 1; 1 job before it"
     made = planned([job], 8, ("e", "f"), (older,))
-    kept = "2 of 2 GPUs reserved for 990008's job of 4, which came before"
+    kept = "2 of 2 GPUs reserved for 990008's earlier 4-GPU job"
     assert made.reasons["5"] == f"{kept}; waiting for 1; 1 job before it"
 
 
@@ -76,10 +76,10 @@ def test_the_reason_counts_the_cards_that_are_kept_for_several_and_leaves_out_th
     others = ("wait/990008/2/99999999/1/1/0/x//0", "wait/990009/6/99999999/1/1/0/y//0")
     made = planned(mine, 8, ("e", "f", "g"), others, held="a")
 
-    kept = "1 of the others reserved for 990008's job of 1, which came before"
+    kept = "1 of the others reserved for 990008's earlier 1-GPU job"
     assert made.reasons["3"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 1 job before it"
-    jobs = f"990008's job of 1 and {plan.user_name(1)}'s job of 3"
-    kept = f"the others reserved for {jobs}, which came before"
+    jobs = f"990008's earlier 1-GPU job and {plan.user_name(1)}'s earlier 3-GPU job"
+    kept = f"the others reserved for {jobs}"
     assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 2 jobs before it"
 
 
@@ -98,7 +98,7 @@ def test_who_waits_for_one_kind_of_card_keeps_no_other_kind():
     assert started(planned(waiting, 8, ("A", "b"), (older,))) == ["5"]
     made = planned([waiting[0]._replace(kind=A100)], 8, ("A", "b"), (older,))
     assert started(made) == []
-    assert "1 of 1 GPUs reserved for 990008's job of 2" in made.reasons["5"]
+    assert "1 of 1 GPUs reserved for 990008's earlier 2-GPU job" in made.reasons["5"]
 
 
 def test_the_first_of_each_kind_reserves():

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import json
 import os
 import signal
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from clusterfn.bridge import session
 from clusterfn.calls import payload
+from clusterfn.hosts import serialization
 from tests.unit.bridge.session.serving import Client, Server, of_main
 from tests.waiting import until
 
@@ -255,8 +260,7 @@ def test_a_call_of_an_actor_that_is_withdrawn_or_stopped(start: Callable[..., Se
     actor.send(3, "add", 100)
     actor.send(4, "add")
     until(lambda: (calls / "4").exists() and (calls / "2" / "taken").exists())
-    (calls / "3" / "taken").mkdir()
-    (calls / "3" / "cancel").touch()
+    (calls / "3" / "taken").symlink_to("call.json")
     (tmp_path / "gate").touch()
 
     assert client.end(2)[1] == "through"
@@ -322,3 +326,26 @@ def test_many_calls_of_an_actor_leave_no_descriptor_open(start: Callable[..., Se
     assert client.end(calls + 2)[1] == calls
 
     until(lambda: opened() == before)
+
+
+def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    serialization.part("container")  # what a session's process has loaded before
+    keep_actor = importlib.import_module(".keep_actor", session.__name__)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(keep_actor, "run_through", full)
+    for name in ("ActorAttempt", "ActorWatch", "ActorCallRun", "take_call"):
+        monkeypatch.setattr(keep_actor, name, lambda *_: SimpleNamespace())
+    first = {"n": 1, "live": False, "facts": {}}
+    said: list[dict[str, Any]] = []
+    job = SimpleNamespace(folder=str(tmp_path))
+    own: dict[str, Any] = dict.fromkeys(("prepare", "pass_on", "reap", "end"), lambda *_: None)
+    kept = SimpleNamespace(gone="", first=first, signals=None, job=lambda _: job, **own)
+
+    assert keep_actor.keep_actor(SimpleNamespace(say=lambda **facts: said.append(facts)), kept)
+    why = "its construction could not be recorded"
+    assert said == [{"what": "next", "n": 1, "ran": True}, {"what": "gone", "reason": why}]
