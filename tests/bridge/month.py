@@ -5,6 +5,7 @@ Time passes by dating every file back: for everything that compares a file's dat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -58,11 +59,18 @@ class Month:
     def _age(self, seconds: float) -> None:
         for folder, _, names in os.walk(self.bench.root):
             for path in (folder, *(os.path.join(folder, name) for name in names)):
-                try:
+                with contextlib.suppress(FileNotFoundError):  # a job that runs has replaced it
                     then = os.lstat(path).st_mtime_ns - int(seconds * 1e9)
                     os.utime(path, ns=(then, then), follow_symlinks=False)
-                except FileNotFoundError:  # a job that runs has replaced it
-                    continue
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        """All files below the root that are still there when they are looked at: programs may remove some meanwhile."""
+        found = []
+        for folder, _, names in os.walk(self.bench.root):  # rglob() fails if a folder vanishes
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((Path(folder, name), os.lstat(os.path.join(folder, name))))
+        return found
 
     def end_job(self, keep_days: float, **spec: object) -> Job:
         """A job that ends now, and whose supervisor then looks for what is no longer needed."""
@@ -78,12 +86,9 @@ class Month:
 
     def purge_root(self, days: float) -> int:
         """A site removes files, not folders, that were not written for so long; how many."""
-        old = [
-            path for path in self.bench.root.rglob("*")
-            if not path.is_dir() and time.time() - path.lstat().st_mtime > days * DAY_S
-        ]  # fmt: skip
+        old = [path for path, seen in self._files() if time.time() - seen.st_mtime > days * DAY_S]
         for path in old:
-            path.unlink()
+            path.unlink(missing_ok=True)
         return len(old)
 
     def processes(self) -> list[int]:
@@ -103,11 +108,10 @@ class Month:
         self.log_out()
         self.purge_tmp()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        for path in self.bench.root.rglob("*"):
-            if path.is_file() and path.stat().st_size < 1 << 20 and boot.encode() in (text := path.read_bytes()):
-                when = path.stat().st_mtime_ns
+        for path, seen in self._files():
+            if path.is_file() and seen.st_size < 1 << 20 and boot.encode() in (text := path.read_bytes()):
                 path.write_bytes(text.replace(boot.encode(), b"0" * 8 + boot[8:].encode()))
-                os.utime(path, ns=(when, when))
+                os.utime(path, ns=(seen.st_mtime_ns, seen.st_mtime_ns))
 
     def wrong(self) -> list[str]:
         """What must not be today: a job that is gone too early, or one that is there too late."""
@@ -134,7 +138,7 @@ class Month:
 
     def size(self) -> int:
         """Bytes of all files below the root."""
-        return sum(path.lstat().st_size for path in self.bench.root.rglob("*") if path.is_file())
+        return sum(seen.st_size for _, seen in self._files())
 
 
 def _words(pid: int) -> bytes:

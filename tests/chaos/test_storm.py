@@ -4,6 +4,7 @@ left behind. Judged by `judge` from what was ordered, published on the host, tol
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import random
 import shutil
@@ -160,9 +161,8 @@ def tickets(world: World) -> list[str]:
 
 def parts_of_a_day_later(storm: Storm, world: World, new_client: Callable[[], Lane]) -> list[str]:
     """Parts of uploads that are there after the next call, a day later: agents that were killed leave theirs."""
-    parts = list(world.root.rglob("*.part-*"))
     then = time.time() - 2 * DAY_S
-    for part in parts:
+    for part in parts_of(world):
         for path in (part, *part.rglob("*")):
             os.utime(path, (then, then))
     late, (order,) = new_client(), [next(orders(random.Random(SEED + 3), 1 / 190))]
@@ -170,9 +170,15 @@ def parts_of_a_day_later(storm: Storm, world: World, new_client: Callable[[], La
     large = {**words["args"], "ballast": 3_000_000, "ending": "returns"}
     late.order("submit", order.id, BARE, call="storm", args=large)
     assert late.hear(order.id, "state"), "the call a day later"
-    until(lambda: not list(world.root.rglob("*.part-*")), 20.0, 0.2)  # its agent looks once it is idle
+    until(lambda: not parts_of(world), 20.0, 0.2)  # its agent looks once it is idle
     late.close()
-    return [str(path) for path in world.root.rglob("*.part-*")]
+    return [str(path) for path in parts_of(world)]
+
+
+def parts_of(world: World) -> list[Path]:
+    """Parts of uploads. rglob() fails if a folder vanishes, and the agent may remove some meanwhile."""
+    walk = os.walk(world.root)
+    return [Path(top, name) for top, folders, files in walk for name in fnmatch.filter(folders + files, "*.part-*")]
 
 
 def keep_for_inspection(world: World, wrong: bool) -> None:
