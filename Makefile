@@ -74,11 +74,18 @@ test-with-lab: whole-lab
 tests-side-by-side: venv
 	@$(BIN)/python -m pytest -q -n 5 --dist loadgroup --no-loadscope-reorder --durations=25 --durations-min=4
 
+# Show what a command prints, and keep it as the report $(1). It grows in build/: tests send `benchmarks` as a package,
+# whose digest must not change meanwhile.
+define keep_report
+	@mkdir -p build benchmarks/results
+	@file=$(1)-$(COMMIT).txt; rc=0; \
+	{ echo "$(1) of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
+	$(2) 2>&1 | sed -u "s|$(CURDIR)|.|g"; } | tee build/$$file || rc=$$?; \
+	mv build/$$file benchmarks/results/; exit $$rc
+endef
+
 test-long: whole-lab  ## the tests that take minutes; the report goes to benchmarks/results
-	@mkdir -p benchmarks/results
-	@{ echo "test-long of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j1 long-together long-alone 2>&1 | sed -u "s|$(CURDIR)|.|g"; } \
-	| tee benchmarks/results/test-long-$(COMMIT).txt
+	$(call keep_report,test-long,CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j1 long-together long-alone)
 
 LONG = $(BIN)/python -m pytest -q --long -m long --durations=0 --durations-min=1
 # Those that end SLURM's daemons, fill disks, fill SLURM's nodes or watch the times of many jobs: nothing else may use
@@ -92,16 +99,10 @@ long-alone: venv
 	@$(LONG) $(ALONE)
 
 faults: whole-lab  ## each fault of tests/faults/fault_table.py on the lab, as a table; it goes to benchmarks/results
-	@mkdir -p benchmarks/results
-	@{ echo "faults of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long -m fault 2>&1 | sed -u "s|$(CURDIR)|.|g"; } \
-	| tee benchmarks/results/faults-$(COMMIT).txt
+	$(call keep_report,faults,CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long -m fault)
 
 chaos: whole-lab  ## five hundred jobs while everybody who works for them is killed; it goes to benchmarks/results
-	@mkdir -p benchmarks/results
-	@{ echo "chaos of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long tests/chaos/test_storm.py 2>&1 | sed -u "s|$(CURDIR)|.|g"; } \
-	| tee benchmarks/results/chaos-$(COMMIT).txt
+	$(call keep_report,chaos,CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long tests/chaos/test_storm.py)
 
 dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that sdist
 	$(BIN)/python -m pip install -q build
@@ -110,9 +111,7 @@ dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that 
 	$(BIN)/python packaging/render_recipe.py dist/*.tar.gz
 
 report: venv  ## `make test`, whose report goes to benchmarks/results
-	@mkdir -p benchmarks/results
-	@{ echo "test of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	$(MAKE) test 2>&1 | sed -u "s|$(CURDIR)|.|g"; } | tee benchmarks/results/test-$(COMMIT).txt
+	$(call keep_report,test,$(MAKE) test)
 
 evidence: venv  ## docs/evidence.md from the last report of test-long, or of `make report`
 	$(BIN)/python packaging/evidence.py "$$(ls -t benchmarks/results/test-*.txt | head -n 1)"

@@ -28,7 +28,11 @@ from tests.e2e.conftest import BOTH, SLURM_IF_LONG, lab_venv
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
-pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks at processes in /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks at processes in /proc"),
+    # numpy is here and not in the lab's environment: dask warns if the workers are there before the client
+    pytest.mark.filterwarnings("ignore:Mismatched versions found"),
+]
 SMALL = {"memory": "1GB", "scheduler_memory": "1GB"}
 LITTLE = {"memory": "512MB", "scheduler_memory": "512MB"}  # what the lab's nodes have for several workers
 LISTENS = "0A"  # as /proc/net/tcp writes it
