@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
+_SOON_S = 2.0  # for the outcome of a failed job whose dependents have failed already
 _TAIL = 8192  # bytes of output that a notebook shows
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
@@ -507,8 +508,10 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             error = outcome.exception_of(published, value, place)
             if isinstance(error, DependencyFailed):
                 failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
-                if isinstance(failed, Job) and failed.done() and not failed.cancelled():
-                    error.__cause__ = failed.exception() or error.__cause__
+                if isinstance(failed, Job):
+                    concurrent.futures.wait([failed], _SOON_S)  # its own outcome may come a moment later
+                    if failed.done() and not failed.cancelled():
+                        error.__cause__ = failed.exception() or error.__cause__
             if published.get("checkpoint") and published["kind"] == layout.RAISED and self._listeners:
                 self._say(f"{self.id[:SHORT]} failed; {outcome.how_to_resume(self.id)}")
             self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")

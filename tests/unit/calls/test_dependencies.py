@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,3 +62,18 @@ def test_mapping_over_one_job_says_both_things_that_can_be_meant(given: Any) -> 
         f"{given!r:.80} means one value, and map() takes lists: map over its .result() to call total with "
         "each item of that value, or use submit() to call total once, with the value"
     )
+
+
+def test_a_dependent_and_the_failed_job_have_one_exception_whichever_outcome_comes_first() -> None:
+    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
+    failed, dependent = (Job[Any](name * 16, name, "tensor01", f"/root/jobs/{name * 16}", tracker) for name in "ab")
+    dependent.inputs = {failed.id: failed}
+    cause = {"kind": "walltime", "message": "over its time"}
+    published = {"kind": "dependency", "message": "a failed", "cause": {**cause, "job": failed.id}}
+    first = threading.Thread(target=dependent.on_outcome, args=(published, None))
+    first.start()
+    time.sleep(0.1)
+    failed.on_outcome(cause, None)
+    first.join(10)
+
+    assert dependent.exception(0).__cause__ is failed.exception(0) is not None  # type: ignore[union-attr]
