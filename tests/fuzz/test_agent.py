@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fcntl")
 
 from clusterfn.bridge.agent.frames import Inbox, pack
+from clusterfn.bridge.agent.processes import Program
 from clusterfn.bridge.agent.server import Agent
 from tests.fuzz import ODD, damaged, fuzzed, twisted
 
@@ -66,7 +67,9 @@ def an_agent() -> Iterator[Agent]:
     try:
         yield agent
     finally:
-        programs = [request.program for request in agent.requests.values() if getattr(request, "program", None)]
+        # also those whose request was stopped: it is no longer among the requests
+        callers = [getattr(call, "__self__", None) for call in (*agent.children.values(), *agent.readers.values())]
+        programs = [each for each in callers if isinstance(each, Program)]
         for open_request in list(agent.requests.values()):
             open_request.release()
         while agent.children:
@@ -89,3 +92,13 @@ def test_a_request_that_makes_no_sense_ends_by_itself_and_the_agent_goes_on(requ
             agent.turn()
         agent.dispatch({"id": 2**31, "do": "ping"}, b"")
         assert agent.out.pending()
+
+
+def test_no_program_of_a_request_that_was_stopped_stays_behind(folder: Path) -> None:
+    with an_agent() as agent:
+        agent.dispatch({"id": 10, "do": "repeat", "argv": ["true"], "interval_s": 5.0}, b"")
+        (call,) = agent.children.values()
+        agent.dispatch({"id": 11, "do": "stop", "target": 10}, b"")
+        agent.turn()
+
+    assert all(pipe.closed for pipe in call.__self__.pipes())  # type: ignore[attr-defined]
