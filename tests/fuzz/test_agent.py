@@ -99,6 +99,5 @@ def test_no_program_of_a_request_that_was_stopped_stays_behind(folder: Path) -> 
         agent.dispatch({"id": 10, "do": "repeat", "argv": ["true"], "interval_s": 5.0}, b"")
         (call,) = agent.children.values()
         agent.dispatch({"id": 11, "do": "stop", "target": 10}, b"")
-        agent.turn()
 
     assert all(pipe.closed for pipe in call.__self__.pipes())  # type: ignore[attr-defined]
