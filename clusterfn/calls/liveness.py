@@ -265,6 +265,8 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
         told: dict[str, Any] = json.loads(answer.out.splitlines()[-1])
     except (ValueError, IndexError):
         log = posixpath.join(folder, layout.SCHEDULER_LOG)
+        ended = f"exit status {answer.rc}" if answer.rc is not None else f"signal {answer.signal}"
+        said = said or [f"its program printed nothing and ended with {ended}"]
         raise ClusterfnError(
             f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=said, log=log,
             hint=f"read the log on {host.name}, and call again",

@@ -94,7 +94,7 @@ class Program:
         self.process.returncode = status
         self.maybe_done()
         if not self.finished:
-            self.agent.at(LINGER_S, self.finish)
+            self.agent.at(LINGER_S, self.finish_with_what_is_there)
 
     def on_timeout(self) -> None:
         if self.status is None:
@@ -110,6 +110,13 @@ class Program:
     def maybe_done(self) -> None:
         if self.status is not None and not any(fd in self.agent.readers for fd in self.output):
             self.finish()
+
+    def finish_with_what_is_there(self) -> None:
+        """Read what it printed, which this agent may not have had the time for, and finish without the end of file."""
+        for fd in list(self.output):
+            if fd in self.agent.readers:
+                self.on_output(fd)
+        self.finish()
 
     def finish(self) -> None:
         if self.finished:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import select
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ pytest.importorskip("fcntl")
 from clusterfn.bridge.agent import parts, server, uploads
 from clusterfn.bridge.agent.files import CHUNK, sync_all
 from clusterfn.bridge.agent.frames import FULL, Inbox, pack
+from clusterfn.bridge.agent.processes import LINGER_S
 from clusterfn.bridge.agent.server import SILENCE_S, Agent
 from tests.waiting import until
 
@@ -68,6 +70,31 @@ def fill(client: Client) -> None:
         client.ask(id=number, do="run", argv=["head", "-c", str(FULL), "/dev/zero"])
     until(lambda: client.turns(1) or not {2, 3} & client.agent.requests.keys())
     client.turns(1)  # one answer is being written, and the other waits
+
+
+def test_what_a_program_printed_arrives_however_late_the_agent_looks(client: Client, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    client.ask(id=2, do="run", argv=["sh", "-c", f"until [ -e {go} ]; do sleep 0.01; done; echo told"])
+    until(lambda: client.turns(1) or client.agent.children)
+    (pid,) = client.agent.children
+    reader, writer = os.pipe()
+
+    def stall(fd: int) -> None:
+        """It ends after the agent has polled, and a disk then keeps the agent from reading for longer than it waits."""
+        del client.agent.readers[fd]
+        go.touch()
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        client.agent.reap()
+        time.sleep(LINGER_S + 0.1)
+
+    client.agent.readers[reader] = stall
+    os.write(writer, b"1")
+    client.turns()
+    for fd in (reader, writer):
+        os.close(fd)
+
+    ((told, out),) = client.inbox.feed(os.read(client.answers, 2**20))
+    assert (told["rc"], bytes(out)) == (0, b"told\n")
 
 
 def test_nothing_more_is_read_from_a_client_that_does_not_listen(client: Client) -> None:
