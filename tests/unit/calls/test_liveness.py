@@ -24,4 +24,4 @@ def test_an_answer_that_cannot_be_read_is_the_evidence(answer: Completed, says: 
     with pytest.raises(ClusterfnError, match="could not conclude the job") as rejected:
         parse_conclusion(answer, HOST, "/root/jobs/7f3a")
 
-    assert rejected.value.evidence == [says]
+    assert list(rejected.value.evidence) == [says]
