@@ -113,9 +113,8 @@ class Program:
 
     def finish_with_what_is_there(self) -> None:
         """Read what it printed, which this agent may not have had the time for, and finish without the end of file."""
-        for fd in list(self.output):
-            if fd in self.agent.readers:
-                self.on_output(fd)
+        for fd in self.agent.readers.keys() & self.output.keys():
+            self.on_output(fd)
         self.finish()
 
     def finish(self) -> None:
