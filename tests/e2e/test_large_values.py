@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -42,7 +43,14 @@ class Far:
 
 @pytest.fixture(params=[50, pytest.param(150, marks=pytest.mark.long)], ids=lambda delay: f"{delay}ms")
 def far(request: Any, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
-    with DelayProxy(0, lab.host("py36-bash").port, request.param / 2000) as proxy:
+    with behind(DelayProxy(0, lab.host("py36-bash").port, request.param / 2000), lab, tmp_path, monkeypatch) as there:
+        yield there
+
+
+@contextlib.contextmanager
+def behind(line: DelayProxy, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+    """The host behind this proxy, under a name for each transport, with a root of its own."""
+    with line as proxy:
         key = f"[127.0.0.1]:{lab.host('py36-bash').port}"
         ssh_config = tmp_path / "ssh_config"
         ours = f"Host py36-bash\n    Port {proxy.port}\n    HostKeyAlias {key}\n\n"
@@ -124,3 +132,21 @@ def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, t
     assert {path.name: path.read_bytes() for path in found} == {
         path.name: path.read_bytes() for path in folder.iterdir()
     }
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_slow_link_carries_large_values_compressed(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:  # fmt: skip
+    text = b"".join(b"%08d,%08d\n" % (number, number * 7) for number in range(24 * MB // 18))
+    line = DelayProxy(0, lab.host("py36-bash").port, bytes_per_s=6 * MB)
+    with behind(line, lab, tmp_path, monkeypatch) as far:
+        echo = cluster(host=transport)(lambda data: bytes(data))
+        assert echo(b"") == b""
+        up, down = far.proxy.bytes_up, far.proxy.bytes_down
+
+        assert echo(text) == text
+
+        # What pipes and windows take before the link shows how slow it is goes as it is: some MB.
+        assert far.proxy.bytes_up - up < 0.7 * len(text)
+        assert far.proxy.bytes_down - down < 0.7 * len(text)

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import threading
+import zlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +35,7 @@ FRAMES = [
     pack({"id": 2, "end": True, "ok": False, "error": {"kind": "io", "message": "Input/output error", "path": "/p"}}),
     pack({"id": 4, "end": True, "ok": True, "files": [["a", 1, 0.5, 0o600]]}),
     pack({"id": 5, "same": False, "rc": 0, "out": 2, "age_s": 0.1}, b"outerr"),
+    pack({"id": 6, "size": 200, "zlib": True}, zlib.compress(bytes(200))),
 ]
 
 

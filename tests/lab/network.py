@@ -6,6 +6,7 @@ It runs in threads of the calling process, so it goes away with the test.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import socket
 import threading
@@ -20,7 +21,7 @@ class DelayProxy:
     """Forwards 127.0.0.1:listen_port (0: any free one) to 127.0.0.1:target_port, each byte one_way_s later.
 
     with DelayProxy(0, lab.host("py36-bash").port, 0.075) as proxy: connect to 127.0.0.1, proxy.port.
-    The order of bytes is kept and the bandwidth is not limited. Attributes: port, accepted (connections so far),
+    The order of bytes is kept, and each direction takes `bytes_per_s`, without a limit by default. Attributes: port, accepted (connections so far),
     bytes_up, bytes_down, round_trips.
 
     round_trips is how often something went there and back since the proxy was made, the handshake of TCP included:
@@ -28,9 +29,10 @@ class DelayProxy:
     the host says unasked cost none, and a busy machine can only add to the count, the less the longer the delay.
     """
 
-    def __init__(self, listen_port: int, target_port: int, one_way_s: float = 0.0) -> None:
+    def __init__(self, listen_port: int, target_port: int, one_way_s: float = 0.0, bytes_per_s: float = math.inf) -> None:
         self.target_port = target_port
         self.one_way_s = one_way_s
+        self.bytes_per_s = bytes_per_s
         self.accepted = 0
         self.bytes_up = 0
         self.bytes_down = 0
@@ -125,6 +127,8 @@ class DelayProxy:
         far.settimeout(None)
         for end in (near, far):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.bytes_per_s < math.inf:  # else the kernel takes some MB at once
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK_BYTES)
         with self._lock:
             self._open += [near, far]
         if self._closed:
@@ -147,6 +151,7 @@ class DelayProxy:
                 self.bytes_up += len(data)
             else:
                 self.bytes_down += len(data)
+            time.sleep(len(data) / self.bytes_per_s)
             trip = self.round_trips + 1 if up else self._trips_there
             waiting.put((time.monotonic() + self.one_way_s, data, trip))
 

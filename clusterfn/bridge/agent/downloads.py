@@ -7,6 +7,7 @@ import os
 import stat
 import time
 
+from .compression import Compressor
 from .files import CHUNK, exists, glob_pattern, read_at, read_into, size_of
 from .frames import FRAME, encoded, pack
 from .handler import Failure, RequestHandler, expand, seconds
@@ -24,12 +25,17 @@ EARLY_PIECE = 64 * 1024
 _frame = memoryview(bytearray(HEAD + CHUNK))
 
 
-def piece_of(path: str, offset: int, header: "Header", most: int = CHUNK) -> "Tuple[int, Frame]":
+def piece_of(
+    path: str, offset: int, header: "Header", compressor: Compressor, most: int = CHUNK
+) -> "Tuple[int, Frame]":  # fmt: skip
     """Return the size of the next piece of a file, and a frame with it, which must be sent before the next is made.
 
-    All of them use one buffer: no piece is copied, and the memory stays in the processor's cache.
+    All of them use one buffer: the memory stays in the processor's cache, and no piece is copied on a fast link.
     """
     size = read_into(path, offset, _frame[HEAD : HEAD + most])
+    small = compressor.compress(_frame[HEAD : HEAD + size])
+    if small is not None:
+        return size, pack(dict(header, zlib=True), small)
     text = encoded(header)
     begin = HEAD - FRAME.size - len(text)
     _frame[begin:HEAD] = FRAME.pack(len(text), size) + text
@@ -42,6 +48,7 @@ class GetHandler(RequestHandler):
     def start(self) -> None:
         self.path = expand(self.header["path"])
         self.offset = self.header.get("offset", 0)
+        self.compressor = Compressor()
         if not exists(self.path, True):
             raise Failure("missing", os.strerror(errno.ENOENT), self.path, errno.ENOENT)
         with open(self.path, "rb") as file:
@@ -51,7 +58,7 @@ class GetHandler(RequestHandler):
 
     def frame(self) -> "Optional[Frame]":
         most = max(0, min(CHUNK, self.size - self.offset))
-        size, frame = piece_of(self.path, self.offset, {"id": self.id, "size": self.size}, most)
+        size, frame = piece_of(self.path, self.offset, {"id": self.id, "size": self.size}, self.compressor, most)
         self.offset += size
         if size:
             return frame
@@ -107,6 +114,7 @@ class WaitHandler(RequestHandler):
 
     def start(self) -> None:
         self.content_sent = self.is_there = False
+        self.compressor = Compressor()
         self.path = expand(self.header["path"])
         self.drain = collections.deque(self.header.get("drain") or ())
         self.paths = [expand(path) for path in self.header.get("with") or ()]
@@ -166,6 +174,7 @@ class WaitHandler(RequestHandler):
     def early_frame(self) -> "Optional[Frame]":
         more = self.growth()
         if not more:
+            self.compressor.rest()
             return None
         if more < 0:  # another attempt to write it: what was sent is void
             self.files[0][2] = 0
@@ -182,7 +191,7 @@ class WaitHandler(RequestHandler):
         """Return a frame with the next piece of the first file; None at its end."""
         index, path, offset = self.files[0]
         header = dict(more, id=self.id, file=index, size=sum(map(size_of, self.paths)))
-        size, frame = piece_of(path, offset, header)
+        size, frame = piece_of(path, offset, header, self.compressor)
         self.files[0][2] += size
         return frame if size else None
 

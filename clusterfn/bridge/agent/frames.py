@@ -85,7 +85,7 @@ class Inbox:
             with memoryview(self.data) as view:
                 text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
             header = native(json.loads(text.decode("utf-8", "surrogateescape")))
-            if not whole and (not isinstance(header, dict) or header.get("do") != "chunk"):
+            if not whole and (not isinstance(header, dict) or header.get("do") != "chunk" or "zlib" in header):
                 return
             del self.data[:end]
             if whole:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import OrderedDict
 
+from .compression import decompress
 from .downloads import FollowHandler, GetHandler, ListHandler, StillHandler, WaitHandler
 from .facts import HelloHandler
 from .file_watcher import FileWatcher
@@ -102,7 +103,8 @@ class Agent:
         if header.get("do") == "chunk":
             if request is not None:
                 taker = request
-                taker.safely(lambda: taker.chunk(body, bool(header.get("last"))))
+                small = "zlib" in header
+                taker.safely(lambda: taker.chunk(decompress(body) if small else body, bool(header.get("last"))))
             return
         new = HANDLERS.get(str(header.get("do")), UnknownHandler)(self, header, body)
         self.requests[new.id] = new

@@ -38,7 +38,8 @@ def pack(header: Header, *body: bytes | memoryview) -> bytes:
 class FrameReader:
     """Frames from a stream, whatever pieces it comes in.
 
-    A piece of a file, whose frame has a `size`, is returned as it comes, in several frames: none of it is put together.
+    A piece of a file, whose frame has a `size`, is returned as it comes, in several frames: none of it is put together,
+    unless it is compressed.
 
     Args:
         read: As `Stream.read`.
@@ -68,7 +69,7 @@ class FrameReader:
         if not self._fill(middle):
             return None
         header = _header(bytes(self._data[FRAME.size : middle]))
-        if "size" in header and not header.get("end") and body > _SMALL:
+        if "size" in header and not header.get("end") and "zlib" not in header and body > _SMALL:
             del self._data[:middle]
             self._piece, self._left = header, body
             return self._next_part()
@@ -77,7 +78,7 @@ class FrameReader:
         with memoryview(self._data) as view:
             content = bytes(view[middle:end])
         del self._data[:end]
-        return header, content
+        return header, _decompressed(content) if "zlib" in header else content
 
     def _next_part(self) -> tuple[Header, bytes] | None:
         part = bytes(self._data[: self._left]) or self._read(min(CHUNK, self._left))
@@ -106,6 +107,15 @@ def _header(text: bytes) -> Header:
     if header.get("end") and header.get("ok") is not True and not is_error:
         raise no_frame("it must end with success or an error, and does neither", text)
     return header
+
+
+def _decompressed(content: bytes) -> bytes:
+    from clusterfn.bridge.agent.compression import decompress  # on slow links alone
+
+    try:
+        return decompress(content)
+    except ValueError as error:
+        raise no_frame(str(error), content) from error
 
 
 def no_frame(why: str, seen: bytes | bytearray) -> HostError:

@@ -1,0 +1,93 @@
+"""Compress the pieces of a transfer, where its link is slower than the compressor. Client and agent both do."""
+
+import collections
+import time
+import zlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Deque, Optional, Tuple, Union
+
+LONGEST = 256 * 1024  # of a piece
+LEAST = 16 * 1024  # of one that is worth it
+_LEVEL = 1
+_PIECES = 4  # whose time shows how fast the link is: what pipes and windows take at once says nothing of it
+_SLOW = 1 / (32 * 1024 * 1024)  # seconds per byte; where the link is faster, the compressor is not even tried
+_GAIN = 0.9
+_HOLDS = 16  # pieces for which a decision holds; twice as many each time, up to:
+_MOST_COMPRESSED, _MOST_PLAIN = 1024, 128
+
+
+class Compressor:
+    """Decides for one transfer, again and again.
+
+    Pieces go as they are until some of them took long to leave. Then one is compressed, and if that took less time than
+    it saves, the next ones are too. After a number of pieces the link is measured again.
+
+    Args:
+        clock: Returns seconds.
+    """
+
+    def __init__(self, clock: "Callable[[], float]" = time.monotonic) -> None:
+        self._clock = clock
+        self._left: "Deque[Tuple[float, int]]" = collections.deque(maxlen=_PIECES + 1)
+        self._sent = 0
+        self._link = 0.0  # seconds per byte; 0 where nothing is compressed
+        self._pieces = 0  # for which that holds
+        self._holds = self._pauses = _HOLDS
+
+    def compress(self, *parts: "Union[bytes, memoryview]") -> "Optional[bytes]":
+        """Return a piece compressed, or None if it is to be sent as it is. Call it once the last piece has left."""
+        size = sum(map(len, parts))
+        if size < LEAST or not (self._link or self._is_slow(size)):
+            return None
+        began = self._clock()
+        compressor = zlib.compressobj(_LEVEL)
+        small = b"".join([compressor.compress(part) for part in parts] + [compressor.flush()])
+        took = self._clock() - began
+        self._pieces -= 1
+        if took + self._link * len(small) >= _GAIN * self._link * size:
+            self._link, self._pieces = 0.0, self._pauses
+            self._pauses = min(2 * self._pauses, _MOST_PLAIN)
+            return None
+        if not self._pieces:
+            self._link = 0.0
+        return small
+
+    def rest(self) -> None:
+        """Take note that there is nothing to send: the time until the next piece is not that of the link."""
+        self._left.clear()
+
+    def _is_slow(self, size: int) -> bool:
+        """Whether the last pieces, none of which was compressed, took long."""
+        if self._pieces:
+            self._pieces -= 1
+            return False
+        self._left.append((self._clock(), self._sent))
+        self._sent += size
+        if len(self._left) <= _PIECES:
+            return False
+        (began, before), (now, sent) = self._left[0], self._left[-1]
+        link = (now - began) / (sent - before)
+        if link < _SLOW:
+            return False
+        self._link, self._pieces = link, self._holds
+        self._holds = min(2 * self._holds, _MOST_COMPRESSED)
+        self._left.clear()
+        return True
+
+
+def decompress(small: bytes) -> bytes:
+    """Return a piece as it was.
+
+    Raises:
+        ValueError: It is none, or longer than any piece.
+    """
+    decompressor = zlib.decompressobj()
+    try:
+        piece = decompressor.decompress(small, LONGEST)
+    except zlib.error as error:
+        raise ValueError("a compressed piece cannot be read: %s" % error) from error
+    if not decompressor.eof or decompressor.unused_data:
+        raise ValueError("a compressed piece is not whole, or longer than %d bytes" % LONGEST)
+    return piece
