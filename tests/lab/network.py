@@ -21,15 +21,17 @@ class DelayProxy:
     """Forwards 127.0.0.1:listen_port (0: any free one) to 127.0.0.1:target_port, each byte one_way_s later.
 
     with DelayProxy(0, lab.host("py36-bash").port, 0.075) as proxy: connect to 127.0.0.1, proxy.port.
-    The order of bytes is kept, and each direction takes `bytes_per_s`, without a limit by default. Attributes: port, accepted (connections so far),
-    bytes_up, bytes_down, round_trips.
+    The order of bytes is kept, and each direction takes `bytes_per_s`, without a limit by default. Attributes: port,
+    accepted (connections so far), bytes_up, bytes_down, round_trips.
 
     round_trips is how often something went there and back since the proxy was made, the handshake of TCP included:
     what is sent belongs to the trip after the last one whose answer had arrived by then. So what is sent ahead and what
     the host says unasked cost none, and a busy machine can only add to the count, the less the longer the delay.
     """
 
-    def __init__(self, listen_port: int, target_port: int, one_way_s: float = 0.0, bytes_per_s: float = math.inf) -> None:
+    def __init__(
+        self, listen_port: int, target_port: int, one_way_s: float = 0.0, bytes_per_s: float = math.inf
+    ) -> None:  # fmt: skip
         self.target_port = target_port
         self.one_way_s = one_way_s
         self.bytes_per_s = bytes_per_s
