@@ -299,13 +299,17 @@ def nothing_runs() -> Iterator[None]:
 @contextlib.contextmanager
 def preparing(name: str) -> Iterator[None]:
     """Say that the arguments of a call are read and packed, if that takes longer than a moment."""
-    told = threading.Timer(PREPARING_S, console.tell, [f"preparing {name}: reading and packing its arguments"])
-    told.daemon = True
-    told.start()
+    over = threading.Event()
+
+    def tell() -> None:
+        if not over.wait(PREPARING_S):
+            console.tell(f"preparing {name}: reading and packing its arguments")
+
+    exit_flush.run_in_thread(tell, "clusterfn-preparing")
     try:
         yield
     finally:
-        told.cancel()
+        over.set()
 
 
 def _time_for_a_second() -> None:

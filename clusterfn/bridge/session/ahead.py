@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
 from .spare import SpareProcess
 
@@ -32,10 +31,6 @@ class Ahead:
             self.reserve = Reserve(folder)
         except OSError:  # full: the call tries again, and says so
             return
-
-    def oom_detector(self) -> OomDetector:
-        """Return a new one: what was killed while the process waited is not this call."""
-        return OomDetector()
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
         """Give the call to the process, or to another if something has killed it; as `SpareProcess.give`."""

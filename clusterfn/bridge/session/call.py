@@ -8,6 +8,7 @@ next call's.
 
 from __future__ import annotations
 
+import copy
 import errno
 import functools
 import json
@@ -60,16 +61,6 @@ class Say(Protocol):
         """
 
 
-class CallGiver(Protocol):
-    """Gives a call to the process that runs it."""
-
-    def oom_detector(self) -> OomDetector:
-        """Return a look at the kernel's out-of-memory killer from before the call."""
-
-    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> WorkerProcess:
-        """Give it the call, as `SpareProcess.give`; return it."""
-
-
 _FIRST_SAMPLE_S = 0.05  # most calls have ended by then, and say themselves what they used
 
 
@@ -82,6 +73,12 @@ class CallJob(JobFolder):
         self.spec = {**self.spec, "resources": resources}  # without an administrator's defaults: the session has them
         self.scheduler = BareOnHost(self.scheduler.node_name())  # the scheduler knows the session alone
         self._of_session: int | None = spec["resources"]["memory_bytes"]
+
+    def of(self, folder: str) -> CallJob:
+        """Return the job of another call: all that is costly to find out is the same for all of them."""
+        job = copy.copy(self)
+        job.folder = job.home = folder
+        return job
 
     @property
     def asked_memory(self) -> int | None:
@@ -191,18 +188,21 @@ class CallRun(AttemptRun):
     """The run of one call: its process is forked, with the modules that earlier calls needed, and not started by exec.
 
     Args:
-        ahead: Gives it to its process.
+        oom_detector: Returns a look at the kernel's out-of-memory killer from before the function.
         say: Gets what the call prints; None if no client listens.
+        process: Has the call; None if `start` gives it to one.
 
     Attributes:
         loaded: Top-level modules that it loaded.
     """
 
     def __init__(
-        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: CallGiver, say: Say | None
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, oom_detector: Callable[[], OomDetector],
+        say: Say | None, process: WorkerProcess | None = None,
     ) -> None:  # fmt: skip
-        self._ahead = ahead
+        self._new_oom_detector = oom_detector
         super().__init__(job, attempt, watch)
+        self._process = process
         self._call = attempt
         self.loaded: list[str] = []
         self._output = say
@@ -210,16 +210,14 @@ class CallRun(AttemptRun):
 
     def start(self) -> None:
         spec = self.job.spec
+        assert self._process is not None
+        self._attach(self._process)
         self.attempt.event("starting", node=self.job.node, pid=os.getpid())
-        with open(self.job.path(CALL), encoding="utf-8") as file:
-            facts = json.load(file)
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
-        self._started = time.monotonic()
-        self._attach(self._ahead.give(self.job.folder, self.attempt.folder, facts))
 
     def _oom_detector(self) -> OomDetector:
-        return self._ahead.oom_detector()
+        return self._new_oom_detector()
 
     def _turn(self) -> None:
         super()._turn()
@@ -283,21 +281,20 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
 
 
 def serve_call(
-    folder: str, spec: dict[str, Any], signals: Signals, take: Callable[[], Ahead], say: Say, is_live: bool
+    job: CallJob, facts: Mapping[str, Any], signals: Signals, take: Callable[[], Ahead], say: Say, is_live: bool
 ) -> list[str] | None:  # fmt: skip
     """Run one call to its published end; the top-level modules that it loaded, None if it was not to be run.
 
     Args:
-        folder: `calls/<n>`.
-        spec: The session's.
+        job: The call as a job.
+        facts: Of its call.json.
         signals: That wake this process when a child ends.
         take: Returns what was made for a call.
         say: Gets all that is written to the call's files.
         is_live: Whether that includes what it prints.
     """
-    job = CallJob(folder, spec)
     attempt = CallAttempt(job, say)
-    if not take_call(attempt, folder):
+    if not take_call(attempt, job.folder):
         return None
     ahead = take()
     try:
@@ -308,7 +305,8 @@ def serve_call(
             raise
         attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=ROOM))
         return []
-    work = CallRun(job, attempt, CallWatch(job, attempt, signals), ahead, say if is_live else None)
+    process = ahead.give(job.folder, attempt.folder, facts)  # first: while it loads the call, the rest is made ready
+    work = CallRun(job, attempt, CallWatch(job, attempt, signals), OomDetector, say if is_live else None, process)
     verdict, alive = run_through(work)
     if verdict.kind is not None:
         work.publish(verdict)

@@ -6,7 +6,6 @@ the server fails what was to follow, and the runner is as before.
 
 from __future__ import annotations
 
-import copy
 import errno
 import os
 import select
@@ -83,7 +82,7 @@ class ActorCallRun(CallRun):
         self, job: CallJob, attempt: ActorAttempt, watch: ActorWatch, kept: KeptProcess, say: Voice | None,
         facts: Header,
     ) -> None:  # fmt: skip
-        super().__init__(job, attempt, watch, kept, say)
+        super().__init__(job, attempt, watch, kept.oom_detector, say)
         self._facts_of_call = facts
         self._kept = kept
 
@@ -178,10 +177,8 @@ class KeptProcess:
         return self.process
 
     def job(self, number: int) -> CallJob:
-        """Return the job of a call: all that is costly to find out is the same for all of them."""
-        job = copy.copy(self._job)
-        job.folder = job.home = os.path.join(self._folder, str(number))
-        return job
+        """Return the job of a call."""
+        return self._job.of(os.path.join(self._folder, str(number)))
 
     def prepare(self, attempt: ActorAttempt) -> None:
         """Have what a call needs.

@@ -21,7 +21,7 @@ from ..layout import THREADS
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper, die_with_parent
 from .ahead import Ahead
-from .call import serve_call
+from .call import CallJob, serve_call
 from .keep_actor import KeptProcess, keep_actor
 from .link import ServerLink, Voice
 from .preload import Preloader
@@ -142,6 +142,7 @@ class CallRunner:
     def __init__(self, folder: str, spec: dict[str, Any], link: ServerLink) -> None:
         self._folder = folder
         self._spec = spec
+        self._job = CallJob(folder, spec)
         self._link = link
         self._preloader = Preloader()
         self._signals = Signals([signal.SIGCHLD])
@@ -152,7 +153,7 @@ class CallRunner:
         self._prepare(None, [])
         while (order := self._link.next()) is not None:
             if not order["actor"]:
-                self._run(order["n"], order["live"])
+                self._run(order["n"], order["live"], order["facts"])
             elif order["actor"] == order["n"]:
                 kept = KeptProcess(self._folder, self._spec, order, self._take, self._signals)
                 if not keep_actor(self._link, kept):
@@ -162,10 +163,9 @@ class CallRunner:
         if self._ahead is not None:
             self._ahead.dismiss()
 
-    def _run(self, number: int, is_live: bool) -> None:
-        say = Voice(self._link, number)
-        folder = os.path.join(self._folder, str(number))
-        loaded = serve_call(folder, self._spec, self._signals, self._take, say, is_live)
+    def _run(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
+        job = self._job.of(os.path.join(self._folder, str(number)))
+        loaded = serve_call(job, facts, self._signals, self._take, Voice(self._link, number), is_live)
         ran = loaded is not None
         self._prepare(ran, self._preloader.load(loaded or []))
 
