@@ -103,10 +103,11 @@ class World:
     def build(self) -> None:
         """Stubs, the memory group and the configuration; roots that agents made again at the end of old runs go."""
         for path in self.home.glob("faults-*"):
-            if time.time() - path.stat().st_mtime > 3600:
-                if path.is_mount():  # its session was killed
-                    subprocess.run(["umount", "--lazy", str(path)], check=True)
-                shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):  # its run goes on beside this one, and has just ended
+                if time.time() - path.stat().st_mtime > 3600:
+                    if path.is_mount():  # its session was killed
+                        subprocess.run(["umount", "--lazy", str(path)], check=True)
+                    shutil.rmtree(path, ignore_errors=True)
         for name, programs in STUBS.items():
             self._stub(self.stubs / name, programs)
         self._own(self.stubs)
