@@ -287,7 +287,9 @@ def test_what_a_thread_of_an_actor_prints_between_two_calls_is_the_sessions(
     actor.send(2, "say_later", str(tmp_path / "gate"))
     client.end(2)
     (tmp_path / "gate").touch()
-    said = os.read(server.process.stdout.fileno(), 100)  # type: ignore[union-attr]
+    said = b""
+    while not said.endswith(b"\n"):
+        said += os.read(server.process.stdout.fileno(), 100)  # type: ignore[union-attr]
     actor.send(3, "add")
 
     assert said == b"from a thread\n"
