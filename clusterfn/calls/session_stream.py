@@ -150,8 +150,7 @@ class CallStream:
     def _on_frame(self, header: Mapping[str, Any], body: bytes) -> None:
         what, number = header["what"], header.get("n", 0)
         if what == "end":
-            begin = int(header["events"])
-            end = begin + int(header["outcome"])
+            end = int(header["outcome"])
             value = body[end:] if header["has_value"] else None
         with self._changed:
             self._taken = max(self._taken, int(header["taken"]))
@@ -165,9 +164,7 @@ class CallStream:
         if what == "again":
             call.on_lost(has_arrived=False)
         elif what == "end":
-            if begin:
-                call.on_news(layout.EVENTS, body[:begin])
-            call.on_end(body[begin:end], value)
+            call.on_end(body[:end], value)
             self.forget(number)  # only now: a call whose end cannot be taken goes on with its files
         else:
             call.on_news(_FILES[what], body)

@@ -56,11 +56,12 @@ class Say(Protocol):
 
         Args:
             what: "events", "stdout", "stderr", or "end" with the outcome.
-            data: What was appended to the file, or all of it. Nothing, if only time has passed.
+            data: What was appended to the file, or all of it.
             facts: For "end" the `size` of the value.
         """
 
 
+_EVENTS_AFTER_S = 0.02
 _FIRST_SAMPLE_S = 0.05  # most calls have ended by then, and say themselves what they used
 
 
@@ -91,7 +92,7 @@ class CallJob(JobFolder):
 
 
 class CallAttempt:
-    """The call's only attempt, as `AttemptRun` needs it.
+    """The call's only attempt, as `AttemptRun` needs it. Most calls end before their events are worth a file.
 
     Args:
         work: Where it runs, below its folder; "" if elsewhere.
@@ -106,7 +107,9 @@ class CallAttempt:
         self.folder = os.path.join(job.folder, ATTEMPTS, "1")
         self._job = job
         self._say = say
-        self._events = 0
+        self._events = 0  # how many are written
+        self._waiting: list[dict[str, Any]] = []
+        self._due = 0.0
         self.actor_gone = ""
         self._reserve: publish.Reserve | None = None
         os.makedirs(self.path(work), mode=0o700, exist_ok=True)
@@ -135,9 +138,21 @@ class CallAttempt:
         """Do nothing: the session has a heartbeat."""
 
     def event(self, name: str, **facts: Any) -> None:
-        self._events += 1
-        line = {**portable(facts), "n": self._events, "event": name, "t": round(time.time(), 3)}
-        data = (json.dumps(line) + "\n").encode()
+        self._due = self._due if self._waiting else time.monotonic() + _EVENTS_AFTER_S
+        number = self._events + len(self._waiting) + 1
+        self._waiting.append({**portable(facts), "n": number, "event": name, "t": round(time.time(), 3)})
+
+    def tick(self) -> None:
+        """Write the events that have waited long enough."""
+        if time.monotonic() >= self._due:
+            self.write_events()
+
+    def write_events(self) -> None:
+        """Write the events that wait."""
+        if not self._waiting:
+            return
+        data = "".join(json.dumps(line) + "\n" for line in self._waiting).encode()
+        self._events, self._waiting = self._events + len(self._waiting), []
         try:
             # The mode keeps the umask out of it: that is the user's own, and the function's process has it too.
             fd = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -150,10 +165,6 @@ class CallAttempt:
         finally:
             os.close(fd)
         self._say("events", data)
-
-    def tick(self) -> None:
-        """Let events be said that have waited for what could be said with them."""
-        self._say("events", b"")
 
     def publish(self, kind: str, facts: dict[str, Any]) -> bool:
         """Publish the outcome, unless there is one."""
@@ -231,7 +242,11 @@ class CallRun(AttemptRun):
         super()._attach(child)
         if self._output is not None:
             for pump, name in zip(self._pumps, (STDOUT, STDERR)):
-                pump.on_kept = functools.partial(self._output, name)
+                pump.on_kept = functools.partial(self._say_output, self._output, name)
+
+    def _say_output(self, say: Say, name: str, data: bytes) -> None:
+        self._call.write_events()  # they come before what the function prints
+        say(name, data)
 
     def _take_line(self, said: dict[str, Any]) -> None:
         super()._take_line(said)

@@ -187,24 +187,20 @@ class Listener:
         self._connection = connection
         self._number = number
 
-    def take(self, what: str, data: bytes, events: bytes, value_path: str, size: int) -> None:
+    def take(self, what: str, data: bytes, value_path: str, size: int) -> None:
         """Take what was written to the call's files.
 
         Args:
-            what: "events" for nothing but these, "stdout", "stderr" or "end".
+            what: "events", "stdout", "stderr" or "end".
             data: What was appended to the file, or the outcome.
-            events: What was appended to events.jsonl before that.
             value_path: The file of its value.
             size: How large that is.
         """
         if what == "end":
             value = b"" if size > SMALL_VALUE else _read(value_path, size)
-            lengths = {"events": len(events), "outcome": len(data), "has_value": len(value) == size}
-            self._connection.say("end", events + data + value, n=self._number, **lengths)
-            return
-        if events:
-            self._connection.say("events", events, n=self._number)
-        if data:
+            lengths = {"outcome": len(data), "has_value": len(value) == size}
+            self._connection.say("end", data + value, n=self._number, **lengths)
+        else:
             self._connection.say(what, data, n=self._number)
 
 

@@ -22,7 +22,7 @@ from ..supervisor.output import Pump
 from ..supervisor.run import run_through
 from ..supervisor.verdict import Verdict
 from .call import FULL, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
-from .link import EVENTS_AFTER_S, Voice
+from .link import Voice
 
 if TYPE_CHECKING:
     from ..agent.frames import Header
@@ -39,23 +39,10 @@ _PIECE, _MOST_PIECES = 65536, 16  # a thread that never stops printing keeps no 
 
 
 class ActorAttempt(CallAttempt):
-    """A call of an actor. Most end before their events are worth a file."""
+    """A call of an actor."""
 
     def __init__(self, job: CallJob, say: Voice, is_first: bool) -> None:
         super().__init__(job, say, *([] if is_first else [""]))
-        self._waiting: list[tuple[str, dict[str, Any]]] = []
-        self._due = 0.0
-
-    def event(self, name: str, **facts: Any) -> None:
-        self._due = self._due if self._waiting else time.monotonic() + EVENTS_AFTER_S
-        self._waiting.append((name, facts))
-
-    def tick(self) -> None:
-        if self._waiting and time.monotonic() >= self._due:
-            for name, facts in self._waiting:
-                super().event(name, **facts)
-            self._waiting = []
-        super().tick()
 
     def write_outcome(self, data: bytes) -> bool:
         """Leave the reserve to the next call, unless the disk is full."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import time
 from typing import TYPE_CHECKING, Any
 
 from ..agent.frames import Inbox, pack
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
 
 READ_BYTES = 256 * 1024
-EVENTS_AFTER_S = 0.02  # events wait so long for what can be said with them, such as the end
 
 
 class ServerLink:
@@ -62,9 +60,7 @@ class ServerLink:
 
 
 class Voice:
-    """Tells the server what is written to the files of one call.
-
-    Each frame wakes the server, which takes time from the call. So events wait a moment for the next frame.
+    """Tells the server what is written to the files of one call. Each frame wakes it, which takes time from the call.
 
     Args:
         link: The way to the server.
@@ -76,17 +72,8 @@ class Voice:
         self._link = link
         self._number = number
         self._is_followed = is_followed
-        self._events = b""
-        self._due = 0.0
 
     def __call__(self, what: str, data: bytes, **facts: Any) -> None:
         """Tell it, as `Say`."""
-        if what == "events":
-            self._events += data
-            self._due = self._due or time.monotonic() + EVENTS_AFTER_S
-            if not self._events or time.monotonic() < self._due:
-                return
-            data = b""
-        events, self._events, self._due = self._events, b"", 0.0
         is_last = what != "end" or not self._is_followed
-        self._link.say(events + data, is_last, **facts, n=self._number, what=what, events=len(events))
+        self._link.say(data, is_last, **facts, n=self._number, what=what)

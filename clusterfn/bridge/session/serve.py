@@ -233,8 +233,7 @@ class SessionServer:
             elif header["what"] == "gone":
                 self._lose_actor(runner, header["reason"])
             else:
-                events = header["events"]
-                self._tell(header["n"], header["what"], body[events:], header.get("size", 0), body[:events])
+                self._tell(header["n"], header["what"], body, header.get("size", 0))
 
     def _on_ready(self, runner: RunnerProcess, ran: bool | None) -> None:
         if runner.call in self._listeners:  # another process has published its end, or the disk is full
@@ -245,12 +244,12 @@ class SessionServer:
         self.served += bool(ran)
         self._calls.busy()
 
-    def _tell(self, number: int, what: str, data: bytes, size: int = 0, events: bytes = b"") -> None:
+    def _tell(self, number: int, what: str, data: bytes, size: int = 0) -> None:
         """Pass on what was written to a call's files; have what has ended brought to the disk."""
         attempt = self._attempt_of(number)
         listener = self._listeners.get(number)
         if listener is not None:
-            listener.take(what, data, events, os.path.join(attempt, VALUE), size)
+            listener.take(what, data, os.path.join(attempt, VALUE), size)
         if what == "end":
             self._listeners.pop(number, None)
             self._flusher.add(attempt)

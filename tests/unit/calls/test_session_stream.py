@@ -111,13 +111,12 @@ def test_a_call_hears_what_is_written_to_its_files_and_its_end():
     connection.say("events", b"began\n", n=1)
     connection.say("stdout", b"out", n=1)
     connection.say("stderr", b"err", n=1)
-    connection.say("end", b"last\n{}value", n=1, events=5, outcome=2, has_value=True)
+    connection.say("end", b"{}value", n=1, outcome=2, has_value=True)
     connection.say("stdout", b"after the end", n=1)
-    connection.say("end", b"{}", n=2, events=0, outcome=2, has_value=False)
+    connection.say("end", b"{}", n=2, outcome=2, has_value=False)
 
     assert call.heard == [
-        ("events.jsonl", b"began\n"), ("stdout", b"out"), ("stderr", b"err"), ("events.jsonl", b"last\n"),
-        ("end", b"{}", b"value"),
+        ("events.jsonl", b"began\n"), ("stdout", b"out"), ("stderr", b"err"), ("end", b"{}", b"value"),
     ]  # fmt: skip
     assert other.heard == [("end", b"{}", None)]
 
@@ -127,7 +126,7 @@ def test_calls_of_a_lost_stream_go_on_with_their_files_and_the_next_goes_through
     connection.say("welcome")
     ended, arrived, sent = (send(stream, number) for number in (1, 2, 3))
     assert ended and arrived and sent
-    connection.say("end", b"{}", n=1, events=0, outcome=2, has_value=True, taken=2)
+    connection.say("end", b"{}", n=1, outcome=2, has_value=True, taken=2)
 
     connection.opened[-1][1].reject(Unreachable("the connection to the host was lost"))
 

@@ -93,8 +93,8 @@ class Client:
     def end(self, number: int) -> tuple[dict[str, Any], Any]:
         """The outcome of a call, and its value if that came with it."""
         header, body = self.next("end", number)
-        first, last = header["events"], header["events"] + header["outcome"]
-        outcome = json.loads(body[first:last])
+        last = header["outcome"]
+        outcome = json.loads(body[:last])
         found = outcome.get("value") if header["has_value"] else None
         return outcome, value_of(body[last:]) if found else None
 

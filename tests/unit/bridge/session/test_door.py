@@ -248,3 +248,22 @@ def test_what_is_no_frame_ends_its_connection_and_nothing_else(start: Callable[.
     client = Client(server)
     client.send(1, abs, -1)
     assert client.end(1)[1] == 1
+
+
+def test_a_call_says_that_it_runs_before_what_it_prints(start: Callable[..., Server]):
+    server = start()
+    client = Client(server)
+
+    def say() -> None:
+        import time
+
+        print("begun", flush=True)
+        time.sleep(0.3)
+
+    client.send(1, of_main(say))
+    assert client.end(1)[0]["kind"] == "returned"
+    before = [header["what"] for header, _ in client.frames if header.get("n") == 1]
+    assert before.index("events") < before.index("stdout")
+    events = [json.loads(line) for line in server.outcome(1).with_name("events.jsonl").read_text().splitlines()]
+    assert [event["n"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["event"] for event in events if event["event"] != "stage"] == ["starting", "running"]
