@@ -299,17 +299,13 @@ def nothing_runs() -> Iterator[None]:
 @contextlib.contextmanager
 def preparing(name: str) -> Iterator[None]:
     """Say that the arguments of a call are read and packed, if that takes longer than a moment."""
-    over = threading.Event()
-
-    def tell() -> None:
-        if not over.wait(PREPARING_S):
-            console.tell(f"preparing {name}: reading and packing its arguments")
-
-    exit_flush.run_in_thread(tell, "clusterfn-preparing")
+    told = threading.Timer(PREPARING_S, console.tell, [f"preparing {name}: reading and packing its arguments"])
+    told.daemon = True
+    told.start()
     try:
         yield
     finally:
-        over.set()
+        told.cancel()
 
 
 def _time_for_a_second() -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import functools
-import os
 import posixpath
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -58,44 +55,11 @@ def removal_command(folder: str) -> list[str]:
 
 
 def run_in_thread(work: Callable[[], None], name: str) -> None:
-    """Run `work` in another thread, or in this one if the interpreter is exiting and starts no more threads.
-
-    A thread that has nothing to do any more stays for a moment: to start one takes longer than most of such work.
-    """
+    """Run `work` in a new thread, or in this one if the interpreter is exiting and starts no more threads."""
     try:
-        idle_threads.pop().put((work, name))
-    except IndexError:
-        try:
-            threading.Thread(target=_work_on, args=(work, name), daemon=True).start()
-        except RuntimeError:
-            work()
-
-
-IDLE_S, MOST_IDLE = 5.0, 4
-# Of each thread with nothing to do, where it waits for more.
-idle_threads: collections.deque[queue.SimpleQueue[tuple[Callable[[], None], str]]] = collections.deque()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=idle_threads.clear)  # the child has none of these threads
-
-
-def _work_on(work: Callable[[], None], name: str) -> None:
-    coming: queue.SimpleQueue[tuple[Callable[[], None], str]] = queue.SimpleQueue()
-    while True:
-        threading.current_thread().name = name
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:
         work()
-        del work  # it may hold a large value
-        if len(idle_threads) >= MOST_IDLE:
-            return
-        idle_threads.append(coming)
-        try:
-            work, name = coming.get(timeout=IDLE_S)
-        except queue.Empty:
-            try:
-                idle_threads.remove(coming)
-            except ValueError:  # somebody has just taken it
-                work, name = coming.get()
-            else:
-                return
 
 
 @functools.cache

@@ -25,13 +25,14 @@ class Compressor:
     it saves, the next ones are too. After a number of pieces the link is measured again.
 
     Args:
+        taken: Returns how many bytes the link has taken, of all transfers: they take turns.
         clock: Returns seconds.
     """
 
-    def __init__(self, clock: "Callable[[], float]" = time.monotonic) -> None:
+    def __init__(self, taken: "Callable[[], int]", clock: "Callable[[], float]" = time.monotonic) -> None:
+        self._taken = taken
         self._clock = clock
         self._left: "Deque[Tuple[float, int]]" = collections.deque(maxlen=_PIECES + 1)
-        self._sent = 0
         self._link = 0.0  # seconds per byte; 0 where nothing is compressed
         self._pieces = 0  # for which that holds
         self._holds = self._pauses = _HOLDS
@@ -39,7 +40,7 @@ class Compressor:
     def compress(self, *parts: "Union[bytes, memoryview]") -> "Optional[bytes]":
         """Return a piece compressed, or None if it is to be sent as it is. Call it once the last piece has left."""
         size = sum(map(len, parts))
-        if size < LEAST or not (self._link or self._is_slow(size)):
+        if size < LEAST or not (self._link or self._is_slow()):
             return None
         began = self._clock()
         compressor = zlib.compressobj(_LEVEL)
@@ -58,17 +59,16 @@ class Compressor:
         """Take note that there is nothing to send: the time until the next piece is not that of the link."""
         self._left.clear()
 
-    def _is_slow(self, size: int) -> bool:
+    def _is_slow(self) -> bool:
         """Whether the last pieces, none of which was compressed, took long."""
         if self._pieces:
             self._pieces -= 1
             return False
-        self._left.append((self._clock(), self._sent))
-        self._sent += size
+        self._left.append((self._clock(), self._taken()))
         if len(self._left) <= _PIECES:
             return False
-        (began, before), (now, sent) = self._left[0], self._left[-1]
-        link = (now - began) / (sent - before)
+        (began, before), (now, taken) = self._left[0], self._left[-1]
+        link = (now - began) / max(1, taken - before)
         if link < _SLOW:
             return False
         self._link, self._pieces = link, self._holds

@@ -48,7 +48,7 @@ class GetHandler(RequestHandler):
     def start(self) -> None:
         self.path = expand(self.header["path"])
         self.offset = self.header.get("offset", 0)
-        self.compressor = Compressor()
+        self.compressor = Compressor(self.agent.out.taken)
         if not exists(self.path, True):
             raise Failure("missing", os.strerror(errno.ENOENT), self.path, errno.ENOENT)
         with open(self.path, "rb") as file:
@@ -114,7 +114,7 @@ class WaitHandler(RequestHandler):
 
     def start(self) -> None:
         self.content_sent = self.is_there = False
-        self.compressor = Compressor()
+        self.compressor = Compressor(self.agent.out.taken)
         self.path = expand(self.header["path"])
         self.drain = collections.deque(self.header.get("drain") or ())
         self.paths = [expand(path) for path in self.header.get("with") or ()]

@@ -113,6 +113,11 @@ class Outbox:
         self.lines: "Any" = collections.deque()
         self.bodies: "Any" = collections.deque()
         self.row = 0
+        self.sent = 0
+
+    def taken(self) -> int:
+        """Return how many bytes the client's end has taken so far."""
+        return self.sent
 
     def answer(self, header: "Header", body: bytes = b"") -> None:
         frame = pack(header, body)
@@ -134,9 +139,11 @@ class Outbox:
             if not len(self.now) and not self.next_frame():
                 return
             try:
-                self.now = self.now[os.write(self.fd, self.now) :]
+                sent = os.write(self.fd, self.now)
             except BlockingIOError:
                 return
+            self.now = self.now[sent:]
+            self.sent += sent
 
     def next_frame(self) -> bool:
         while self.pending():

@@ -166,13 +166,20 @@ class CallAttempt:
             os.close(fd)
         self._say("events", data)
 
+    def say_output(self, name: str, data: bytes) -> None:
+        """Say what the function has printed, and before it the events that wait."""
+        self.write_events()
+        self._say(name, data)
+
     def publish(self, kind: str, facts: dict[str, Any]) -> bool:
         """Publish the outcome, unless there is one."""
         outcome = document(self._job.id, 1, kind, portable(facts))
         if self.actor_gone:
             outcome["actor_gone"] = self.actor_gone
         data = (json.dumps(outcome) + "\n").encode()
+        self.tick()
         won = self.write_outcome(data)
+        self._waiting = []  # nobody needs them now
         if won:
             self._say("end", data, size=(outcome.get("value") or {}).get("size") or 0)
         return won
@@ -200,8 +207,8 @@ class CallRun(AttemptRun):
 
     Args:
         oom_detector: Returns a look at the kernel's out-of-memory killer from before the function.
-        say: Gets what the call prints; None if no client listens.
-        process: Has the call; None if `start` gives it to one.
+        give: Gives the call to its process, and returns that.
+        is_live: Whether a client hears what the call prints.
 
     Attributes:
         loaded: Top-level modules that it loaded.
@@ -209,20 +216,19 @@ class CallRun(AttemptRun):
 
     def __init__(
         self, job: CallJob, attempt: CallAttempt, watch: CallWatch, oom_detector: Callable[[], OomDetector],
-        say: Say | None, process: WorkerProcess | None = None,
+        give: Callable[[], WorkerProcess], is_live: bool,
     ) -> None:  # fmt: skip
         self._new_oom_detector = oom_detector
         super().__init__(job, attempt, watch)
-        self._process = process
+        self._give = give
         self._call = attempt
         self.loaded: list[str] = []
-        self._output = say
+        self._is_live = is_live
         self._peak = 0
 
     def start(self) -> None:
         spec = self.job.spec
-        assert self._process is not None
-        self._attach(self._process)
+        self._attach(self._give())  # first: while the process loads the call, the rest is made ready
         self.attempt.event("starting", node=self.job.node, pid=os.getpid())
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
@@ -240,13 +246,9 @@ class CallRun(AttemptRun):
 
     def _attach(self, child: WorkerProcess) -> None:
         super()._attach(child)
-        if self._output is not None:
+        if self._is_live:
             for pump, name in zip(self._pumps, (STDOUT, STDERR)):
-                pump.on_kept = functools.partial(self._say_output, self._output, name)
-
-    def _say_output(self, say: Say, name: str, data: bytes) -> None:
-        self._call.write_events()  # they come before what the function prints
-        say(name, data)
+                pump.on_kept = functools.partial(self._call.say_output, name)
 
     def _take_line(self, said: dict[str, Any]) -> None:
         super()._take_line(said)
@@ -320,8 +322,10 @@ def serve_call(
             raise
         attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=ROOM))
         return []
-    process = ahead.give(job.folder, attempt.folder, facts)  # first: while it loads the call, the rest is made ready
-    work = CallRun(job, attempt, CallWatch(job, attempt, signals), OomDetector, say if is_live else None, process)
+    watch = CallWatch(job, attempt, signals)
+    work = CallRun(
+        job, attempt, watch, OomDetector, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
+    )  # fmt: skip
     verdict, alive = run_through(work)
     if verdict.kind is not None:
         work.publish(verdict)

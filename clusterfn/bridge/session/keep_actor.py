@@ -66,17 +66,18 @@ class ActorCallRun(CallRun):
     """The run of one call of an actor, in a process that was there before it and is there after it."""
 
     def __init__(
-        self, job: CallJob, attempt: ActorAttempt, watch: ActorWatch, kept: KeptProcess, say: Voice | None,
+        self, job: CallJob, attempt: ActorAttempt, watch: ActorWatch, kept: KeptProcess, is_live: bool,
         facts: Header,
     ) -> None:  # fmt: skip
-        super().__init__(job, attempt, watch, kept.oom_detector, say)
-        self._facts_of_call = facts
+        super().__init__(
+            job, attempt, watch, kept.oom_detector, lambda: kept.give(job.folder, attempt.folder, facts), is_live
+        )
         self._kept = kept
 
     def start(self) -> None:
         self._gpus = gpus.GpuUsageMonitor(self._kept.gpus, self.notes)
         self._started = time.monotonic()
-        self._attach(self._kept.give(self.job.folder, self.attempt.folder, self._facts_of_call))
+        self._attach(self._give())
         self.stage = "function"  # the process says only how the call ended: each word would wake this one
         self.attempt.event("running", stage="function")
 
@@ -287,7 +288,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
                 kept.prepare(attempt)
                 kept.pass_on()
                 watch = ActorWatch(job, attempt, kept.signals)
-                work = ActorCallRun(job, attempt, watch, kept, voice if order["live"] else None, order["facts"])
+                work = ActorCallRun(job, attempt, watch, kept, order["live"], order["facts"])
             except OSError as error:
                 if error.errno not in FULL:
                     raise

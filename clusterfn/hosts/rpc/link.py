@@ -110,6 +110,7 @@ class Link:
         request.register(number, self.host.name, self._answering)
         request.cancel = lambda: self.cancel(number)
         request.upload = lambda chunks: self._upload(number, chunks)  # which holds no request
+        request.taken = self._sender.taken
         self._requests[number] = request
         return number
 

@@ -113,6 +113,11 @@ class RequestSender:
         self._give_up = give_up
         self._control: collections.deque[bytes] = collections.deque()
         self._transfers: collections.deque[tuple[OpenRequest[Any], Iterator[bytes]]] = collections.deque()
+        self._sent = 0
+
+    def taken(self) -> int:
+        """Return how many bytes the streams have taken so far."""
+        return self._sent
 
     # the caller holds the stream's lock
 
@@ -163,6 +168,7 @@ class RequestSender:
     def _put(self, stream: Stream, data: bytes) -> None:
         if data:
             stream.write(data)
+            self._sent += len(data)
             self._line.pulse.send(len(data))
 
     def _put_chunk(self, opened: AgentStream, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:

@@ -83,6 +83,7 @@ class OpenRequest(Generic[T]):
         self.after = tuple(reply.id for reply in after)
         self.cancel: Callable[[], None] = lambda: None
         self.upload: Callable[[Iterator[bytes]], None] = lambda _: None
+        self.taken: Callable[[], int] = lambda: 0  # the bytes of all requests that the link has taken
         self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
         self.id = self.reply.id
 
@@ -174,7 +175,7 @@ class UploadRequest(SimpleRequest[T]):
         if "resume" in self.fields:
             from clusterfn.bridge.agent.compression import Compressor  # few uploads are as large
 
-            self._compressor = Compressor()
+            self._compressor = Compressor(self.taken)
         held: list[bytes | memoryview] = []
         room, self.reply.moved = CHUNK, begin
         for piece in (memoryview(piece) for source in self._rest(begin) for piece in pieces_of(source)):

@@ -25,19 +25,22 @@ class Link:
         self.sent: list[bytes | None] = []
         self._rate, self._buffer = bytes_per_s, buffer
         self._free_at = 0.0  # when all that was put into the buffer has left it
-        self._looks = 0
-        self.compressor = Compressor(self._clock)
+        self.taken = 0
+        self.compressor = self.transfer()
 
-    def _clock(self) -> float:
-        return self.now
+    def transfer(self) -> Compressor:
+        return Compressor(lambda: self.taken, lambda: self.now)
 
     def send(self, piece: bytes, count: int) -> None:
         for _ in range(count):
             small = self.compressor.compress(piece)
             self.sent.append(small)
-            size = len(piece if small is None else small)
-            self._free_at = max(self._free_at, self.now) + size / self._rate
-            self.now = max(self.now, self._free_at - self._buffer / self._rate)
+            self.take(len(piece if small is None else small))
+
+    def take(self, size: int) -> None:
+        self.taken += size
+        self._free_at = max(self._free_at, self.now) + size / self._rate
+        self.now = max(self.now, self._free_at - self._buffer / self._rate)
 
     @property
     def compressed(self) -> int:
@@ -113,6 +116,15 @@ def test_waiting_for_more_to_send_says_nothing_of_the_link() -> None:
         link.compressor.rest()
         link.send(TEXT, 1)
     assert link.compressed == 0
+
+
+def test_many_transfers_that_take_turns_do_not_make_a_link_slow() -> None:
+    link = Link(200 * MB)
+    transfers = [link.transfer() for _ in range(16)]
+    for _ in range(50):
+        for transfer in transfers:
+            assert transfer.compress(TEXT) is None
+            link.take(LONGEST)
 
 
 def test_small_pieces_stay_as_they_are() -> None:

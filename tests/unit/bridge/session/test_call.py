@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,18 @@ def test_a_call_has_the_limits_of_its_session_whatever_an_administrator_sets(
 
     assert (job.spec["resources"]["memory_bytes"], job.spec["resources"]["time_s"]) == (None, None)
     assert job.asked_memory == 300 << 20
+
+
+def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path: Path):
+    serialization.part("container")
+    call = importlib.import_module(".call", session.__name__)
+    said: list[str] = []
+    attempt = call.CallAttempt(call.CallJob(str(tmp_path), SPEC), lambda what, data, **facts: said.append(what))
+    attempt.event("starting")
+
+    attempt.publish("returned", {})
+    time.sleep(0.03)
+    attempt.tick()
+
+    assert said == ["end"]
+    assert sorted(os.listdir(tmp_path / "attempts" / "1")) == ["outcome.json", "work"]
