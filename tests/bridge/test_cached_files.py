@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
+from clusterfn.bridge.supervisor import process_tree
 from tests.waiting import until
 
 REMEMBERS_S = 4
@@ -57,8 +58,18 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> It
         config.write_text(f"hosts:\n  {tmp_path.name}:\n" + "".join(f"    {line}\n" for line in lines))
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
         yield Shared(root, holder.pid)
+        # Each bindfs ends with the last of its mounts, and the other machine has those of both.
+        both = f"umount -l {root} && umount -l {root}"
+        subprocess.run(["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "sh", "-c", both], check=True)
         holder.kill()
     subprocess.run(["umount", "-l", str(root)], check=True)
+    until(lambda: not serving(root))
+
+
+def serving(root: Path) -> list[int]:
+    """The processes that serve a mount there."""
+    everyone = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [pid for pid in everyone if os.fsencode(root) in process_tree.command_line(pid)]
 
 
 def namespace(size: int) -> tuple[str, bytes]:
