@@ -1,4 +1,4 @@
-"""Compress the pieces of a transfer, where its link is slower than the compressor. Client and agent both do."""
+"""Compress the pieces of a transfer on slow links. Client and agent both use this."""
 
 import collections
 import time
@@ -19,7 +19,7 @@ _MOST_COMPRESSED, _MOST_PLAIN = 1024, 128
 
 
 class Compressor:
-    """Decides for one transfer, again and again.
+    """Decides for each piece of one transfer.
 
     Pieces go as they are until some of them took long to leave. Then one is compressed, and if that took less time than
     it saves, the next ones are too. After a number of pieces the link is measured again.

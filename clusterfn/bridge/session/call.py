@@ -179,7 +179,7 @@ class CallAttempt:
         data = (json.dumps(outcome) + "\n").encode()
         self.tick()
         won = self.write_outcome(data)
-        self._waiting = []  # nobody needs them now
+        self._waiting = []  # the outcome says more
         if won:
             self._say("end", data, size=(outcome.get("value") or {}).get("size") or 0)
         return won
