@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import calls, costs, environments, growth, helpers, round_trips, sweep_rows
+from benchmarks import calls, costs, environments, growth, helpers, round_trips, sweep_rows, transfers
 from benchmarks.peers import measure as peers
 from benchmarks.place import Place, made
 from benchmarks.report import Row, aligned, commit, machine, table, write
 from benchmarks.sweeps import CHARTS, HEADERS, Point, Sweep, chosen, losses, rows, save
 
-ROWS = ("latency", "calls", "bytes", "growth", "round-trips", "environments")
+ROWS = ("latency", "calls", "bytes", "growth", "round-trips", "transfers", "environments")
 _DRAWS = Path(__file__).parents[1] / "docs" / "pictures" / "draw_benchmarks.py"
 _FAILS = (RuntimeError, OSError, subprocess.SubprocessError)  # a test may break a host meanwhile
 
@@ -52,6 +52,8 @@ def main(words: Sequence[str]) -> None:
             _add(points, missing, lambda: sweep_rows.sizes(place, lab, wanted["bytes"]))
         if lab and "round-trips" in wanted:
             print(f"\n{round_trips.write(round_trips.table(lab))}")
+        if lab and "transfers" in wanted:
+            print(f"\n{transfers.write(transfers.table(place, lab))}")
         if lab and "environments" in wanted:
             if environments.has_room():
                 print(f"\n{environments.write(environments.table(lab))}")

@@ -391,10 +391,11 @@ def secret_values(options: Options) -> dict[str, str]:
 
 
 def job_name(name: str) -> str:
-    """Return a name that every scheduler takes: letters, digits, dot, dash, underscore; at most 40.
+    """Return a name that every scheduler takes and `name=` would: it begins with a letter or "_", and has at most 64.
 
     Example:
-        >>> job_name("<lambda>")
-        'lambda'
+        >>> job_name("<lambda>"), job_name("01 train")
+        ('lambda', '_01_train')
     """
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:40] or "function"
+    fitting = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "function"
+    return f"_{fitting}"[:64] if fitting[0].isdigit() else fitting[:64]

@@ -380,7 +380,7 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocatio
         return str(outcome["hint"])
     if isinstance(error, ValueError) and _ONE_EACH in str(error):
         return (
-            "clusterfn calls the function once on each node: on SLURM, ask for tasks_per_node=, as many as devices; or "
+            "clusterfn calls the function once on each node: ask for tasks_per_node=, as many as devices; or "
             "start the processes with torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
         )
     return _about_gpus(outcome, place) or _about_missing_module(outcome, place)
@@ -409,7 +409,7 @@ def _about_gpus(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
 
 
 _OF_GPUS = re.compile(r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image")
-_ONE_EACH = "the number of tasks per node configured in SLURM"  # Lightning, to devices=2 on several nodes
+_ONE_EACH = "the number of tasks per node configured in"  # Lightning on SLURM, to devices=2 on several nodes
 _NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 
 

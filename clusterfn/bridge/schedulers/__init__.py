@@ -26,6 +26,13 @@ def scheduler_named(name: str) -> "HostScheduler":
     return BareOnHost()
 
 
+def in_held_allocation(argv: "list[str]") -> int:
+    """Run `hold`, `enter` or `step`, whose words follow; only SLURM has allocations that outlast a job."""
+    from . import slurm_allocation
+
+    return int(getattr(slurm_allocation, argv[0])(*argv[1:]))
+
+
 def is_batch_job(environ: "Mapping[str, str]") -> bool:
     """Return whether these are the variables of a job of any scheduler with nodes."""
     return "SLURM_JOB_ID" in environ or "SGE_TASK_ID" in environ

@@ -41,9 +41,9 @@ def main(argv: "list[str]") -> int:
 
             return run_on_node(*argv[1:])
         if argv[:1] in (["enter"], ["step"], ["hold"]) and len(argv) >= 3:
-            from ..schedulers import slurm_allocation  # without the other commands, as a call waits for these
+            from .. import schedulers  # without the other commands, as a call waits for these
 
-            return int(getattr(slurm_allocation, argv[0])(*argv[1:]))
+            return schedulers.in_held_allocation(argv)
         from .commands import run_command
 
         return run_command(argv)
