@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 
 class ItemRecord:
-    """The journal's line about an item that has ended, and the bytes of its value."""
+    """The journal's line about an item that has ended, and the bytes of its value.
+
+    Attributes:
+        error: Why the value has not come, if it was to be fetched by itself.
+    """
+
+    error: BaseException | None = None
 
     def __init__(self, element: int, attempt: int, line: dict[str, Any], value: bytearray | None) -> None:
         self.element, self.attempt, self.line, self.value = element, attempt, line, value
@@ -168,8 +174,13 @@ class ItemResults:
         if not told or is_unread or outcome.is_too_large(line, self._place.results):
             self._records.put(ItemRecord(stream.element, stream.attempt, line, None))
             return
-        reply = self._fetch(stream.values, value.extend, line["at"], line["at"] + told["size"])
-        reply.add_done_callback(lambda _: self._records.put(ItemRecord(stream.element, stream.attempt, line, value)))
+
+        def on_end(reply: Reply[int]) -> None:
+            record = ItemRecord(stream.element, stream.attempt, line, value)
+            record.error = reply.exception(0)
+            self._records.put(record)
+
+        self._fetch(stream.values, value.extend, line["at"], line["at"] + told["size"]).add_done_callback(on_end)
 
     def _load_all(self) -> None:
         record = self._records.get()
@@ -193,6 +204,9 @@ class ItemResults:
             )
             return
         usage = line.get("usage") or {}
+        if record.error is not None and line["kind"] == layout.RETURNED:
+            self._group.on_end(index, ItemOutcome(RETURNED, None, record.error, usage))
+            return
         try:
             value = None
             if line["kind"] == layout.RETURNED:

@@ -7,6 +7,7 @@ the folder that the caller chose.
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import os
 import re
@@ -153,7 +154,7 @@ class CheckpointFolder:
     def files(self) -> list[RemoteFile]:
         """The files in it; none if the function has saved nothing yet."""
         try:
-            return list_files(self._connection, self.folder)
+            return [file for file in list_files(self._connection, self.folder) if not _is_unfinished(file)]
         except HostError as error:
             if error.kind != "missing":
                 raise
@@ -183,7 +184,7 @@ class CheckpointFolder:
                 hint="the function writes to the folder clusterfn.checkpoint()",
             )
         try:
-            return fetch(self._connection, self.folder, pattern, Path(to))
+            return fetch(self._connection, self.folder, pattern, Path(to), leave_out=_is_unfinished)
         except NothingMatches as error:
             error.message = f"the checkpoint has no file that matches {pattern!r}"
             error.hint = f'{self._call}.download("{_pattern_of(there)}") fetches what it has'
@@ -196,12 +197,14 @@ class CheckpointFolder:
 def fetch(
     connection: HostConnection, folder: str, pattern: str, to: Path, item: int | None = None,
     on_transfer: Callable[[Transfer], None] = lambda _: None,
+    leave_out: Callable[[RemoteFile], bool] = lambda _: False,
 ) -> list[Path]:  # fmt: skip
     """Fetch the files that match; see `Job.download`, and `list_files`. The name of a folder means its content."""
     found = list_files(connection, folder, pattern, item)
     plain = pattern.rstrip("/")
     if not found and plain and not _GLOB.search(plain):
         found = list_files(connection, folder, f"{plain}/**", item)
+    found = [file for file in found if not leave_out(file)]
     if not found:
         there = [file.name for file in list_files(connection, folder, item=item)]
         who, called = ("the job", "job.download(") if item is None else (f"item {item}", f"group.download({item}, ")
@@ -216,8 +219,18 @@ def fetch(
     transfer = Transfer("receiving its files:", size=sum(file.size for file in found))
     on_transfer(transfer)
     fetched: list[Path] = []
+    gone: list[HostError] = []
     under_way: collections.deque[_Fetching] = collections.deque()  # many at once, or each would cost a round trip
     size = 0
+
+    def take_first() -> None:
+        try:
+            fetched.append(under_way.popleft().finish())
+        except HostError as error:
+            if error.kind != "missing":
+                raise
+            gone.append(error)  # a running job has renamed or removed it since it was listed
+
     try:
         for file in found:
             target = to.joinpath(*safe_parts(file.name))
@@ -226,16 +239,24 @@ def fetch(
             size += file.size
             while len(under_way) >= (_AT_ONCE if size > _SMALL_BYTES else _SMALL_AT_ONCE):
                 size -= under_way[0].size
-                fetched.append(under_way.popleft().finish())
+                take_first()
         while under_way:
-            fetched.append(under_way.popleft().finish())
+            take_first()
     finally:
         for fetching in under_way:
             fetching.give_up()
+    if gone and not fetched:
+        raise gone[0]
     return fetched
 
 
+def _is_unfinished(file: RemoteFile) -> bool:
+    """Whether it has the name under which `save_training` writes, before it renames what is complete."""
+    return _ASIDE.fullmatch(PurePosixPath(file.name).name) is not None
+
+
 _GLOB = re.compile(r"[*?[]")
+_ASIDE = re.compile(r"\..+-[a-z0-9_]{8}")
 _NAMED = 20
 
 
@@ -344,8 +365,10 @@ class _Fetching:
         with self._lock:
             self._is_over = True
             if self._out is not None and self._temporary is not None:
-                self._out.close()
-                self._temporary.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # on a full disk: it cannot write what it still holds
+                    self._out.close()
+                with contextlib.suppress(OSError):  # the error that led here says more
+                    self._temporary.unlink(missing_ok=True)
 
 
 # Names that Windows takes for a device, whatever their ending.

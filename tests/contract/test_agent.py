@@ -227,6 +227,70 @@ def test_any_size_goes_up_and_comes_down(here: HostConnection, tmp_path: Path, s
     assert (answered, b"".join(got)) == (size, source.read_bytes())
 
 
+def test_a_file_is_whole_although_another_takes_its_name(here: HostConnection, tmp_path: Path) -> None:
+    file, got = tmp_path / "state", bytearray()
+    file.write_bytes(b"1" * 2**20 * 64)
+
+    def sink(piece: bytes) -> None:
+        if not got:
+            (tmp_path / "new").write_bytes(b"2" * 2**20 * 64)
+            (tmp_path / "new").replace(file)
+        got.extend(piece)
+
+    here.get(str(file), sink).result(WAIT_S)
+    assert bytes(got) == b"1" * 2**20 * 64
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(here: HostConnection, tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.write_bytes(b"1" * 2**20 * 64)
+
+    with pytest.raises(HostError, match="became shorter while it was read"):
+        here.get(str(file), lambda _: os.truncate(file, 2**20)).result(WAIT_S)
+
+
+def test_hundreds_of_large_files_come_at_once(here: HostConnection, tmp_path: Path) -> None:
+    got = [bytearray() for _ in range(200)]
+    for number in range(200):
+        (tmp_path / str(number)).write_bytes(bytes([number]) * 300_000)
+
+    replies = [here.get(str(tmp_path / str(number)), each.extend) for number, each in enumerate(got)]
+    for reply in replies:
+        reply.result(WAIT_S)
+
+    assert got == [bytes([number]) * 300_000 for number in range(200)]
+    open_files = os.listdir(f"/proc/{here.facts.pid}/fd")
+    assert len(open_files) < 30, "each file was closed"
+
+
+def test_only_regular_files_are_listed_and_read(here: HostConnection, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_text("a")
+    (tmp_path / "link").symlink_to("folder/a")
+    (tmp_path / "latest").symlink_to("folder")
+    (tmp_path / "broken").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+
+    entries = here.list(str(tmp_path), "**").result(WAIT_S)
+    assert [(entry.name, entry.size) for entry in entries] == [("folder/a", 1), ("link", 1)]
+
+    with pytest.raises(HostError, match="not a regular file"):
+        here.get(str(tmp_path / "pipe"), bytes).result(WAIT_S)
+    with pytest.raises(HostError, match="Is a directory"):
+        here.get(str(tmp_path / "latest"), bytes).result(WAIT_S)
+
+
+@pytest.mark.parametrize("name", ["cost_$HOME.csv", "ü" * 120])
+def test_a_file_may_have_any_name(here: HostConnection, tmp_path: Path, name: str) -> None:
+    got = bytearray()
+    for size in (3, 2**20):  # the second one could be resumed
+        here.put(f"{tmp_path}/{size}/{name}", b"x" * size).result(WAIT_S)
+        here.get(f"{tmp_path}/{size}/{name}", got.extend).result(WAIT_S)
+        assert os.listdir(tmp_path / str(size)) == [name]
+
+    assert bytes(got) == b"x" * (3 + 2**20)
+
+
 def test_a_blob_that_is_there_is_left_as_it_is(here: HostConnection, tmp_path: Path) -> None:
     crc = zlib.crc32(b"abc")
     first = here.put(str(tmp_path / "blob"), b"abc", crc=crc).result(WAIT_S)

@@ -91,6 +91,37 @@ def test_get_goes_on_where_it_broke(there: HostConnection, broken: Break, folder
     assert bytes(got) == data
 
 
+def test_a_get_joins_no_two_files_after_a_break(there: HostConnection, broken: Break, folder: str) -> None:
+    there.put(f"{folder}/big", b"1" * 2**20 * 30).result(WAIT_S)
+    got = bytearray()
+
+    def sink(piece: bytes) -> None:
+        if len(got) < 5 * 2**20 <= len(got) + len(piece):
+            Path(folder, "new").write_bytes(b"2" * 2**20 * 30)
+            os.replace(f"{folder}/new", f"{folder}/big")
+            broken()
+        got.extend(piece)
+
+    with pytest.raises(HostError, match="has changed: another file took its name"):
+        there.get(f"{folder}/big", sink).result(WAIT_S)
+    assert set(got) == {ord("1")}
+
+
+def test_a_part_of_what_grows_goes_on_where_it_broke(there: HostConnection, broken: Break, folder: str) -> None:
+    there.put(f"{folder}/big", b"1" * 2**20 * 30).result(WAIT_S)
+    got = bytearray()
+
+    def sink(piece: bytes) -> None:
+        if len(got) < 5 * 2**20 <= len(got) + len(piece):
+            with Path(folder, "big").open("ab") as growing:
+                growing.write(b"2")
+            broken()
+        got.extend(piece)
+
+    there.get(f"{folder}/big", sink, until=2**20 * 30).result(WAIT_S)
+    assert bytes(got) == b"1" * 2**20 * 30
+
+
 def test_puts_are_sent_again(there: HostConnection, broken: Break, folder: str) -> None:
     data = [os.urandom(2**20) * 20 for _ in range(3)]
     puts = [there.put(f"{folder}/{i}", each) for i, each in enumerate(data)]

@@ -1,20 +1,19 @@
-"""Send files to the client: as they are, as they grow, or once they exist. Also list files, and report silent ones."""
+"""Send files to the client: as they are, as they grow, or once they exist. Also report silent ones."""
 
 import collections
 import errno
-import json
 import os
 import stat
 import time
 
 from .compression import Compressor
-from .files import CHUNK, exists, glob_pattern, read_at, read_into, size_of
+from .files import CHUNK, exists, read_at, read_into, size_of
 from .frames import FRAME, encoded, pack
 from .handler import Failure, RequestHandler, expand, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, List, Optional, Tuple
+    from typing import Optional, Tuple, Union
 
     from .frames import Frame, Header
 
@@ -26,7 +25,7 @@ _frame = memoryview(bytearray(HEAD + CHUNK))
 
 
 def piece_of(
-    path: str, offset: int, header: "Header", compressor: Compressor, most: int = CHUNK
+    path: "Union[str, int]", offset: int, header: "Header", compressor: Compressor, most: int = CHUNK
 ) -> "Tuple[int, Frame]":  # fmt: skip
     """Return the size of the next piece of a file, and a frame with it, which must be sent before the next is made.
 
@@ -43,27 +42,64 @@ def piece_of(
 
 
 class GetHandler(RequestHandler):
-    """Send a file at its present size, or its part before `until`; the client learns that size before the bytes."""
+    """Send a file at its present size, or its part before `until`; the client learns that size before the bytes.
+
+    It stays open between two pieces: what takes its name meanwhile is another file. One that had to be closed, or whose
+    first bytes an earlier agent has sent (`of`), must be the same still.
+    """
+
+    MOST_OPEN = 64  # a client may ask for thousands at once
+    are_open = 0
+    fd = size = -1
 
     def start(self) -> None:
         self.path = expand(self.header["path"])
         self.offset = self.header.get("offset", 0)
+        self.of = self.header.get("of")
         self.compressor = Compressor(self.agent.out.taken)
         if not exists(self.path, True):
             raise Failure("missing", os.strerror(errno.ENOENT), self.path, errno.ENOENT)
-        with open(self.path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            self.size = min(size, self.header.get("until", size))
-            self.agent.out.offer(self)
+        self.agent.out.offer(self)
 
     def frame(self) -> "Optional[Frame]":
-        most = max(0, min(CHUNK, self.size - self.offset))
-        size, frame = piece_of(self.path, self.offset, {"id": self.id, "size": self.size}, self.compressor, most)
+        if self.fd < 0 and (self.size < 0 or self.offset < self.size):
+            self.open()
+        most = min(CHUNK, self.size - self.offset)
+        if most <= 0:
+            self.end(size=self.offset)
+            return None
+        header = {"id": self.id, "size": self.size, "of": self.of}
+        size, frame = piece_of(self.fd, self.offset, header, self.compressor, most)
+        if not size:
+            raise Failure("changed", "it became shorter while it was read", self.path)
         self.offset += size
-        if size:
-            return frame
-        self.end(size=self.offset)
-        return None
+        if self.offset >= self.size or GetHandler.are_open > self.MOST_OPEN:
+            self.release()
+        return frame
+
+    def open(self) -> None:
+        """Open it; reject what is no regular file: a pipe would keep all other requests waiting for its writer."""
+        self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        GetHandler.are_open += 1
+        status = os.fstat(self.fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise Failure("io", os.strerror(errno.EISDIR), self.path, errno.EISDIR)
+        if not stat.S_ISREG(status.st_mode):
+            raise Failure("io", "it is not a regular file", self.path)
+        of = [status.st_ino]
+        if "until" not in self.header:  # of what grows, the parts that are there stay as they are
+            of.append(status.st_mtime_ns)
+        if self.of not in (None, of):
+            raise Failure("changed", "another file took its name while it was read", self.path)
+        self.of = of
+        if self.size < 0:
+            self.size = min(status.st_size, self.header.get("until", status.st_size))
+
+    def release(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            GetHandler.are_open -= 1
 
 
 class FollowHandler(RequestHandler):
@@ -232,51 +268,3 @@ class StillHandler(RequestHandler):
 
     def stop(self) -> None:
         self.end()
-
-
-class ListHandler(RequestHandler):
-    """List the files below a folder, a few hundred entries per turn of the loop."""
-
-    ENTRIES_A_TURN = 500
-    MOST_BYTES = 4 * 1024 * 1024  # of names: an answer is one header, which the client takes up to twice that size
-
-    def start(self) -> None:
-        self.path = expand(self.header["path"])
-        self.match = glob_pattern(self.header.get("glob") or "**").match
-        self.limit = self.header.get("limit") or 10000
-        self.found: "List[Any]" = []
-        self.room = self.MOST_BYTES
-        os.listdir(self.path)
-        self.walk = self.entries(self.path, "")
-        self.agent.out.offer(self)
-
-    def entries(self, folder: str, prefix: str) -> "Iterator[Optional[Any]]":
-        for name in sorted(os.listdir(folder)):
-            place = os.path.join(folder, name)
-            try:
-                status = os.lstat(place)
-            except FileNotFoundError:
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                yield None
-                yield from self.entries(place, prefix + name + "/")
-            elif self.match(prefix + name):
-                yield [prefix + name, status.st_size, status.st_mtime, status.st_mode]
-            else:
-                yield None
-
-    def frame(self) -> "Optional[Frame]":
-        for _ in range(self.ENTRIES_A_TURN):
-            try:
-                entry = next(self.walk)
-            except StopIteration:
-                self.end(files=self.found, truncated=False)
-                return None
-            if entry is None:
-                continue
-            self.room -= len(json.dumps(entry[0]))
-            if len(self.found) == self.limit or self.room < 0:
-                self.end(files=self.found, truncated=True)
-                return None
-            self.found.append(entry)
-        return b""

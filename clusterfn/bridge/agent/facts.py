@@ -47,7 +47,7 @@ class HelloHandler(RequestHandler):
             who = user_name(os.stat(self.agent.root).st_uid)
             raise Failure("refused", "it belongs to %s, who could plant code there" % who, self.agent.root)
         self.agent.machine = machine_name()
-        paths = [expand(path) for path in self.header["have"]]
+        paths = [expand(os.path.expandvars(path)) for path in self.header["have"]]  # below the root, as configured
         for path in paths:
             require_trusted(trusted, path, "bridge")
             mark_used(path, self.agent.root)

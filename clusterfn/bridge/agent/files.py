@@ -7,7 +7,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional
+    from typing import Any, List, Optional, Union
 
 CHUNK = 256 * 1024
 _SYNCS_AT_ONCE = 16
@@ -93,10 +93,10 @@ def read_at(path: str, offset: int, size: int = CHUNK) -> bytes:
         os.close(fd)
 
 
-def read_into(path: str, offset: int, room: "memoryview") -> int:
-    """Read bytes at an offset into a buffer; return how many, 0 if the file is missing. Reopens it as `read_at`."""
+def read_into(path: "Union[str, int]", offset: int, room: "memoryview") -> int:
+    """Read bytes at an offset into a buffer; return how many. `path` is an open file, or one to reopen as `read_at`."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, closefd=isinstance(path, str)) as file:
             file.seek(offset)
             return file.readinto(room) or 0
     except (FileNotFoundError, NotADirectoryError):

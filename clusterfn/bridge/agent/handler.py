@@ -60,8 +60,11 @@ def failure_of(error: OSError, path: str, **more: "Any") -> Failure:
 
 
 def expand(path: str) -> str:
-    """Return an absolute path: expand `$VAR` of this host (an unknown one stays), then `~/`."""
-    full = os.path.expanduser(os.path.expandvars(path))
+    """Return an absolute path. If it is not absolute yet, expand `$VAR` of this host (an unknown one stays), then `~/`.
+
+    The names of a user's files are below an absolute path, and a `$` in them is a part of the name.
+    """
+    full = path if path.startswith("/") else os.path.expanduser(os.path.expandvars(path))
     if "\0" in full or not os.path.isabs(full):
         raise Failure("bad", "not an absolute path on this host", path)
     return os.path.normpath(full)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Deque, Iterator, Optional
 
 DAY_S = 24 * 3600.0
+_LONGEST_NAME = 200  # bytes, which leave room for the rest of a part's name below the 255 of file systems
 READ_BACK_A_TURN = 16 * 1024 * 1024
 PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
 _OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
@@ -46,9 +47,11 @@ class PartWriter(RequestHandler):
 
     def part_of(self, sending: int) -> str:
         """Return where the bytes of one sending of this request are written."""
+        folder, name = os.path.split(self.path)
+        begin = os.path.join(folder, os.fsdecode(os.fsencode(name)[:_LONGEST_NAME]))
         if not self.resumable:
-            return "%s.part-%d-%d" % (self.path, _OWN, self.id)
-        return "%s.part-%d-%d%03d" % (self.path, zlib.crc32(self.boot.encode()), self.header["resume"], sending)
+            return "%s.part-%d-%d" % (begin, _OWN, self.id)
+        return "%s.part-%d-%d%03d" % (begin, zlib.crc32(self.boot.encode()), self.header["resume"], sending)
 
     def take_over(self) -> None:
         """Take what the last sending has left; an agent that has not noticed its end cannot find it any more."""

@@ -1,5 +1,6 @@
 """The agent's event loop: read requests, dispatch them to their handlers, write the answers."""
 
+import contextlib
 import heapq
 import os
 import select
@@ -9,12 +10,13 @@ import time
 from collections import OrderedDict
 
 from .compression import decompress
-from .downloads import FollowHandler, GetHandler, ListHandler, StillHandler, WaitHandler
+from .downloads import FollowHandler, GetHandler, StillHandler, WaitHandler
 from .facts import HelloHandler
 from .file_watcher import FileWatcher
 from .files import CHUNK, mark_used
 from .frames import FULL, Inbox, Outbox
 from .handler import Failure, RequestHandler, expand
+from .listing import ListHandler
 from .processes import RepeatHandler, RunHandler, SpawnHandler
 from .sockets import ConnectHandler, ConverseHandler
 from .uploads import PutHandler, PutTreeHandler
@@ -194,7 +196,8 @@ class Agent:
             self.open = False
         finally:
             for request in list(self.requests.values()):
-                request.release()
+                with contextlib.suppress(OSError):  # the others hold locks and programs
+                    request.release()
 
     def on_signals(self, fd: int) -> None:
         """Handle signals: a child ended, or the agent is asked to exit."""

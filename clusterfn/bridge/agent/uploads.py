@@ -211,15 +211,17 @@ class UploadHandler(PartWriter):
             folder = os.path.dirname(folder)
 
     def release(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # a file server says now what it could not write: it is given up anyway
+                os.close(fd)
         if self.resumable and not self.ended:
             return  # the connection has ended: the next agent may continue
         if self.part and os.path.isdir(self.part):
             remove_tree(self.part)
-        elif self.part and os.path.lexists(self.part):
-            os.unlink(self.part)
+        elif self.part:
+            with contextlib.suppress(OSError):  # it was renamed, or the disk takes no changes any more
+                os.unlink(self.part)
 
 
 class PutHandler(UploadHandler):

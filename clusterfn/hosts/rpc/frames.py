@@ -44,9 +44,13 @@ class FrameReader:
     Args:
         read: As `Stream.read`.
         data: What was already read.
+
+    Attributes:
+        on_part: Called when a part of a frame has come.
     """
 
     def __init__(self, read: Callable[[int], bytes], data: bytes = b"") -> None:
+        self.on_part: Callable[[], None] = lambda: None
         self._read = read
         self._data = bytearray(data)
         self._piece: Header = {}
@@ -92,6 +96,7 @@ class FrameReader:
             if not piece:
                 return False
             self._data += piece
+            self.on_part()
         return True
 
 
@@ -154,6 +159,9 @@ def error_of(host: Host, data: Header) -> HostError:
         error = HostError(f"The root {path} on {host.name} cannot be used: {said}", host=host.name, hint=hint)
     elif kind == "missing":
         error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[said])
+    elif kind == "changed":
+        hint = "try again; a program that writes a new file and renames it never leaves half of one"
+        error = HostError(f"{path} on {host.name} has changed: {said}", host=host.name, hint=hint)
     elif kind == "bad" and said.startswith("the root ") and (unset := _VARIABLE.search(path)):
         # mostly a variable that only a login shell sets, and not a command by ssh
         config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""

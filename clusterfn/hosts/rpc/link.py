@@ -216,6 +216,11 @@ class Link:
 
     def _serve(self, opened: AgentStream) -> HostError | None:
         """Answer requests until the stream has ended; return the error if it sent what is no frame."""
+
+        def on_part() -> None:  # a long answer takes minutes on a slow line, which is alive all that time
+            self.line.pulse.moved = time.monotonic()
+
+        opened.reader.on_part = on_part
         try:
             while (frame := opened.reader.frame()) is not None:
                 self.line.pulse.hear(time.monotonic())

@@ -255,6 +255,8 @@ class GetRequest(OpenRequest[int]):
     def take(self, header: Header, body: bytes) -> None:
         if self.reply.size is None:
             self.reply.size = number(header, "size")
+            if "of" in header:  # what a later agent must find, so that its bytes belong to these
+                self.fields["of"] = header["of"]
             if self.reply.size > self.fields.get("until", self.reply.size):
                 raise MalformedAnswer(f"size: {self.reply.size}, of a part that ends at {self.fields['until']}")
             if self._on_size is not None:
@@ -266,10 +268,11 @@ class GetRequest(OpenRequest[int]):
         self.reply.moved += len(body)
 
     def value(self, header: Header, body: bytes) -> int:
-        """Return its size; it may have become smaller while it was read."""
-        if number(header, "size") != self.fields["offset"]:
-            raise MalformedAnswer(f"size: {header['size']}, after {self.fields['offset']} bytes")
-        return int(self.fields["offset"])
+        """Return the offset that was reached: that of its end."""
+        reached: int = self.fields["offset"]
+        if number(header, "size") != reached or reached < (self.reply.size or 0):
+            raise MalformedAnswer(f"size: {header['size']}, after {reached} bytes of {self.reply.size}")
+        return reached
 
 
 class FollowRequest(OpenRequest[int]):

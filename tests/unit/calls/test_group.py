@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, MapError, SubmitError
+from clusterfn import Cancelled, ClusterfnError, HostError, MapError, SubmitError
 from clusterfn.bridge.job_states import FINAL
 from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
@@ -24,15 +24,17 @@ from clusterfn.calls import job_display, map_display
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.group_tracker import GroupTracker
-from clusterfn.calls.item_results import ItemStream
+from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import Job
+from clusterfn.calls.outcome import JobLocation
 from clusterfn.calls.payload_items import pack
 from clusterfn.config.spec import Group, ResultPolicy
+from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.scheduler.base import SchedulerLimits
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 
 def group(count: int, on_error: str = "collect") -> tuple[GroupState, JobGroup]:
@@ -399,6 +401,29 @@ def test_a_line_that_a_crash_has_torn_is_passed_over():
 
     assert stream.lines(b'{"index": 1, "ki\n{"begin": 2}\n{"beg') == [{"begin": 2}]
     assert stream.lines(b'in": 3}\n') == [{"begin": 3}]
+
+
+def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage():
+    known, made = group(1)
+    gone = HostError("/root/values.pkl on tensor01 cannot be used")
+
+    def fetch(path, sink, begin, end):
+        reply = Reply(lambda: None)
+        sink(b"ha")
+        reply.reject(gone)
+        return reply
+
+    place = JobLocation("tensor01", known.id, known.folder, ResultPolicy(max_bytes=1000))
+    results = ItemResults(known, range(1), place, lambda _: None, lambda: None, fetch)
+    stream = ItemStream(1, 1)
+    stream.values = "/root/values.pkl"
+    results.start_loading()
+    results.on_lines(stream, lines(b"half"))
+    results.close()
+
+    with pytest.raises(HostError) as caught:
+        made.result(0, timeout=WAIT_S)
+    assert caught.value is gone
 
 
 def test_ten_thousand_items_are_packed_small():

@@ -89,6 +89,7 @@ def test_facts_come_with_the_connection(connected: Connected) -> None:
         ("missing", HostError, "/p does not exist on lab8"),
         ("timeout", HostError, "lab8 could not carry out the request"),
         ("skipped", HostError, "No such thing"),
+        ("changed", HostError, "/p on lab8 has changed: No such thing"),
         ("lost", HostError, "No such thing"),
     ],
 )
@@ -662,6 +663,20 @@ def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, A
     with pytest.raises(HostError, match=words) as caught:
         HostConnection(HOST, FakeTransport(Greeting(silent)))
     assert caught.value.host == "lab8"
+
+
+def test_a_part_of_a_long_answer_shows_that_a_slow_line_is_alive(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    reply = connection.ping()
+    answer = pack({"id": reply.id, **OK}, b"x" * 1000)
+    connection.link.line.pulse.moved = before = time.monotonic() - 3600
+
+    transport.streams[0].far.write(answer[:500])
+
+    until(lambda: connection.link.line.pulse.moved > before)
+    assert not reply.done()
+    transport.streams[0].far.write(answer[500:])
+    reply.result(WAIT_S)
 
 
 def test_the_watchdog_keeps_no_link_that_nobody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 from dataclasses import dataclass
@@ -14,7 +16,8 @@ from hypothesis import strategies as st
 
 from clusterfn import ClusterfnError, HostError
 from clusterfn.bridge.agent.files import glob_pattern
-from clusterfn.hosts.remote_files import fetch, left_behind, not_fetched, safe_parts
+from clusterfn.hosts import remote_files
+from clusterfn.hosts.remote_files import CheckpointFolder, fetch, left_behind, not_fetched, safe_parts
 
 ANYWHERE = ["", ".", "/", "..", "../a", "a/..", "a/../../b", "/etc/passwd", "//a", "a\0b", "./.."]
 ON_WINDOWS = [
@@ -139,6 +142,62 @@ def test_where_one_of_many_fails_what_is_whole_stays_and_of_the_others_nothing(t
         fetch(host, "/work", "*", tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["1"] and host.given_up == 3
+
+
+class VanishingHost(FarHost):
+    """One whose job has removed those named `gone` since they were listed."""
+
+    def get(self, path, out):
+        return GoneAnswer(self, path, out) if "gone" in path else super().get(path, out)
+
+
+class GoneAnswer(FarAnswer):
+    def result(self, timeout):
+        error = HostError(f"{self.path} does not exist")
+        error.kind = "missing"
+        raise error
+
+
+def test_what_a_running_job_has_renamed_since_it_was_listed_is_left_out(tmp_path):
+    host = VanishingHost("1", "2-gone", "3", ahead=0)
+
+    assert fetch(host, "/work", "*", tmp_path) == [tmp_path / "1", tmp_path / "3"]
+    with pytest.raises(HostError, match="2-gone does not exist"):
+        fetch(host, "/work", "2*", tmp_path)
+
+
+def test_a_checkpoint_has_no_files_that_are_still_being_written(tmp_path):
+    host = FarHost(".training.state-ab3_de5f", "training.state", ".mine", ahead=0)
+
+    checkpoint = CheckpointFolder(host, "/checkpoint", "job.checkpoint")
+
+    assert [file.name for file in checkpoint.files] == ["training.state", ".mine"]
+    assert checkpoint.download(to=tmp_path) == [tmp_path / "training.state", tmp_path / ".mine"]
+
+
+class FullDisk(io.BytesIO):
+    """A file of a disk on which nothing can be written any more, not even at its end."""
+
+    def write(self, data):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    def close(self):
+        if not self.closed:
+            super().close()
+            raise OSError(errno.ENOSPC, "no space left")
+
+
+def test_a_full_disk_here_keeps_no_part_of_a_file(tmp_path, monkeypatch):
+    def opened(handle, mode):
+        os.close(handle)
+        return FullDisk()
+
+    monkeypatch.setattr(remote_files.os, "fdopen", opened)
+    host = FarHost("1", "2", "3", ahead=0)
+
+    with pytest.raises(OSError, match="no space left"):
+        fetch(host, "/work", "*", tmp_path)
+    assert list(tmp_path.iterdir()) == [] and host.given_up == 3
 
 
 @pytest.mark.parametrize("pattern", ["results", "results/", "results/**"])

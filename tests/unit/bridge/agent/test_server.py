@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import select
@@ -110,6 +111,38 @@ def test_nothing_more_is_read_from_a_client_that_does_not_listen(client: Client)
 
     assert then == unheard >= FULL
     assert client.heard[-1]["id"] == 4
+
+
+def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_told(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, close = tmp_path / "new" / "x", os.close
+    client.ask(id=2, do="put", path=str(place), size=2)
+    client.turns()
+    (part,) = place.parent.iterdir()
+
+    def cannot(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "quota")
+
+    def close_part(fd: int) -> None:
+        is_part = os.readlink(f"/proc/self/fd/{fd}") == str(part)
+        close(fd)
+        if is_part:
+            cannot()
+
+    with monkeypatch.context() as broken:
+        broken.setattr(uploads, "write_all", cannot)
+        broken.setattr(os, "close", close_part)
+        broken.setattr(os, "unlink", cannot)
+        os.write(client.asking, pack({"id": 2, "do": "chunk", "last": True}, b"xx"))
+        client.turns()
+    client.listen()
+
+    assert client.heard[-1]["error"]["kind"] == "full"
+    client.ask(id=3, do="ping")
+    client.turns()
+    client.listen()
+    assert client.heard[-1]["ok"] is True
 
 
 def test_of_many_files_one_at_a_time_is_held(client: Client, tmp_path: Path) -> None:
