@@ -413,7 +413,7 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage():
         reply.reject(gone)
         return reply
 
-    place = JobLocation("tensor01", known.id, known.folder, ResultPolicy(max_bytes=1000))
+    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(max_bytes=1000))
     results = ItemResults(known, range(1), place, lambda _: None, lambda: None, fetch)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
