@@ -21,6 +21,7 @@ from typing import Any
 from clusterfn.errors import PayloadError
 
 _CHUNK = 1 << 20
+_PROGRAM = "\0x"  # follows the digest of the content
 _digests: dict[tuple[str, int, int, int, int], tuple[str, int]] = {}
 _CREDENTIALS = re.compile(
     r"\.env(?:\.(?!example|sample|template|dist).+)?|[._]netrc|\.(?:pypirc|npmrc|pgpass|git-credentials|htpasswd)"
@@ -158,6 +159,8 @@ def _file(path: File) -> FileUpload:
     if not stat.S_ISREG(plain.stat().st_mode):
         raise PayloadError(f"File({str(path)!r}) is a device, a pipe or a socket", hint="copy it into a file first")
     digest, crc = _digest(plain)
+    if _is_program(plain):
+        digest = hashlib.sha256(f"{digest}{_PROGRAM}".encode()).hexdigest()
     return FileUpload(digest, plain.name, (("", plain),), plain.stat().st_size, False, (crc,))
 
 
@@ -168,7 +171,9 @@ def _directory(path: Directory) -> FileUpload:
         raise PayloadError(f"Directory({str(path)!r}) {reason}", hint=f"the path is relative to {pathlib.Path.cwd()}")
     members = tuple(_walk(root, "", (os.path.realpath(root),)))
     digests = [_digest(member) for _, member in members]
-    manifest = "".join(f"{name}\0{digest}\n" for (name, _), (digest, _) in zip(members, digests))
+    manifest = "".join(
+        f"{name}\0{digest}{_PROGRAM if _is_program(path) else ''}\n" for (name, path), (digest, _) in zip(members, digests)
+    )
     size = sum(member.stat().st_size for _, member in members)
     digest = hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest()
     return FileUpload(digest, root.name or "root", members, size, True, tuple(crc for _, crc in digests))
@@ -184,6 +189,11 @@ def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator
                 yield from _walk(path, f"{prefix}{entry.name}/", (*above, real))
         elif entry.is_file():
             yield prefix + entry.name, path
+
+
+def _is_program(path: pathlib.Path) -> bool:
+    """Whether its owner may execute it: the same content with another mode is another file on the host."""
+    return bool(path.stat().st_mode & stat.S_IXUSR)
 
 
 def _digest(path: pathlib.Path) -> tuple[str, int]:

@@ -177,19 +177,29 @@ def _members(name: str) -> Iterator[tuple[str, Path]]:
 
 
 def _package_files(package: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(package):
-        folders[:] = sorted(entry for entry in folders if entry not in _LEFT_OUT and not entry.startswith("."))
+    for folder, folders, names in os.walk(package, followlinks=True):
+        folders[:] = sorted(entry for entry in folders if _is_part(Path(folder, entry)))
         for name in sorted(names):
             path = Path(folder, name)
             if travels(path):
                 yield path
 
 
+def _is_part(folder: Path) -> bool:
+    """Whether a folder in a package is sent. A link is if it leads to a package, and not to a folder above itself."""
+    if folder.name in _LEFT_OUT or folder.name.startswith("."):
+        return False
+    if not folder.is_symlink():
+        return True
+    real = folder.resolve()
+    return (folder / "__init__.py").is_file() and real not in (folder.parent.resolve(), *folder.parent.resolve().parents)
+
+
 def travels(path: Path) -> bool:
+    if path.suffix in (".pyc", ".pyo") or not path.is_file():  # an editor's lock is a link that leads nowhere
+        return False
     if path.suffix == ".py" or path.name.endswith(_EXTENSIONS):
         return True
-    if path.suffix in (".pyc", ".pyo") or not path.is_file():
-        return False
     if holds_credentials(path):
         withheld.add(path)
         return False

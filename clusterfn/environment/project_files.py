@@ -34,6 +34,8 @@ from clusterfn.environment.specification import USUAL_CHANNEL, PipLines, Require
 from clusterfn.errors import ConfigError, did_you_mean
 
 _NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_OF_EXTRAS = re.compile(r"\s*([\w.-]+)\s*\[([^\]]*)\]")
+_EXTRAS = re.compile(r"\[([^\]]*)\]$")
 _REPOSITORY = re.compile(r"@\s*(?:git|hg|svn|bzr)\+")
 _HASH = re.compile(r"\s--hash[\s=]+(\w+):([0-9a-fA-F]+)")
 _OTHER_FILE = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s+|=)(\S.*)")
@@ -115,7 +117,8 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     if "optional-dependencies" not in _lines(table, "dynamic", path):
         _refuse_unknown("extra", extras, optional, path)
     _refuse_unknown("group", groups, known, path)
-    direct = [*_lines(table, "dependencies", path), *(line for each in extras for line in _lines(optional, each, path))]
+    own = normalize(str(table.get("name", "")))
+    direct = [*_lines(table, "dependencies", path), *_of_extras(extras, optional, own, path)]
     direct += [line for each in groups for line in _of_group(each, known, path)]
     uv = _table(_table(tree, "tool", path), "uv", path)
     root = workspace_root(path.parent)
@@ -137,7 +140,7 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     if above:
         wish["workspace"] = {"uv": above, "local": shared}
     if dynamic:
-        wish["built"] = {**_digests(path.parent), "tool": tree.get("tool", {}).get("setuptools", {})}
+        wish["built"] = {**_digests(path.parent, tree), "tool": tree.get("tool", {}).get("setuptools", {})}
     spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))  # TOML has dates
     return replace(spec, indexes=tuple(_indexes_of_torch(sources, project)))
 
@@ -154,6 +157,19 @@ def _lines(tree: Mapping[str, Any], key: str, path: Path) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ConfigError(f"{path.name}: {key} is not a list of strings", hint=f'write {key} = ["numpy>=2"]')
     return list(value)
+
+
+def _of_extras(extras: Sequence[str], optional: Mapping[str, Any], own: str, path: Path) -> Iterator[str]:
+    """Yield the dependencies of extras, and of those that they name by the project's own name: `mine[gpu]`."""
+    waiting, seen = list(extras), set(extras)
+    while waiting:
+        for line in _lines(optional, waiting.pop(0), path):
+            yield line
+            of_own = _OF_EXTRAS.match(line)
+            if of_own and normalize(of_own[1]) == own:
+                more = {normalize(each) for each in of_own[2].split(",")} & optional.keys() - seen
+                waiting += sorted(more)
+                seen |= more
 
 
 def _of_group(name: str, known: Mapping[str, Any], path: Path, within: tuple[str, ...] = ()) -> Iterator[str]:
@@ -223,7 +239,7 @@ def _local(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
             tree = load_toml(file) if file.is_file() else {}
             theirs, project = tree.get("tool", {}).get("uv", {}), tree.get("project", {})
             wants = {key: project[key] for key in _WANTS if key in project}
-            found[_relative(place, folder)] = {"project": wants, "uv": theirs, "built": _digests(place)}
+            found[_relative(place, folder)] = {"project": wants, "uv": theirs, "built": _digests(place, tree)}
             waiting.append((place, theirs))
     return found
 
@@ -273,15 +289,33 @@ def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
             return
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def _digests(folder: Path, pyproject: Mapping[str, Any]) -> dict[str, str]:
     """Return hashes of the files in which a build backend may find dependencies."""
-    files = [folder / name for name in ("setup.py", "setup.cfg", REQUIREMENTS)]
-    return {file.name: _digest(file.read_bytes()) for file in files if file.is_file()}
+    names = ["setup.py", "setup.cfg", REQUIREMENTS]
+    dynamic = pyproject.get("tool", {}).get("setuptools", {}).get("dynamic", {})
+    tables = [dynamic.get("dependencies", {}), *dynamic.get("optional-dependencies", {}).values()]
+    for given in (table.get("file", []) for table in tables):
+        names += [given] if isinstance(given, str) else given
+    return {name: _digest((folder / name).read_bytes()) for name in names if (folder / name).is_file()}
 
 
 def _digest(data: bytes) -> str:
     """Return a hash of a text that git may check out with other line endings."""
     return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
+
+
+def _digest_of_archive(path: Path) -> str:
+    """Return a hash of a wheel, which may be built again with the same version; "" if it is missing: uv says so."""
+    try:
+        now = path.stat()
+        return _digest_at(path, now.st_mtime_ns, now.st_size)
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _digest_at(path: Path, mtime_ns: int, size: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
@@ -317,7 +351,7 @@ def _read_requirements(path: Path, parts: Sequence[str]) -> Specification:
     refuse_parts(path, parts)
     pip, hashes = PipLines(path.parent), dict[str, set[str]]()
     lines = sorted(_requirement_lines(path, path, pip, hashes))
-    local = [each[3:] for each in lines if each.startswith("-e ")]
+    local = [_EXTRAS.sub("", each[3:]) for each in lines if each.startswith("-e ")]
     sources = {str(number): {"path": place} for number, place in enumerate(local)}
     wish: dict[str, Any] = {"lines": lines, "local": _local(path.parent, {"sources": sources})}
     if not pip.wanted and not local:
@@ -351,7 +385,9 @@ def _requirement_lines(
             yield f"-e {_relative(path.parent / editable[1].strip(), first.parent)}"
         elif line.startswith(".") and not line.endswith((".whl", ".gz", ".zip")):
             yield f"-e {_relative(path.parent / line, first.parent)}"
-        elif line.startswith(".") or _LEFT_TO_UV.match(line):
+        elif line.startswith("."):
+            yield f"{line} {_digest_of_archive(path.parent / line.partition(' ')[0])}"
+        elif _LEFT_TO_UV.match(line):
             yield line
         else:
             bare = _HASH.sub("", f" {line}").strip()
@@ -363,11 +399,12 @@ def _requirement_lines(
 
 
 def _relative(path: Path, folder: Path) -> str:
-    bare = re.sub(r"\[[^\]]*\]$", "", str(path))  # -e .[train]
+    bare = _EXTRAS.sub("", str(path))  # -e .[train]
+    extras = str(path)[len(bare) :]
     try:
-        return Path(os.path.relpath(bare, folder)).as_posix()
+        return Path(os.path.relpath(bare, folder)).as_posix() + extras
     except ValueError:  # on Windows, another drive
-        return Path(bare).absolute().as_posix()
+        return Path(bare).absolute().as_posix() + extras
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from clusterfn.bridge.builder.fetch import masked
 from clusterfn.environment import conda_solver, project_lock, standalone
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import SolveTarget, numbers, virtual_packages
@@ -112,7 +113,7 @@ def _python(
         except LockError as other:
             error.evidence = (*error.evidence, other.message, *other.evidence)
             raise error from other
-    say(f"Python {solved[target.platform]} comes from the conda channels {', '.join(spec.channels)}")
+    say(f"Python {solved[target.platform]} comes from the conda channels {', '.join(map(masked, spec.channels))}")
     return made
 
 

@@ -121,7 +121,8 @@ def own_interpreter(tool: Tool, base: str, say: Callable[[str], None]) -> Path:
     Raises:
         LockError: It cannot be made.
     """
-    digest = hashlib.sha256("\n".join([*tool.requirements, base]).encode()).hexdigest()[:16]
+    # The real path names the version too: another Python at the same path cannot use what was installed for this one.
+    digest = hashlib.sha256("\n".join([*tool.requirements, os.path.realpath(base)]).encode()).hexdigest()[:16]
     place = places.cache_folder() / "solver" / digest
     if not _python_of(place).exists():
         names = " and ".join(re.split(r"[<>=]", each)[0] for each in tool.requirements)
@@ -141,7 +142,8 @@ def _make(tool: Tool, base: str, place: Path, say: Callable[[str], None]) -> Non
     try:
         _run(tool, [base, "-m", "venv", str(beside)], say)
         _run(tool, [*pip, *tool.requirements], say)
-        if not place.exists():
+        if not _python_of(place).exists():  # another process may have made it, or its Python was removed
+            shutil.rmtree(place, ignore_errors=True)
             beside.rename(place)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

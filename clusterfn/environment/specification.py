@@ -224,7 +224,7 @@ def from_packages(packages: Sequence[str]) -> Specification:
         >>> from_packages(["numpy>=2", "pip:rich"]).conda[0].text
         'numpy >=2'
     """
-    title = f"packages={json.dumps(list(packages))}"
+    title = masked(f"packages={json.dumps(list(packages))}")
     conda, lines, sentences = [], PipLines(Path.cwd()), []
     words = iter(packages)
     for word in words:
@@ -251,6 +251,7 @@ def from_packages(packages: Sequence[str]) -> Specification:
     return lines.added_to(replace(spec, sentences=tuple(sentences[:1])))
 
 
+_OPTION = re.compile(r"(-[\w-]+)(?:\s+|=|$)(.*)", re.DOTALL)
 _INDEX_URL = ("--index-url", "-i")
 _MORE_INDEXES = ("--extra-index-url",)
 _FIND_LINKS = ("--find-links", "-f")
@@ -281,8 +282,8 @@ class PipLines:
             ConfigError: It is neither.
         """
         text = text.strip()
-        option, _, rest = text.replace("=", " ", 1).partition(" ") if text.startswith("-") else ("", "", "")
-        value = rest.strip()
+        found = _OPTION.fullmatch(text)
+        option, value = found.groups() if found else ("", "")
         if option in _WITH_VALUE and not value:
             raise ConfigError(f"{_at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
         if option in _EDITABLE:
@@ -296,7 +297,7 @@ class PipLines:
             raise ConfigError(
                 f'{_at(place)}"{text}" names another file', hint=f"copy the lines of {value} into this file"
             )
-        elif option or text.startswith((".", "/")):
+        elif text.startswith((".", "/", "-")):
             raise ConfigError(f'{_at(place)}"{text}" cannot be locked', hint="name a project and its version")
         else:
             self.wanted.append(wheel_requirement(text, place, selector))

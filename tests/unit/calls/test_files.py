@@ -82,6 +82,17 @@ def test_equal_content_has_one_digest_whatever_its_name(tmp_path):
     assert shipment(first).digest == shipment(second).digest != shipment(Directory(tmp_path)).digest
 
 
+def test_a_file_that_became_a_program_is_another(tmp_path):
+    path = write(tmp_path / "d/a")
+    before = [shipment(File(path)).digest, shipment(Directory(tmp_path / "d")).digest]
+    path.chmod(0o755)
+    after = [shipment(File(path)).digest, shipment(Directory(tmp_path / "d")).digest]
+
+    assert not {*before} & {*after}
+    path.chmod(0o644)
+    assert [shipment(File(path)).digest, shipment(Directory(tmp_path / "d")).digest] == before
+
+
 def test_a_directory_with_another_name_inside_is_another(tmp_path):
     write(tmp_path / "d/a"), write(tmp_path / "e/b")
 

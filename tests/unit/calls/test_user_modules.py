@@ -72,6 +72,18 @@ def test_a_package_travels_whole_with_its_data(project):
     assert sent("mine.deep") == {"mine/__init__.py", "mine/deep/x.py", "mine/table.csv"}
 
 
+def test_links_of_a_package_travel_as_what_they_lead_to(project):
+    write(project, mine__init="", mine__a="", shared__common__init="", shared__common__b="")
+    (project / "shared/data").mkdir()
+    (project / "shared/data/x.csv").write_text("a")
+    (project / "mine/common").symlink_to("../shared/common")
+    (project / "mine/itself").symlink_to(".")
+    (project / "mine/data").symlink_to("../shared/data")
+    (project / "mine/.#a.py").symlink_to("ada@laptop.4711")  # an editor has unsaved changes
+
+    assert sent("mine") == {"mine/__init__.py", "mine/a.py", "mine/common/__init__.py", "mine/common/b.py"}
+
+
 METADATA = "Metadata-Version: 2.1\nName: my-pkg\nVersion: 1.2.3\n"
 SCRIPTS = "[console_scripts]\nmine = mine_pkg:main\n"
 ASKS = """

@@ -175,6 +175,53 @@ def test_a_file_that_requirements_name_makes_the_lock_out_of_date(shelf: Shelf):
     assert shelf.read("requirements.txt").input_hash != before
 
 
+def test_other_extras_of_a_local_package_make_the_lock_out_of_date(shelf: Shelf):
+    shelf.pyproject('"base"', EXTRAS)
+    found = []
+    for extras in ("", "[gpu]", "[my-extra]"):
+        shelf.write(f"-e .{extras}\n", "requirements.txt")
+        found.append(shelf.read("requirements.txt"))
+
+    assert len({each.input_hash for each in found}) == 3
+    assert [each.project and each.project.local for each in found] == [("mine",)] * 3
+
+
+def test_a_wheel_that_was_built_again_makes_the_lock_out_of_date(shelf: Shelf):
+    wheel = shelf.write("one", "dist/x-0.1-py3-none-any.whl")
+    shelf.write("./dist/x-0.1-py3-none-any.whl\nnumpy\n", "requirements.txt")
+    before = shelf.read("requirements.txt").input_hash
+    assert shelf.read("requirements.txt").input_hash == before
+
+    wheel.write_text("another")
+
+    assert shelf.read("requirements.txt").input_hash != before
+
+
+def test_an_extra_may_name_others_of_its_project(shelf: Shelf):
+    extras = '[project.optional-dependencies]\nall = ["Mine[gpu, all]", "x"]\ngpu = ["{}"]\n'
+    shelf.pyproject('"base"', extras.format("torch"))
+    before = shelf.read("pyproject.toml", "all")
+    shelf.pyproject('"base"', extras.format("cupy"))
+
+    assert before.wheel("torch") is not None
+    assert shelf.read("pyproject.toml", "all").input_hash != before.input_hash
+
+
+def test_a_file_with_dynamic_dependencies_makes_the_lock_out_of_date(shelf: Shelf):
+    shelf.write(
+        '[project]\nname = "mine"\ndynamic = ["dependencies", "optional-dependencies"]\n'
+        '[tool.setuptools.dynamic]\ndependencies = {file = ["requirements/base.txt"]}\n'
+        'optional-dependencies.gpu = {file = "requirements/gpu.txt"}\n'
+    )
+    found = set()
+    for base, gpu in (("a", "b"), ("a<2", "b"), ("a", "b<2")):
+        shelf.write(base, "requirements/base.txt")
+        shelf.write(gpu, "requirements/gpu.txt")
+        found.add(shelf.read().input_hash)
+
+    assert len(found) == 3
+
+
 def test_hashes_of_requirements_are_read_for_each_project(shelf: Shelf):
     shelf.write(
         f"A_b==1 --hash=sha256:{'A' * 64} --hash=sha512:ff\nc==2 --hash sha256:{'b' * 64}\n", "requirements.txt"

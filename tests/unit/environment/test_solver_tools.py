@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config import places
 from clusterfn.environment.solve import condarc
-from clusterfn.environment.solver_tools import PYPI, PipConfig, parse_pip_config, pip_config
+from clusterfn.environment.solver_tools import PYPI, PipConfig, Tool, own_interpreter, parse_pip_config, pip_config
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,28 @@ def test_later_files_count_and_unreadable_ones_do_not(tmp_path: Path):
     assert condarc.channels(found) == ("b",)
     assert found["channel_alias"] == "https://a.example"
     assert condarc.proxies(found) == {"HTTPS_PROXY": "http://p.example:3128"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the Pythons are shell scripts")
+def test_a_solver_whose_python_was_removed_or_replaced_is_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(places, "cache_folder", lambda: tmp_path / "cache")
+    tool, python = Tool("a solver", ("solver",), "1 MB", "pip install solver"), tmp_path / "python"
+    for minor in (11, 12):
+        base = tmp_path / f"python3.{minor}"
+        base.write_text('#!/bin/sh\nmkdir -p "$3/bin" && ln -s /bin/true "$3/bin/python"\n')
+        base.chmod(0o755)
+    said: list[str] = []
+    python.symlink_to("python3.11")
+    first = own_interpreter(tool, str(python), said.append)
+
+    first.unlink()
+    first.symlink_to("python that was removed")
+    assert own_interpreter(tool, str(python), said.append) == first
+    assert first.exists() and own_interpreter(tool, str(python), said.append) == first
+    assert len(said) == 2
+
+    python.unlink()
+    python.symlink_to("python3.12")
+    assert own_interpreter(tool, str(python), said.append) != first

@@ -284,3 +284,13 @@ def test_the_configuration_is_no_environment_to_be_meant(tmp_path: Path):
     with pytest.raises(ConfigError) as refused:
         locate_file("cluster.yml", [tmp_path])
     assert "did you mean" not in refused.value.message
+
+
+@pytest.mark.parametrize("option", ["--extra-index-url ", "--extra-index-url=", "--extra-index-url   "])
+def test_an_address_keeps_its_signs_and_its_password_is_not_shown(option: str):
+    address = "https://ada:dG9rZW4=@nexus.example/simple?a=b"
+
+    spec = from_packages(["numpy", f"{option}{address}"])
+
+    assert spec.indexes == (address,)
+    assert "dG9rZW4" not in spec.title and "nexus.example" in spec.title
