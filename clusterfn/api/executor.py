@@ -123,7 +123,7 @@ class Executor(concurrent.futures.Executor):
         group = mapping.run(plain, iterables, options, how)
         with self._lock:
             self._sent += 1
-            self._groups.append(group)
+            self._groups = [*(each for each in self._groups if not each.done()), group]  # the others keep their values
         return _in_order(group, until)
 
     def _with_options(self, fn: Callable[..., R]) -> tuple[Callable[..., R], Options]:

@@ -302,6 +302,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
                 return self.cancelled()
             self.set_running_or_notify_cancel()
         self._set_state(CANCELLED, "withdrawn before it started")
+        self.tell("done", None)  # for `follow` in another thread
         return True
 
     @public_api

@@ -342,11 +342,13 @@ class Needs:
         if place.in_session and not wanted.source.has_ended():
             raise NotEnded(wanted.source)
         if not wanted.source.has_ended():
-            where = f"on {wanted.host}" if wanted.place else "in a session"
-            raise PayloadError(
-                f"{wanted.label} is an argument of a call on {place.host}, but runs {where} and has not ended",
-                stage="submit", hint="call both on the same host, or wait and pass its value: job.result()",
-            )  # fmt: skip
+            where, hint = "in a session", "call both on the same host, or wait and pass its value: job.result()"
+            if wanted.place:
+                where = f"on {wanted.host}"
+            elif wanted.source.items_left() is not None:  # its values are in the folders of two groups
+                where, hint = "again after retry_failed()", "wait for it first: group.wait()"
+            message = f"{wanted.label} is an argument of a call on {place.host}, but runs {where} and has not ended"
+            raise PayloadError(message, stage="submit", hint=hint)
         try:
             value = wanted.source.value_here(wanted.item)
         except Exception as error:  # what the function raised

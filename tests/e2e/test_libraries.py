@@ -85,6 +85,35 @@ def test_a_study_is_asked_in_rounds_and_told_each_end(here, run_with, tmp_path):
     assert all(sources)
 
 
+RESUMED = """
+def run(study):
+    result = clusterfn.sweep(
+        work, SPACE, sampler=study, max_configs=int(sys.argv[2]), max_parallel=2, score="loss", journal=sys.argv[1]
+    )
+    told = {json.dumps(each.params): each.value for each in study.trials if each.state.is_finished()}
+    return [[each.name, dict(each.config), each.score, told.get(json.dumps(dict(each.config)))] for each in result]
+
+resumed, longer = study(seed=5), study(seed=6)
+for each in (resumed, longer):
+    each.enqueue_trial({"lr": 0.9, "model": "small"})
+longer.ask(SPACE_OF_STUDY)
+longer.ask(SPACE_OF_STUDY)
+print(json.dumps(run(longer if sys.argv[3] == "longer" else resumed)))
+"""
+
+
+def test_a_fresh_study_is_told_each_score_with_its_own_parameters(here, run_with, tmp_path):
+    distributions = "SPACE_OF_STUDY = {k: v if k == 'lr' else optuna.distributions.CategoricalDistribution(v) "
+    script = COMMON + distributions + "for k, v in SPACE.items()}\n" + RESUMED
+    first = run_with(script, str(tmp_path / "j"), "4", "longer")
+    again = run_with(script, str(tmp_path / "j"), "4", "fresh")
+
+    assert [each[:3] for each in again] == [each[:3] for each in first]
+    for name, config, score, told in [*first, *again]:
+        assert (score is None) == (config["model"] == "broken") and score == told, name
+    assert len({name for name, *_ in again}) == 4
+
+
 REFUSED = """
 CASES = [
     ({"seed": 1}, SPACE), ({"max_configs": None}, SPACE), ({}, [{"lr": 1, "model": "a"}]),

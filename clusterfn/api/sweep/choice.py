@@ -135,17 +135,25 @@ class Study:
             yield [self._ask() for _ in range(min(self._at_once, self.count - len(self._numbers)))]
 
     def _number(self, name: str, values: dict[str, Any]) -> int:
-        """Return the trial's number in the study, by its name; ask the study for it again if it is unknown."""
+        """Return the trial's number in the study, by its name; add it to the study if that does not know it.
+
+        `enqueue_trial` would not do: `ask` takes the first waiting trial, which may be one that the user has enqueued.
+        """
         number = int(name[len(_NAME) :])
         trials = self._study.get_trials(deepcopy=False)
         if number < len(trials) and trials[number].params == values:
             return number
-        self._study.enqueue_trial(values)
-        return int(self._study.ask(self._distributions).number)
+        kinds = sys.modules["optuna"].trial
+        state = kinds.TrialState.RUNNING
+        self._study.add_trial(kinds.create_trial(state=state, params=values, distributions=self._distributions))
+        added = (each for each in reversed(self._study.get_trials(deepcopy=False)) if each.params == values)
+        return int(next(added).number)
 
     def _ask(self) -> Configuration:
         trial = self._study.ask(self._distributions)
-        name = f"{_NAME}{trial.number:04d}"
+        taken = [int(name[len(_NAME) :]) for name in self._numbers]
+        free = trial.number if trial.number not in taken else max(taken) + 1  # a journal of another study has named it
+        name = f"{_NAME}{free:04d}"
         self._numbers[name] = trial.number
         return Configuration(name, dict(trial.params))
 

@@ -590,6 +590,13 @@ def test_the_order_of_keywords_does_not_count(tmp_path):
     assert listed[0] == listed[1]
 
 
+def test_the_order_of_the_keys_of_a_grid_counts_as_names_do():
+    swapped = journals.describe(space.read({"model": ["a"], "lr": [0.1, 0.2]}))
+    now = {**facts(), **swapped}
+
+    assert journals.differences(json.loads(json.dumps(facts())), now) == ["order of the keys: lr, model in the journal, model, lr now"]
+
+
 @pytest.mark.parametrize("kind", [dict, collections.OrderedDict, types.MappingProxyType])
 def test_the_order_within_a_value_counts_as_a_function_may_go_through_it(kind):
     layers = [kind(collections.OrderedDict(each)) for each in ([("conv", 1), ("relu", 2)], [("relu", 2), ("conv", 1)])]

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Job, JobGroup, ResultError, cluster
+from clusterfn import Job, JobGroup, PayloadError, ResultError, cluster
+from clusterfn.calls.dependencies import Place
 from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.payload import Needs
 from clusterfn.config.spec import ResultPolicy
 
 JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)  # type: ignore[arg-type]
@@ -49,6 +51,24 @@ def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None
 
     assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
     assert isinstance(job.exception(0), ResultError)
+
+
+def test_who_follows_a_job_learns_that_another_thread_has_withdrawn_it() -> None:
+    tracker: Any = SimpleNamespace(withdraw=lambda: True)
+    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+    told: list[str] = []
+    job.listen(lambda kind, _: told.append(kind))
+
+    assert job.cancel() and told[-1] == "done"
+
+
+def test_a_retried_group_that_has_not_ended_is_no_argument_yet() -> None:
+    retried: JobGroup[Any, Any] = JobGroup(GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 2))
+    place = Place("tensor01", "/root")
+
+    with pytest.raises(PayloadError, match=r"runs again after retry_failed\(\) and has not ended") as rejected:
+        Needs(place).look(retried)
+    assert rejected.value.hint == "wait for it first: group.wait()"
 
 
 @pytest.mark.parametrize("given", [JOB, JOB["history"]])
