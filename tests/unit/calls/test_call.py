@@ -81,3 +81,15 @@ def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_
 
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         cluster(double)()
+
+
+@pytest.mark.parametrize(
+    ("name", "fitting"),
+    [
+        ("train", "train"), ("a.b", "a.b"), ("train-2.1", "train-2.1"), ("_private_", "private"),
+        ("<lambda>", "lambda"), ("my job/1", "my_job_1"), ("01_train", "_01_train"), ("42", "_42"), ("...", "function"),
+        ("a" * 80, "a" * 64), ("1" * 80, "_" + "1" * 63),
+    ],
+)  # fmt: skip
+def test_a_job_is_called_what_name_would_take(name, fitting):
+    assert call.job_name(name) == fitting == parse_options({"name": fitting}).name

@@ -1,0 +1,27 @@
+"""`clusterfn run SCRIPT.py`: what its job is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterfn.cli import main, script_job
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("train.py", "train"), ("01_train.py", "_01_train"), ("train-2.1.py", "train-2.1"), ("my script.py", "my_script")],
+)
+def test_a_script_of_any_name_gives_its_job_a_name_that_fits(file, name, tmp_path, monkeypatch):
+    (tmp_path / file).write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("clusterfn.config.config_file.running_file", None)
+    sent = []
+
+    def send(called, *_, **__):
+        sent.append(called.options.name)
+        return 0
+
+    monkeypatch.setattr(script_job, "start_detached", send)
+
+    assert main(["run", "--detach", file]) == 0
+    assert sent == [name]
