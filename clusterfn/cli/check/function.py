@@ -29,6 +29,8 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Scheduler
 
 _LAST_LINES = 5
+# Begin the reason of a job that waits for its environment, as bridge/queue and bridge/supervisor write it.
+_FOR_ENVIRONMENT = ("environment: ", "its environment is ")
 
 
 def modules(found: CheckState) -> str:
@@ -206,12 +208,23 @@ def _result(job: Job[T], scheduler: Scheduler, progress: Progress, timeout_s: fl
     in_queue_s, in_all_s = (QUEUE_S, TIMEOUT_S) if timeout_s is None else (timeout_s, timeout_s)
     while not concurrent.futures.wait([job], _TICK_S).done:
         passed = time.monotonic() - began
-        if job.state == PENDING and scheduler.has_nodes and passed > in_queue_s:
+        if passed > in_queue_s and _waits_in_queue(job, scheduler):
             raise StillWaiting(job.reason or f"{scheduler.title} has not said why")
         if passed > in_all_s:
             raise TooLate(f"no result within {in_all_s:.0f} s: {job.status}")
         progress(job.state, job.reason, passed)
     return job.result()
+
+
+def _waits_in_queue(job: Job[Any], scheduler: Scheduler) -> bool:
+    """Whether it waits for its turn.
+
+    Without a scheduler the queue always says why. A job also waits there, pending, while files or its environment are
+    made ready, which is no queue and may take minutes.
+    """
+    if job.state != PENDING or scheduler.has_nodes:
+        return job.state == PENDING
+    return bool(job.reason) and not job.moving and not job.reason.startswith(_FOR_ENVIRONMENT)
 
 
 def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.cli.check import connection, function, scheduler, storage
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
+from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 
 GB = 2**30
@@ -397,3 +399,54 @@ def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():
     failed = fails(function.pytorch, where)
 
     assert str(failed) == "cluster has 8 GPUs, and --gpus asks for 9" and failed.hint == "write --gpus 8, or fewer"
+
+
+class WaitingJob(Future):  # type: ignore[type-arg]
+    """A job that never ends by itself."""
+
+    id, name, host = "7f3a000011112222", "check", "cluster"
+
+    def __init__(self, state: str, reason: str, moving: str = "") -> None:
+        super().__init__()
+        self.state, self.reason, self.moving = state, reason, moving
+        self.status = f"{state} ({reason})"
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.set_result(None)
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, job: WaitingJob) -> CheckState:
+    """A machine without a scheduler, whose function is this job, and is waited for no longer than a moment."""
+    where = found(Site(()))
+    where.session.scheduler = Bare()  # type: ignore[misc]
+    where.timeout_s = 0.01
+    monkeypatch.setattr(function.call, "submit_call", lambda *_: job)
+    return where
+
+
+def test_a_function_that_waits_its_turn_on_a_busy_machine_is_withdrawn_and_skipped(monkeypatch):
+    job = WaitingJob(PENDING, "16 of 16 cores held by bob")
+
+    with pytest.raises(StepSkipped, match=r"still waiting \(16 of 16 cores held by bob\)"):
+        function.function(checked(monkeypatch, job))
+    assert job.stopped
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "moving"),
+    [
+        (RUNNING, "", ""),
+        (PENDING, "", ""),
+        (PENDING, "environment: unpacking 3 of 60 packages", ""),
+        (PENDING, "its environment is being built", ""),
+        (PENDING, "sending 38 of 114 MB", "sending 38 of 114 MB"),
+    ],
+)
+def test_a_function_that_waits_for_no_turn_fails_when_its_time_is_over(state, reason, moving, monkeypatch):
+    job = WaitingJob(state, reason, moving)
+
+    failed = fails(function.function, checked(monkeypatch, job))
+
+    assert str(failed) == f"no result within 0 s: {job.status}" and job.stopped
