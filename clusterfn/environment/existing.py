@@ -20,11 +20,22 @@ CALLER = (sys.version_info[0], sys.version_info[1])
 OLDEST = (3, 9)  # that the worker runs on
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 
+_NONE = "none of these can be executed"  # how the program below begins its complaint
 # Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
+# `~/.conda/environments.txt:NAME` is what has that name in the list that conda keeps of all environments.
 _FIND = r"""
 code=$1; shift
+listed() {
+  [ -r "$HOME/.conda/environments.txt" ] || return 1
+  while IFS= read -r prefix; do
+    if [ "$1" = base ]; then [ -d "$prefix/condabin" ]; else [ "${prefix##*/}" = "$1" ]; fi || continue
+    [ -x "$prefix/bin/python" ] && printf '%s\n' "$prefix/bin/python" && return
+  done <"$HOME/.conda/environments.txt"
+  return 1
+}
 for p in "$@"; do
   case $p in
+    "~/.conda/environments.txt:"*) p=$(listed "${p#*:}") || continue ;;
     "~/"*) p=$HOME/${p#??} ;;
     /*) ;;
     *) p=$(command -v "$p" 2>/dev/null) || continue ;;
@@ -62,7 +73,13 @@ print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]),
                   "conda": conda, "venv": sys.prefix != sys.base_prefix,
                   "set": activated(sys.prefix) if has_scripts else {}}))
 """
-_CONDA_BASES = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda", "/opt/miniconda3")
+# Where conda, mamba and micromamba are installed, with environments in envs/ below; `clusterfn init` looks there too.
+CONDA_PLACES = (
+    "~/.conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "~/conda",
+    "~/.local/share/mamba", "/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/mambaforge", "/opt/anaconda3",
+    "/opt/micromamba",
+)  # fmt: skip
+CONDA_LIST = "~/.conda/environments.txt"
 
 
 def is_existing(text: str | None) -> bool:
@@ -130,7 +147,9 @@ class ExistingEnvironment:
         if kind in ("venv", "prefix"):
             return [posixpath.join(value, "bin", "python")]
         if kind == "conda":
-            return [posixpath.join(base, "envs", value, "bin", "python") for base in ("~/.conda", *_CONDA_BASES)]
+            parts = () if value == "base" else ("envs", value)
+            paths = [posixpath.join(place, *parts, "bin", "python") for place in CONDA_PLACES]
+            return [*paths, f"{CONDA_LIST}:{value}"]
         return [_CALLERS_PYTHON]
 
     def verification(self, rc: int | None, out: bytes, err: bytes) -> Interpreter:
@@ -170,9 +189,14 @@ class ExistingEnvironment:
                 hint="name one below the host in clusterfn.yml, `environment: python:/path/to/python` (or venv:…, "
                 'prefix:…, conda:…), or have one built: environment="environment.yml" or packages=["numpy"]',
             )  # fmt: skip
+        hint = "find it on the host, and set the path of its python"
+        if self.spec.kind == "conda":
+            searched = f"searched {', '.join(CONDA_PLACES)}, and the list {CONDA_LIST}"
+            said = [searched if line.startswith(_NONE) else line for line in said]
+            hint = 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
         return EnvironmentBuildError(
             f"environment '{self.spec.kind}:{self.spec.value}' has no interpreter that runs (exit {rc})",
-            evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
+            evidence=said, stage="environment", hint=hint,
         )  # fmt: skip
 
     def plan(self, interpreter: Interpreter, root: str) -> Mapping[str, Mapping[str, bytes]]:

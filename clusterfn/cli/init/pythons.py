@@ -24,19 +24,19 @@ _TIMEOUT_S = 60.0
 _MOST = 6
 _NEEDS = "from packages of a channel that your machine can reach"
 
-# $1 is pythonX.Y, $2 is X.Y. A folder that does not exist stays a pattern, which -x then rejects.
+# $1 is pythonX.Y, $2 is X.Y, and the rest are the places of conda. A folder that does not exist stays a pattern, which
+# -x then rejects.
 _LOOK = r"""
-name=$1 minor=$2
+name=$1 minor=$2; shift 2
 try() { for p in "$@"; do [ -x "$p" ] && [ ! -d "$p" ] && "$p" -I -c "
 import os, sys
 if sys.version_info[:2] == tuple(map(int, '$minor'.split('.'))): print(os.path.abspath(sys.executable))
 " 2>/dev/null </dev/null; done; }
 [ -r "$HOME/.conda/environments.txt" ] && while IFS= read -r prefix; do try "$prefix/bin/python"; done \
   <"$HOME/.conda/environments.txt"
-for base in "$HOME" /opt; do
-  for conda in miniconda3 anaconda3 miniforge3 mambaforge micromamba conda .conda; do
-    try "$base/$conda/bin/$name" "$base/$conda"/envs/*/bin/"$name"
-  done
+for conda in "$@"; do
+  case $conda in "~/"*) conda=$HOME/${conda#??} ;; esac
+  try "$conda/bin/$name" "$conda"/envs/*/bin/"$name"
 done
 try "$HOME/.pyenv/versions/$minor".*/bin/"$name" "$HOME/.local/share/uv/python/cpython-$minor".*/bin/"$name" \
   "$HOME/.local/bin/$name" "$HOME/.venv/bin/$name" "$HOME"/venv*/bin/"$name" /usr/bin/"$name" /usr/local/bin/"$name" \
@@ -110,7 +110,7 @@ def _try(session: HostState, text: str) -> None:
 
 def find(connection: HostConnection) -> list[str]:
     """Return their paths, each once; the system's own last, because users cannot install into it."""
-    argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python")]
+    argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python"), *existing.CONDA_PLACES]
     answer = connection.run(argv, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     lines = answer.out.decode("utf-8", "replace").splitlines()
     paths = dict.fromkeys(line for line in lines if line.startswith("/"))

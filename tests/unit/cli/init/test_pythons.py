@@ -13,6 +13,7 @@ import pytest
 
 from clusterfn.cli.init import pythons
 from clusterfn.cli.init.answers import Answers
+from clusterfn.environment.existing import CONDA_PLACES
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts have a POSIX shell")
@@ -40,7 +41,13 @@ def put(path: Path, text: str = f'#!/bin/sh\nexec {sys.executable} "$@"\n') -> P
     return path
 
 
-@pytest.mark.parametrize("folder", ["miniconda3/envs/ml", f".pyenv/versions/{MINOR}.4", ".local", "venv-x"])
+HOMES = [place[2:] for place in CONDA_PLACES if place.startswith("~/")]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [*HOMES, *(f"{home}/envs/ml" for home in HOMES), f".pyenv/versions/{MINOR}.4", ".local", "venv-x"],
+)
 def test_it_is_found_where_people_put_it(tmp_path, folder):
     put(tmp_path / folder / "bin" / f"python{MINOR}")
 
