@@ -26,6 +26,7 @@ from clusterfn.config.options import (
     is_set_by_clusterfn,
     names_a_file,
     nearly_an_environment,
+    python_version,
 )
 from clusterfn.config.schedulers import OPTIONS, SCHEDULER_KEYS, Choice, Key, read_gpu_type
 from clusterfn.config.spec import DATA, EnvironmentSettings, Host, Limits, Resources
@@ -152,6 +153,9 @@ def _environment(value: Value) -> str:
     text = value.as_text()
     if names_a_file(text):
         return text
+    if python_version(text):
+        hint = 'write the path of an interpreter, `environment: "python:/path"`, or a file such as environment.yml'
+        raise value.error(f'"{text}" names a version of Python, not an interpreter', hint)
     instead = nearly_an_environment(text)
     if not instead and text.startswith(("/", "~")):
         path = text.rstrip("/")
@@ -200,7 +204,8 @@ def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         facts.setdefault("environment", "current")
     if facts.get("transport") == "local":
         if "address" in keys:
-            raise keys["address"].error("this machine takes no address", "remove it, or remove `scheduler: local`")
+            word = "scheduler" if facts["scheduler"] == "local" else "transport"
+            raise keys["address"].error("this machine takes no address", f"remove it, or remove `{word}: local`")
         facts["address"] = ""
 
 

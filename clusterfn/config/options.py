@@ -73,8 +73,8 @@ class CallOptions(JobOptions, total=False):
             `torch.distributed.init_process_group()` finds the others. The first node's return value is the result.
         tasks_per_node: Number of processes that call the function on each SLURM node (1), as `srun` would start them.
             `cores` is for each of them; memory and GPUs are shared by those of a node.
-        host: A host's name in clusterfn.yml. Default: `default_host:`, the only host, or `local`. $CLUSTERFN_HOST
-            overrides it for functions that are decorated while the variable is set.
+        host: A host's name in clusterfn.yml. Default: $CLUSTERFN_HOST, `default_host:`, the only host, or `local`. For a
+            function that is decorated while the variable is set, the variable overrides this option.
         outputs: Patterns of files in the job's folder to download after it has returned, such as "*.pt".
             Those of item 3 of a map go to the folder NAME-7f3a/3.
         cwd: Working directory of the function. Default: an empty folder of the job's own.
@@ -166,7 +166,7 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
         who_has: "there is", or "map() has".
         known: The keywords that can be written there.
     """
-    problem, meant = f"{who_has} no argument {keyword!r}", ALIASES.get(keyword, keyword)
+    problem, meant = f"{who_has} no argument {keyword!r}", _meant_by(keyword, value)
     elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in known)
     if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
         return ConfigError(problem, hint=instead.format(_quoted(value)))
@@ -180,8 +180,15 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
     return ConfigError(f"{problem}{near}", hint=f"{goes_to}the arguments are {', '.join(known)}")
 
 
+def _meant_by(keyword: str, value: object) -> str:
+    """Return our word for a keyword: `python="3.11"` asks for a package, and `python="/path"` for an environment."""
+    return "packages" if keyword == "python" and _VERSION.fullmatch(str(value)) else ALIASES.get(keyword, keyword)
+
+
 def _as_meant(keyword: str, meant: str, value: object) -> str | None:
     """Say what to write: the value under its right word, or a near one which that word takes."""
+    if meant == "packages" and keyword == "python":
+        return f"write {_python_package('3.10' if value == 3.1 else value)}"  # 3.10 without quotes is 3.1
     if meant == "environment":  # whose value names the kind too
         kind = keyword if keyword in ("python", "venv") else "conda"
         named = value if keyword != "env_file" and isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"
@@ -213,10 +220,12 @@ PYTHON_SOURCES = ("conda", "standalone", "host")
 _ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock")
 _PROJECT_FILES = ("environment.yml", "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt")
 _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
+_VERSION = re.compile(r"\d+(?:\.\d+)*")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 _CAUSES = ("timeout", "preempted", "node")  # of `requeue=`
-_REQUEUED, _MOST_REQUEUED = 3, 1000  # times for each cause, if only the causes are named; and at most
+REQUEUED = 3  # times for each cause, if only the causes are named
+_MOST_REQUEUED = 1000
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
 
@@ -295,6 +304,9 @@ def _package(value: Any, name: str) -> str:
 def _environment(value: Any, name: str) -> str:
     text = _text(value, name)
     kind, _, rest = text.partition(":")
+    if version := python_version(text):
+        hint = f'write {_python_package(version)}, or the path of an interpreter: {name}="python:/path/to/python"'
+        raise ConfigError(f"{name}={text!r} names a version of Python, not an interpreter", hint=hint)
     if meant := nearly_an_environment(text):
         raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
     if text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest):
@@ -367,6 +379,21 @@ def nearly_an_environment(text: str) -> str:
     return "" if f"{kind}:{rest}" == text else f"{kind}:{rest}"
 
 
+def python_version(environment: str) -> str:
+    """Return the version in "python:3.11", which was meant to be a path; "" for any other environment.
+
+    Example:
+        >>> python_version("python:3.11"), python_version("python:/opt/bin/python3.11")
+        ('3.11', '')
+    """
+    kind, _, rest = (part.strip() for part in environment.partition(":"))
+    return rest if kind == "python" and _VERSION.fullmatch(rest) else ""
+
+
+def _python_package(version: object) -> str:
+    return f'packages=["python={version}"]'
+
+
 def _output(value: Any, name: str) -> str:
     """Reject a pattern that leads out of the job's folder."""
     text = _text(value, name)
@@ -412,7 +439,7 @@ def _sbatch_options(value: Any, name: str) -> dict[str, Any]:
 def _requeue(value: Any, name: str) -> dict[str, int]:
     usual = f'write {name}=["timeout", "preempted", "node"], or {name}={{"timeout": 3}}'
     if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
-        value = dict.fromkeys(value, _REQUEUED)
+        value = dict.fromkeys(value, REQUEUED)
     if not isinstance(value, Mapping):
         problem = f"{name}={value!r:.60} is neither a list of causes nor a dict of how often for each"
         cause = nearest_word(value.strip().lower(), _CAUSES) if isinstance(value, str) else None
@@ -423,7 +450,7 @@ def _requeue(value: Any, name: str) -> dict[str, int]:
             raise ConfigError(f"{name}= has no cause {cause!r}{near}", hint=f"the causes are {', '.join(_CAUSES)}")
         if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST_REQUEUED:
             problem = f"{name}[{cause!r}]={count!r} is not a whole number from 0 to {_MOST_REQUEUED}"
-            raise ConfigError(problem, hint=f'write {name}={{"{cause}": {_REQUEUED}}}')
+            raise ConfigError(problem, hint=f'write {name}={{"{cause}": {REQUEUED}}}')
     return {cause: count for cause, count in value.items() if count}
 
 

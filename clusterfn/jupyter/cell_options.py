@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.config.options import ALIASES, CallOptions, Options, parse_options
+from clusterfn.config.options import ALIASES, REQUEUED, CallOptions, Options, parse_options
 from clusterfn.errors import ConfigError, did_you_mean
 
-_NUMBERS = frozenset(["cores", "gpus", "nodes", "retries"])
-_LISTS = frozenset(["packages", "modules", "secrets", "outputs"])
-_PAIRS = frozenset(name for name, kind in CallOptions.__annotations__.items() if "Mapping" in str(kind))
+# The annotations decide how each option is read, so that a new one needs no line here.
+_KINDS = {name: getattr(kind, "__forward_arg__", str(kind)) for name, kind in CallOptions.__annotations__.items()}
+_PAIRS = frozenset(name for name, kind in _KINDS.items() if "Mapping[" in kind)
+_LISTS = frozenset(name for name, kind in _KINDS.items() if "Sequence[" in kind)
+_NUMBERS = frozenset(name for name, kind in _KINDS.items() if re.search(r"\bint\b", kind))
+_FLAGS = frozenset(name for name, kind in _KINDS.items() if re.search(r"\bbool\b", kind)) - _PAIRS
 _VARIABLES = {"-i": "inputs", "--input": "inputs", "-o": "outputs", "--output": "outputs"}
-_KNOWN = {f"--{keyword.replace('_', '-')}": keyword for keyword in CallOptions.__annotations__}
+_KNOWN = {f"--{keyword.replace('_', '-')}": keyword for keyword in _KINDS}
 _EXAMPLE = "%%cluster --host tensor01 --gpus 1 -i data -o result"
+# A keyword of `@cluster` in a hint, and its value: a text, a list, a dict or a word.
+_AS_KEYWORD = re.compile(rf"\b({'|'.join(_KINDS)})=(\"[^\"]*\"|\[[^\]]*\]|\{{[^}}]*\}}|\w[\w.]*)")
 
 
 @dataclass(frozen=True)
@@ -50,16 +57,22 @@ def parse_line(line: str) -> CellOptions:
     given: dict[str, Any] = {}
     names: dict[str, list[str]] = {"inputs": [], "outputs": []}
     while words:
-        word, _, value = words.pop(0).partition("=")
+        word, equals, value = words.pop(0).partition("=")
         if word in _VARIABLES:
             names[_VARIABLES[word]] += _names(word, value or _next(word, words))
             continue
         keyword = _keyword(word)
-        if keyword == "allow_cpu":
+        if keyword in _FLAGS:
+            _refuse_value(word, equals + value or next(iter(words), "-"))
             given[keyword] = True
         else:
             _add(given, keyword, value or _next(word, words))
-    return CellOptions(parse_options(given), *(tuple(dict.fromkeys(each)) for each in names.values()))
+    try:
+        options = parse_options(given)
+    except ConfigError as error:
+        error.hint = _with_flags(error.hint) if error.hint else None
+        raise
+    return CellOptions(options, *(tuple(dict.fromkeys(each)) for each in names.values()))
 
 
 def _keyword(word: str) -> str:
@@ -93,20 +106,63 @@ def _names(word: str, value: str) -> list[str]:
     return names
 
 
+def _refuse_value(word: str, following: str) -> None:
+    """Raise unless what follows a flag is the next option."""
+    if not following.startswith("-"):
+        raise ConfigError(f"%%cluster: {word} takes no value", hint=f"write {word} alone, or leave it out")
+
+
 def _add(given: dict[str, Any], keyword: str, value: str) -> None:
     """Record the value of an option, as a keyword of `@cluster` takes it."""
-    if keyword in _LISTS:
+    if keyword in _PAIRS:
+        pairs = value.split(",") if keyword in _LISTS else [value]
+        given.setdefault(keyword, {}).update(_pair(keyword, each) for each in pairs)
+    elif keyword in _LISTS:
         given.setdefault(keyword, []).extend(value.split(","))
-    elif keyword in _PAIRS:
-        name, equals, text = value.partition("=")
-        if not equals and keyword == "env":
-            raise ConfigError(f"%%cluster: --env {value} has no value", hint="write --env NAME=VALUE")
-        given.setdefault(keyword, {})[name] = text if equals else True  # some options of schedulers have no value
     elif keyword in given:
-        flag = f"--{keyword.replace('_', '-')}"
+        flag = _flag_of(keyword)
         raise ConfigError(f"%%cluster: {flag} is given twice: {given[keyword]} and {value}", hint="remove one of them")
     else:
-        given[keyword] = int(value) if keyword in _NUMBERS and value.isdecimal() else value
+        given[keyword] = _number(keyword, value)
+
+
+def _pair(keyword: str, written: str) -> tuple[str, Any]:
+    """Read NAME=VALUE, or what a name alone means."""
+    name, equals, text = written.partition("=")
+    if equals:
+        return name, _number(keyword, text)
+    if keyword == "env":
+        raise ConfigError(f"%%cluster: --env {written} has no value", hint="write --env NAME=VALUE")
+    return name, REQUEUED if keyword == "requeue" else True  # some options of schedulers have no value
+
+
+def _number(keyword: str, text: str) -> int | str:
+    return int(text) if keyword in _NUMBERS and text.isdecimal() else text
+
+
+def _flag_of(keyword: str) -> str:
+    return f"--{keyword.replace('_', '-')}"
+
+
+def _with_flags(hint: str) -> str:
+    """Write the keywords in a hint as flags.
+
+    `write gpus=2, gpu_type="a6000"` becomes `write --gpus 2, --gpu-type a6000`.
+    """
+    return _AS_KEYWORD.sub(lambda found: _as_flag(found[1], found[2]), hint).replace(", without quotes", "")
+
+
+def _as_flag(keyword: str, written: str) -> str:
+    """Write the keyword and its value, which is Python's, as words of the line."""
+    try:
+        value = ast.literal_eval(written)
+    except (ValueError, SyntaxError):  # a word of the sentence
+        value = written
+    if value is True:
+        return _flag_of(keyword)
+    several = [f"{name}={each}" for name, each in value.items()] if isinstance(value, dict) else value
+    words = several if isinstance(several, list) else [value]
+    return " ".join(f"{_flag_of(keyword)} {shlex.quote(str(word))}" for word in words)
 
 
 def values_of(names: tuple[str, ...], variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterfn.config.options import CallOptions, parse_options
 from clusterfn.errors import ConfigError
 from clusterfn.jupyter.cell_options import parse_line, values_of
 
@@ -18,6 +19,68 @@ def test_options_are_those_of_the_decorator_and_variables_go_in_and_out():
     assert options.env == {"A": "1", "B": "c=d"} and options.packages == ("numpy", "pip:rich", "python=3.11")
     assert (asked.inputs, asked.outputs) == (("data", "x", "y"), ("result",))
     assert options.scheduler_options == {"slurm": {"qos": "x", "exclusive": True}}
+
+
+# Each option of `@cluster`: how a cell writes it, and the value that it means there.
+EVERY = {
+    "cores": ("--cores 4", 4),
+    "memory": ("--memory 16GB", "16GB"),
+    "gpus": ("--gpus 2", 2),
+    "gpu_memory": ("--gpu-memory 24GB", "24GB"),
+    "gpu_type": ("--gpu-type a6000", "a6000"),
+    "allow_cpu": ("--allow-cpu", True),
+    "time": ("--time '1h 30min'", "1h 30min"),
+    "environment": ("--environment conda:ml", "conda:ml"),
+    "packages": ("--packages numpy --packages pip:rich,python=3.11", ["numpy", "pip:rich", "python=3.11"]),
+    "modules": ("--modules gcc/12,cuda/12.4", ["gcc/12", "cuda/12.4"]),
+    "env": ("--env A=1 --env B=c=d,e", {"A": "1", "B": "c=d,e"}),
+    "secrets": ("--secrets HF_TOKEN --secrets WANDB_KEY", ["HF_TOKEN", "WANDB_KEY"]),
+    "slurm": ("--slurm partition=gpu --slurm exclusive", {"partition": "gpu", "exclusive": True}),
+    "results": ("--results data", "data"),
+    "max_result": ("--max-result 2GB", "2GB"),
+    "nodes": ("--nodes 2", 2),
+    "tasks_per_node": ("--tasks-per-node 4", 4),
+    "host": ("--host tensor01", "tensor01"),
+    "outputs": ("--outputs '*.pt' --outputs log.txt", ["*.pt", "log.txt"]),
+    "cwd": ("--cwd '~/data'", "~/data"),
+    "name": ("--name train", "train"),
+    "on_interrupt": ("--on-interrupt stop", "stop"),
+    "stall_timeout": ("--stall-timeout 10min", "10min"),
+    "warn_before": ("--warn-before 5min", "5min"),
+    "retries": ("--retries 2", 2),
+    "requeue": ("--requeue timeout --requeue node=1", {"timeout": 3, "node": 1}),
+    "resume": ("--resume 7f3a", "7f3a"),
+    "keep": ("--keep", True),
+}
+
+
+def test_every_option_of_the_decorator_can_be_written_in_a_cell():
+    assert {*EVERY} == {*CallOptions.__annotations__}
+
+
+@pytest.mark.parametrize("keyword", EVERY)
+def test_an_option_means_in_a_cell_what_it_means_in_the_decorator(keyword):
+    line, value = EVERY[keyword]
+
+    assert parse_line(line).options == parse_options({keyword: value})
+
+
+@pytest.mark.parametrize(
+    ("line", "requeue"),
+    [
+        ("--requeue timeout", {"timeout": 3}),
+        ("--requeue=timeout=5", {"timeout": 5}),
+        ("--requeue timeout,preempted=10 --requeue node", {"timeout": 3, "preempted": 10, "node": 3}),
+    ],
+)
+def test_a_cause_alone_means_the_usual_count(line, requeue):
+    assert parse_line(line).options.requeue == requeue
+
+
+def test_a_flag_may_come_before_any_option():
+    asked = parse_line("--keep --allow-cpu -i x --keep")
+
+    assert (asked.options.keep, asked.options.allow_cpu, asked.inputs) == (True, True, ("x",))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +100,17 @@ def test_options_are_those_of_the_decorator_and_variables_go_in_and_out():
         ("-i data[0]", "'data[0]' is not the name of a variable"),
         ("-o", "-o needs a value"),
         ("--host 'a", "No closing quotation"),
+        ("--keep True", "--keep takes no value"),
+        ("--allow-cpu=no --gpus 1", "--allow-cpu takes no value"),
+        ("--requeue timeouts", "requeue= has no cause 'timeouts'; did you mean timeout?"),
+        ("--requeue timeout=often", "next:  write --requeue timeout=3"),
+        ("--gpus a100:2", "next:  write --gpus 2, --gpu-type a100"),
+        ("--gpus two", "next:  write --gpus 1: a number"),
+        ("--cores 2.5", "next:  write --cores 3"),
+        ("--memory 16", "next:  write it with a unit: --memory 16GB"),
+        ("--time 1h30", "next:  write --time '1h 30min'; other forms are --time 90min and --time 2h"),
+        ("--outputs ../x", "--outputs '*.pt'"),
+        ("--environment python:3.11", "next:  write --packages python=3.11, or the path of"),
     ],
 )
 def test_a_mistake_is_named_with_what_to_write(line, told):
