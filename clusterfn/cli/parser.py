@@ -182,8 +182,8 @@ def _add_calls(commands: Any) -> None:
     _add_json(command, "one object")
 
 
-def _add_call(command: argparse.ArgumentParser) -> None:
-    command.usage = "%(prog)s [options] [HOST] FILE.py::FUNCTION|SCRIPT.py [ARG ...]"
+def _add_call(command: CommandParser) -> None:
+    command.usage, command.mixes = "%(prog)s [options] [HOST] FILE.py::FUNCTION|SCRIPT.py [ARG ...]", True
     options = command.add_argument_group("options that override those of @cluster")
     options.add_argument("--cores", metavar="N", type=int)
     options.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")

@@ -16,6 +16,7 @@ from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.attach import JobInfo
 from clusterfn.calls.attach import jobs as list_jobs
 from clusterfn.cli import target
+from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 
@@ -26,6 +27,7 @@ STATES = (*ACTIVE, *ENDED)
 _KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
 _HEX = frozenset("0123456789abcdef")
 _SHOWN = 10
+_FOR_ONE = ("attach", "stack", "shell")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def select(given: argparse.Namespace, command: str, states: Collection[str] = ST
     ids = [word for word in words if _is_id(word)]
     if len(ids) == len(words) and words and not any(word.isalpha() for word in words):
         return Selection([(word, _one_host(hosts, command)) for word in _without_filters(given, ids)], len(ids) == 1)
-    found = _list_each(hosts or [target.host(None, command)[1].name], command)
+    found = _list_each(hosts or [_usual_host(words, command)], command)
     chosen: dict[str, str | None] = {}
     for word in words:
         named = [job for job in found if job.name == word]
@@ -66,7 +68,7 @@ def select(given: argparse.Namespace, command: str, states: Collection[str] = ST
             chosen[word] = _one_host(hosts, command)
             continue
         if not named:
-            raise _no_such_name(word, found, hosts)
+            raise _no_such_name(word, found, hosts, command)
         chosen.update((job.id, job.host) for job in narrowed(named, given, states))
     if given.all:
         chosen.update((job.id, job.host) for job in narrowed(found, given, states))
@@ -82,14 +84,14 @@ def select_one(given: argparse.Namespace, command: str) -> tuple[str, str | None
     word, host = target.one_and_host(given.words, "ID", command)
     if _is_id(word) and not word.isalpha():
         return word, host
-    found = _list_each([host or target.host(None, command)[1].name], command)
+    found = _list_each([host or _usual_host([word], command)], command)
     named = [job for job in found if job.name == word]
     if len(named) > 1:
         lines = [f"{job.id} {job.state}" for job in named[:_SHOWN]]
         hint = f"the newest is clusterfn {command} {named[0].id[:8]}"
         raise ConfigError(f"{len(named)} jobs on {named[0].host} are named {word!r}", evidence=lines, hint=hint)
     if not named and not _is_id(word):
-        raise _no_such_name(word, found, [host] if host else [])
+        raise _no_such_name(word, found, [host] if host else [], command)
     return (named[0].id, named[0].host) if named else (word, host)
 
 
@@ -206,8 +208,27 @@ def _without_filters(given: argparse.Namespace, ids: list[str]) -> list[str]:
     return ids
 
 
-def _no_such_name(word: str, found: Sequence[JobInfo], hosts: Sequence[str]) -> ConfigError:
+def _usual_host(words: Sequence[str], command: str) -> str:
+    """Return the host that a call would use, on which the words are looked for as names of jobs."""
+    try:
+        return target.host(None, command)[1].name
+    except ConfigError:
+        if len(words) == 1 and _is_host(words[0]):
+            raise _no_such_name(words[0], (), (), command) from None
+        raise
+
+
+def _is_host(word: str) -> bool:
+    return word in config_file.load().hosts
+
+
+def _no_such_name(word: str, found: Sequence[JobInfo], hosts: Sequence[str], command: str) -> ConfigError:
     where = f" on {' or '.join(hosts)}" if hosts else f" on {found[0].host}" if found else ""
     near = did_you_mean(word, sorted({job.name for job in found}))
     hint = "clusterfn jobs HOST lists ids and names; an id has at least four digits of 0-9 and a-f"
+    if _is_host(word):
+        near = f"; {word} is a host"
+        hint = f"clusterfn {command} ID"
+        if command not in _FOR_ONE:
+            hint = f"clusterfn {command} --all {word} is for all its jobs, and {hint} for one"
     return ConfigError(in_one_line(f"there is no job named {word!r}{where}{near}"), hint=hint)

@@ -87,7 +87,16 @@ def _split_call(words: Sequence[str]) -> tuple[list[str], str | None, list[str] 
     rest = [*words[:at], *words[at + 1 : file + 1]] if host is not None else list(words[: file + 1])
     if file < len(words) and words[file].endswith(".py") and (host is not None or file == at):
         return rest, host, list(words[file + 1 :])
-    return [*words[:at], *words[at + 1 :]] if host is not None else list(words), host, None
+    rest = [*words[:at], *words[at + 1 :]] if host is not None else list(words)
+    return _with_late_end(rest, at if host is None else file - 1), host, None
+
+
+def _with_late_end(words: list[str], file: int) -> list[str]:
+    """Move a `--` from before the file to behind it: argparse, which looks for options first, would lose it there."""
+    if "--" in words[:file]:
+        words.insert(file + 1, "--")
+        words.remove("--")
+    return words
 
 
 def _next_word(words: Sequence[str], place: int) -> int:

@@ -190,6 +190,25 @@ def test_all_words_after_a_script_are_its_own(words, script_words):
     assert given.script_words == script_words and not getattr(given, "json", False)
 
 
+@pytest.mark.parametrize(
+    ("line", "host", "gpus", "words"),
+    [
+        ("run f.py::f --gpus 1 1e-3", None, 1, ["1e-3"]),
+        ("run f.py::f 1e-3 --gpus 1 layers=4", None, 1, ["1e-3", "layers=4"]),
+        ("run tensor01 f.py::f 3 --gpus 1", "tensor01", 1, ["3"]),
+        ("script f.py::f --gpus 1 -2 x.py", None, 1, ["-2", "x.py"]),
+        ("run f.py::f --gpus 1 -- --x -y", None, 1, ["--x", "-y"]),
+        ("run f.py::f -- --x --gpus 2", None, None, ["--x", "--gpus", "2"]),
+        ("run --gpus 1 -- f.py::f --x", None, 1, ["--x"]),
+        ("run tensor01 --gpus 1 -- f.py::f --x", "tensor01", 1, ["--x"]),
+    ],
+)
+def test_options_may_come_between_the_function_and_its_arguments(line, host, gpus, words):
+    given = parser.make_parser().read(line.split())
+
+    assert (given.target, given.host, given.gpus, given.words) == ("f.py::f", host, gpus, words)
+
+
 def test_options_may_come_between_ids_and_host():
     given = parser.make_parser().read(["logs", "7f3a", "--stderr", "90aa", "--json", "tensor01"])
 
@@ -275,6 +294,36 @@ def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypat
     assert "other hosts with jobs: cluster (clusterfn jobs --all-hosts)\n" in capsys.readouterr().err
     main(["jobs", "tensor01"])
     assert "other hosts" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("usual", ["cluster", ""])
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("cancel", "clusterfn cancel --all tensor01 is for all its jobs, and clusterfn cancel ID for one"),
+        ("logs", "clusterfn logs --all tensor01 is for all its jobs, and clusterfn logs ID for one"),
+        ("attach", "clusterfn attach ID"),
+    ],
+)
+def test_a_host_instead_of_a_job_is_told_as_what_it_is(command, hint, usual, two_hosts, monkeypatch, capsys):
+    monkeypatch.setattr(selection, "list_jobs", lambda host: [])
+    monkeypatch.setenv("CLUSTERFN_HOST", usual)
+
+    assert main([command, "tensor01"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no job named 'tensor01'; tensor01 is a host" in said
+    assert said.endswith(f"next:  {hint}\n")
+
+
+@pytest.mark.parametrize("name", ["a.b", "_01_train", "train-2.1"])
+def test_a_job_is_found_by_every_name_that_it_can_have(name, two_hosts, monkeypatch):
+    job = attach.JobInfo("7f3a000011112222", name, "cluster", "RUNNING", "", 0.0)
+    monkeypatch.setattr(selection, "list_jobs", lambda host: [job] if host == "cluster" else [])
+    monkeypatch.setenv("CLUSTERFN_HOST", "cluster")
+    given = parser.make_parser().read(["logs", name])
+
+    assert selection.select(given, "logs").jobs == [(job.id, "cluster")]
+    assert selection.select_one(parser.make_parser().read(["attach", name]), "attach") == (job.id, "cluster")
 
 
 def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkeypatch, capsys):
