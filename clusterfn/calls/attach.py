@@ -88,7 +88,7 @@ class JobList(list[JobInfo], NotebookDisplay):
 
 @public_api
 def attach(
-    job_id: str, host: str | None = None, live: bool = False, *, results: str | None = None,
+    job_id: str, host: str | None = None, *, live: bool = False, results: str | None = None,
     max_result: str | None = None,
 ) -> Job[Any] | JobGroup[Any, Any]:  # fmt: skip
     """Attach to a job or group that any process has sent; its present state is known when this returns.
