@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import errors
+from clusterfn.bridge import layout
 from clusterfn.cli.check import scheduler
 from clusterfn.cli.parser import make_parser
 from clusterfn.config import config_file
@@ -189,6 +190,24 @@ def test_the_tree_of_errors_is_the_one_in_the_code():
         parents[name] = path[depth - 1] if depth else "Exception"
 
     assert parents == {name: getattr(errors, name).__mro__[1].__name__ for name in error_classes()}
+
+
+def test_the_page_of_errors_names_the_stages_in_their_order():
+    text = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    said = re.findall(r"`stage` says how far the job came: (.*?)\.", text)[0].replace("`", "").split(", ")
+
+    assert [*said, "supervisor", "scheduler"] == [*layout.STAGES]
+
+
+def test_the_page_of_files_names_every_file_that_the_layout_names():
+    pages = ("docs/reference/job-directory.md", "docs/reference/builder.md")
+    said = "".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
+    source = Path(layout.__file__).read_text(encoding="utf-8")
+    blocks = re.findall(r"^# below (?!bridge).*\n((?:[A-Z#].*\n)+)", source, re.MULTILINE)
+    names = set(re.findall(r'"([^"]+)"', re.sub(r"#.*", "", "".join(blocks))))
+
+    assert len(names) > 60
+    assert sorted(name for name in names - {layout.DEFAULT} if name not in said) == []
 
 
 def test_the_interface_has_every_public_name():
