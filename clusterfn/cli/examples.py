@@ -46,7 +46,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "kernel remove tensor01-1-gpu",
     ),
     "kernel add": (
-        "kernel add tensor01",
+        "kernel add tensor01 --environment conda:ml",
         'kernel add tensor01 --name "tensor01 · 1 GPU" --gpus 1 --environment environment.yml',
         "kernel add tensor01 --gpus 2 --memory 64GB --time 8h --environment conda:ml --cwd ~/project",
     ),
