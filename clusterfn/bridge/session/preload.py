@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.machinery
 import importlib.util
 import itertools
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from ..supervisor.worker_process import die_with_parent
@@ -32,12 +34,13 @@ class Preloader:
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
+        self._own = frozenset(sys.modules)  # what the session itself needs, as any worker does
 
     def load(self, names: Iterable[str]) -> list[str]:
         """Load those that are safe, and return them."""
         loaded = []
         for name in names:
-            if name in sys.modules or name in self.refused or not _is_installed(name):
+            if name in sys.modules or name in self.refused or not _is_installed(_found(name)):
                 continue
             trouble = _trouble_with(name)
             if trouble:
@@ -47,14 +50,47 @@ class Preloader:
             loaded.append(name)
         return loaded
 
+    def make_way(self, folders: Sequence[str]) -> None:
+        """Forget, in the process of a call, the modules in whose place an import finds one in these folders."""
+        # Not each loaded name is looked up in the folders: that would copy the pages of all names.
+        for name in {entry.partition(".")[0] for folder in folders for entry in _entries(folder)}:
+            if name in sys.modules and name not in self._own and _is_module(name, folders):
+                for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
+                    del sys.modules[each]
 
-def _is_installed(name: str) -> bool:
-    """Whether it is the environment's own: the user's modules may be others at the next call."""
+
+def _entries(folder: str) -> list[str]:
     try:
-        found = importlib.util.find_spec(name)
+        return os.listdir(folder)
+    except OSError:  # it is gone: the call says so
+        return []
+
+
+def _is_module(name: str, folders: Sequence[str]) -> bool:
+    """Whether it is one there. To an import, a folder without __init__.py comes after the environment's modules."""
+    spec = importlib.machinery.PathFinder.find_spec(name, folders)
+    return spec is not None and spec.origin is not None
+
+
+def _found(name: str) -> str | None:
+    """Return the file from which an import would load a module."""
+    try:
+        spec = importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
-        return False
-    return found is not None and found.origin is not None and found.origin.startswith(sys.prefix + os.sep)
+        return None
+    return spec.origin if spec is not None else None
+
+
+def _file_of(name: str) -> object:
+    """Return the file from which a module was loaded. Anything may be in the place of a module; that is not asked."""
+    module = sys.modules.get(name)
+    facts = vars(module) if issubclass(type(module), ModuleType) else {}
+    return getattr(facts.get("__spec__"), "origin", None) or facts.get("__file__")
+
+
+def _is_installed(file: object) -> bool:
+    """Whether it is the environment's own: the user's modules may be others at the next call."""
+    return isinstance(file, str) and file.startswith(sys.prefix + os.sep)
 
 
 def _trouble_with(name: str) -> str:
@@ -113,6 +149,9 @@ def last_imported() -> str:
 
 
 def imported_since(last: str) -> list[str]:
-    """Return the top-level modules that were loaded after that one."""
+    """Return the top-level modules that were loaded after that one, from the environment.
+
+    That is asked where they are: under the name of a user's own module, a runner would find another.
+    """
     later = itertools.takewhile(lambda name: name != last, reversed(sys.modules))
-    return sorted({name.partition(".")[0] for name in later} - {"__main__"})
+    return sorted(name for name in {name.partition(".")[0] for name in later} if _is_installed(_file_of(name)))

@@ -190,4 +190,4 @@ class CallRunner:
         return ahead
 
     def _fork(self) -> SpareProcess:
-        return fork_spare(self._spec, [self._link.fileno()])
+        return fork_spare(self._spec, self._preloader, [self._link.fileno()])

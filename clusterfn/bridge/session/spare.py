@@ -76,11 +76,12 @@ class SpareProcess(WorkerProcess):
                 os.close(fd)
 
 
-def fork_spare(spec: dict[str, Any], foreign: Iterable[int] = ()) -> SpareProcess:
+def fork_spare(spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = ()) -> SpareProcess:
     """Fork the process of the next call.
 
     Args:
         spec: The session's.
+        loaded: What is loaded in this process.
         foreign: Descriptors of this process that it must not keep open.
     """
     pipes = [os.pipe() for _ in range(4)]
@@ -90,7 +91,7 @@ def fork_spare(spec: dict[str, Any], foreign: Iterable[int] = ()) -> SpareProces
         stream.flush()  # else both processes would print it
     pid = os.fork()
     if pid == 0:
-        _live(spec, parent, pipes, foreign)
+        _live(spec, loaded, parent, pipes, foreign)
     for fd in (out[1], err[1], report[1], order[0]):
         os.close(fd)
     for fd in (out[0], err[0], report[0]):
@@ -98,7 +99,9 @@ def fork_spare(spec: dict[str, Any], foreign: Iterable[int] = ()) -> SpareProces
     return SpareProcess(pid, out[0], err[0], report[0], order[1])
 
 
-def _live(spec: dict[str, Any], parent: int, pipes: list[tuple[int, int]], foreign: Iterable[int]) -> NoReturn:
+def _live(
+    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: list[tuple[int, int]], foreign: Iterable[int]
+) -> NoReturn:
     """Wait for the call, run it, and end this process."""
     out, err, report, order = pipes
     status = 1
@@ -115,9 +118,10 @@ def _live(spec: dict[str, Any], parent: int, pipes: list[tuple[int, int]], forei
         said = Report(report[1])
         children.report_own_signals(said.say)
         _rehearse()
-        known = preload.last_imported()
         orders = Orders(order[0])
         call = orders.next()
+        if call is not None:
+            loaded.make_way(call["sys_path"])
         if call is not None and "actor" in call:
             from . import actor  # few sessions have one
 
@@ -126,7 +130,7 @@ def _live(spec: dict[str, Any], parent: int, pipes: list[tuple[int, int]], forei
             _finish_interpreter()
         elif call is not None:
             orders.close()
-            _run(spec, call, said, known)
+            _run(spec, call, said)
         status = 0
     finally:
         os._exit(status)
@@ -172,8 +176,9 @@ class Orders:
         os.close(self._fd)
 
 
-def _run(spec: dict[str, Any], call: dict[str, Any], report: Report, known: str) -> None:
+def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     attempt: str = call["attempt"]
+    known = preload.last_imported()
     spec["sys_path"] = call["sys_path"]
     _enter(spec, attempt)
     value = execute.open_value_file(attempt)

@@ -31,13 +31,16 @@ SPEC: dict[str, Any] = {
 class Server:
     """A session's server as a process, without a supervisor."""
 
-    def __init__(self, folder: Path, workers: int = 1, idle_s: float = 600.0, gpus: int = 0, **env: str) -> None:
+    def __init__(
+        self, folder: Path, workers: int = 1, idle_s: float = 600.0, gpus: int = 0, python: str = sys.executable,
+        **env: str,
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.sockets: list[socket.socket] = []
         serving = {"idle_s": idle_s, "caller": list(sys.version_info[:2]), "workers": workers}
         resources = {**SPEC["resources"], "gpus": gpus}
         spec = {**SPEC, "root": str(folder / "root"), "session": serving, "resources": resources}
-        argv = [sys.executable, "-c", SERVE, str(folder), json.dumps(spec)]
+        argv = [python, "-c", SERVE, str(folder), json.dumps(spec)]
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **env})
         until(lambda: (folder / "door.json").exists())
         self.address = json.loads((folder / "door.json").read_text())["socket"]
