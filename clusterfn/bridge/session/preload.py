@@ -1,8 +1,8 @@
 """Loads modules that calls use, before calls are forked: as long as a fork after that is as good as a fresh process.
 
-The calls load a module themselves if it starts threads that a fork would cut off, opens a GPU, or cannot be loaded.
-Each is tried in a process of its own first. (OpenBLAS ends its threads itself before every fork, which is why threads
-are counted after one.)
+The calls load a module themselves if it starts processes, or threads that a fork would cut off, opens a GPU, or cannot
+be loaded. Each is tried in a process of its own first. (OpenBLAS ends its threads itself before every fork, which is
+why threads are counted after one.)
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from ..supervisor.worker_process import die_with_parent
+from ..supervisor import process_tree
+from ..supervisor.worker_process import become_subreaper, die_with_parent
 
 _LIMIT_S = 120
 _GPU = "/dev/nvidia"
+_STARTS_PROCESSES = "it starts processes"
+_MOST_SAID = 4096
 
 
 class Preloader:
@@ -96,27 +99,31 @@ def _is_installed(file: object) -> bool:
 def _trouble_with(name: str) -> str:
     """Return why it must not be loaded before a fork; "" if it may."""
     reading, writing = os.pipe()
-    parent = os.getpid()
+    parent, before = os.getpid(), process_tree.descendants(os.getpid())
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         die_with_parent(signal.SIGKILL, parent)  # a runner that is killed meanwhile would not be missed
         _try(name, writing)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode()
     _, status = os.waitpid(pid, 0)
-    return said if status == 0 else said or "loading it ended a process"
+    process_tree.end_all_but(lambda: before)  # before the pipe is read, which they may hold open for ever
+    # A line of each process that came back from the import: of two if the module forks.
+    said = os.read(reading, _MOST_SAID).decode().splitlines() if status == 0 else ["loading it ended a process"]
+    os.close(reading)
+    return next(filter(None, said), "")
 
 
 def _try(name: str, writing: int) -> NoReturn:
     """Load it in this process, which then exits."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_LIMIT_S)
-    status = 1
+    become_subreaper()  # what the module starts is found even if its parent has ended
+    own, status = os.getpid(), 1
     try:
         _load(name)
-        os.write(writing, _lasting().encode())
+        trouble = _lasting() if os.getpid() == own else _STARTS_PROCESSES
+        os.write(writing, (trouble + "\n").encode())
         status = 0
     finally:
         os._exit(status)
@@ -136,6 +143,8 @@ def _lasting() -> str:
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return "it starts threads"
+    if process_tree.descendants(os.getpid()):
+        return _STARTS_PROCESSES
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one of the listing itself
             if os.readlink("/proc/self/fd/%s" % fd).startswith(_GPU):

@@ -279,24 +279,14 @@ class SessionServer:
 
     def _end_orphans(self) -> None:
         """End the processes that a runner has left behind, which are this one's now."""
-        found: set[int] = set()
 
-        def orphans() -> list[int]:
-            everyone = process_tree.descendants(os.getpid())  # first: what living runners start meanwhile is not in it
-            own = [self._flusher.pid]
+        def own() -> list[int]:
+            pids = [self._flusher.pid]
             for runner in self._runners:
-                own += [runner.pid, *process_tree.descendants(runner.pid)]
-            living = [pid for pid in everyone if pid not in own]
-            found.update(living)
-            return living
+                pids += [runner.pid, *process_tree.descendants(runner.pid)]
+            return pids
 
-        def reap() -> None:
-            for pid in found:
-                with contextlib.suppress(ChildProcessError):  # another's child, or collected
-                    os.waitpid(pid, os.WNOHANG)
-
-        process_tree.end(orphans, reap)
-        reap()
+        process_tree.end_all_but(own)
 
     def _lose_actor(self, runner: RunnerProcess, reason: str) -> None:
         self._turns.lose(runner.actor, reason, runner.given)

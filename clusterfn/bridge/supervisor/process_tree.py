@@ -203,6 +203,28 @@ def end(find: "Callable[[], list[int]]", reap: "Callable[[], object]", limit_s: 
     return [name_of(pid) for pid in found]
 
 
+def end_all_but(spared: "Callable[[], Iterable[int]]") -> None:
+    """Kill and collect all descendants of this process that are not in `spared()`."""
+    killed = set()  # type: set[int]
+
+    def others() -> "list[int]":
+        everyone = descendants(os.getpid())  # first: what those that are spared start meanwhile is not in it
+        own = set(spared())
+        living = [pid for pid in everyone if pid not in own]
+        killed.update(living)
+        return living
+
+    def reap() -> None:
+        for pid in killed:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # another's child, or collected
+                continue
+
+    end(others, reap)
+    reap()
+
+
 def _stop_all(found: "list[int]", find: "Callable[[], list[int]]") -> None:
     stopped: "set[int]" = set()
     while not stopped.issuperset(found):

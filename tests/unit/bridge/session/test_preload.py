@@ -75,3 +75,51 @@ def test_a_module_of_the_environment_makes_way_in_a_call_that_has_one_of_its_own
     assert client.end(2)[1] == ["user", "user", "environment"], "a folder alone takes no module's place in an import"
     assert client.end(3)[1] == ["environment"] * 3
     assert server.close()["loaded beforehand"] == ["helpers", "other"]
+
+
+@of_main
+def helper() -> tuple[int, bool]:
+    """The process that a module has started, and whether it lives."""
+    import os
+
+    import helped  # type: ignore[import-not-found]
+
+    return helped.PID, os.path.exists(f"/proc/{helped.PID}")
+
+
+HELPERS = {
+    "fork": "import os, time\nPID = os.fork()\nif not PID:\n    time.sleep(600)\n    os._exit(0)\n",
+    "program": "import subprocess\nPID = subprocess.Popen(['sleep', '600']).pid\n",
+}
+
+
+@pytest.mark.parametrize("source", HELPERS.values(), ids=HELPERS)
+def test_a_module_that_starts_a_process_is_left_to_the_calls(
+    packages: Path, start_there: Callable[[], Server], source: str
+):
+    (packages / "helped.py").write_text(source)
+    server = start_there()
+    client = Client(server)
+
+    for number in (1, 2, 3):
+        client.send(number, helper)
+    started = [client.end(number)[1] for number in (1, 2, 3)]
+
+    assert [lives for _, lives in started] == [True] * 3
+    assert len({pid for pid, _ in started}) == 3
+    assert server.close()["loaded beforehand"] == []
+    assert not [pid for pid, _ in started if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_module_that_forks_and_comes_back_twice_makes_no_second_worker(
+    packages: Path, start_there: Callable[[], Server]
+):
+    (packages / "forking.py").write_text("import os\nos.fork()\nWHOSE = 'environment'\n")
+    server = start_there()
+    client = Client(server)
+
+    for number in (1, 2, 3):
+        client.send(number, whose, "forking")
+
+    assert [client.end(number)[1] for number in (1, 2, 3)] == [["environment"]] * 3
+    assert server.close() == {"calls": 3, "why": "closed", "loaded beforehand": []}
