@@ -267,6 +267,8 @@ class SessionServer:
         self._runners.remove(runner)
         _, status = os.waitpid(runner.pid, 0)
         self._end_orphans()
+        if runner.call:
+            self._calls.busy()  # its call may have taken longer than an idle session lasts
         how = "worker %d of the session, which %%s, %s" % (runner.share.number + 1, describe_exit(status))
         if runner.call and (not runner.actor or os.path.isdir(self._path(runner.call, TAKEN))):
             self._tell_end(runner.given.popleft(), how % "ran the call", ends_actor=bool(runner.actor))

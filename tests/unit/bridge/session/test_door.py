@@ -86,6 +86,28 @@ def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_number
     assert json.loads(server.outcome(1).read_text())["kind"] == "returned"
 
 
+@of_main
+def outlast_and_kill_the_runner(seconds: float) -> None:
+    import os
+    import signal
+    import time
+
+    time.sleep(seconds)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def test_a_session_whose_worker_dies_in_a_long_call_is_idle_only_from_then_on(start: Callable[..., Server]):
+    server = start(idle_s=6.0)
+    client = Client(server)
+
+    client.send(1, outlast_and_kill_the_runner, 6.5)
+    assert client.end(1)[0]["kind"] == "lost"
+    client.send(2, abs, -2)
+
+    assert client.end(2)[1] == 2
+
+
 def test_a_call_that_comes_twice_runs_once(start: Callable[..., Server], tmp_path: Path):
     server = start()
     client = Client(server)
