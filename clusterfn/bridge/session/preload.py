@@ -12,20 +12,22 @@ import importlib
 import importlib.machinery
 import importlib.util
 import itertools
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..supervisor import process_tree
 from ..supervisor.worker_process import become_subreaper, die_with_parent
+from . import random_numbers
 
 _LIMIT_S = 120
 _GPU = "/dev/nvidia"
 _STARTS_PROCESSES = "it starts processes"
-_MOST_SAID = 4096
+_MOST_SAID = 65536  # what a pipe holds
 
 
 class Preloader:
@@ -33,10 +35,12 @@ class Preloader:
 
     Attributes:
         refused: Modules that every call loads by itself, and why.
+        unseeded: Their random number generators without a fixed seed.
     """
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
+        self.unseeded: list[Any] = []
         self._own = frozenset(sys.modules)  # what the session itself needs, as any worker does
 
     def load(self, names: Iterable[str]) -> list[str]:
@@ -45,11 +49,14 @@ class Preloader:
         for name in names:
             if name in sys.modules or name in self.refused or not _is_installed(_found(name)):
                 continue
-            trouble = _trouble_with(name)
-            if trouble:
-                self.refused[name] = trouble
+            tried = _try_out(name, self.unseeded)
+            if tried["trouble"]:
+                self.refused[name] = tried["trouble"]
                 continue
-            _load(name)
+            generators = _load(name)
+            for place, state in random_numbers.states(generators).items():
+                if tried["states"].get(place) != state:
+                    self.unseeded.append(generators[place])
             loaded.append(name)
         return loaded
 
@@ -96,42 +103,53 @@ def _is_installed(file: object) -> bool:
     return isinstance(file, str) and file.startswith(sys.prefix + os.sep)
 
 
-def _trouble_with(name: str) -> str:
-    """Return why it must not be loaded before a fork; "" if it may."""
+def _try_out(name: str, unseeded: Iterable[Any]) -> dict[str, Any]:
+    """Load a module in a process of its own.
+
+    Returns:
+        The "trouble", why it must not be loaded before a fork, "" if it may; and the "states" of its generators.
+    """
     reading, writing = os.pipe()
     parent, before = os.getpid(), process_tree.descendants(os.getpid())
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         die_with_parent(signal.SIGKILL, parent)  # a runner that is killed meanwhile would not be missed
-        _try(name, writing)
+        _try(name, writing, unseeded)
     os.close(writing)
     _, status = os.waitpid(pid, 0)
     process_tree.end_all_but(lambda: before)  # before the pipe is read, which they may hold open for ever
     # A line of each process that came back from the import: of two if the module forks.
-    said = os.read(reading, _MOST_SAID).decode().splitlines() if status == 0 else ["loading it ended a process"]
+    said = os.read(reading, _MOST_SAID).splitlines() if status == 0 else []
     os.close(reading)
-    return next(filter(None, said), "")
+    tried: list[dict[str, Any]] = [json.loads(line) for line in said] or [{"trouble": "loading it ended a process"}]
+    return next((each for each in tried if each["trouble"]), tried[0])
 
 
-def _try(name: str, writing: int) -> NoReturn:
+def _try(name: str, writing: int, unseeded: Iterable[Any]) -> NoReturn:
     """Load it in this process, which then exits."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_LIMIT_S)
     become_subreaper()  # what the module starts is found even if its parent has ended
     own, status = os.getpid(), 1
     try:
-        _load(name)
+        random_numbers.seed_anew(unseeded)  # else what takes its seed from one of them would seem to have a fixed one
+        generators = _load(name)
         trouble = _lasting() if os.getpid() == own else _STARTS_PROCESSES
-        os.write(writing, (trouble + "\n").encode())
+        said = {"trouble": trouble, "states": random_numbers.states(generators)}
+        random_numbers.seed_anew(generators.values())  # as before each call: it must not fail there
+        os.write(writing, (json.dumps(said) + "\n").encode())
         status = 0
     finally:
         os._exit(status)
 
 
-def _load(name: str) -> None:
+def _load(name: str) -> dict[str, Any]:
+    """Load a module; return the random number generators that came with it, by their places."""
+    before = set(sys.modules)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         importlib.import_module(name)
+    return random_numbers.generators_of([each for each in sys.modules if each not in before])
 
 
 def _lasting() -> str:

@@ -11,7 +11,6 @@ import contextlib
 import io
 import json
 import os
-import random
 import signal
 import sys
 import threading
@@ -26,7 +25,7 @@ from ..supervisor.worker_process import WorkerProcess, die_with_parent
 from ..worker import children, execute, payload
 from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
-from . import preload
+from . import preload, random_numbers
 
 
 class SpareProcess(WorkerProcess):
@@ -117,7 +116,7 @@ def _live(
             os.close(pipe)
         said = Report(report[1])
         children.report_own_signals(said.say)
-        _rehearse()
+        _rehearse(loaded)
         orders = Orders(order[0])
         call = orders.next()
         if call is not None:
@@ -136,11 +135,9 @@ def _live(
         os._exit(status)
 
 
-def _rehearse() -> None:
+def _rehearse(loaded: preload.Preloader) -> None:
     """Do now what each call does and what takes its time: give it random numbers of its own, and touch its pages."""
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # torch starts from the same seed in every process, forked or not
+    random_numbers.seed_anew(loaded.unseeded)  # torch starts from the same seed in every process, forked or not
     file = io.BytesIO()
     container.dump((abs, (0,), {}), file)
     container.loads(bytearray(file.getvalue()))

@@ -123,3 +123,54 @@ def test_a_module_that_forks_and_comes_back_twice_makes_no_second_worker(
 
     assert [client.end(number)[1] for number in (1, 2, 3)] == [["environment"]] * 3
     assert server.close() == {"calls": 3, "why": "closed", "loaded beforehand": []}
+
+
+@of_main
+def draw(module: str) -> dict[str, Any]:
+    import importlib
+
+    return {name: float(draw()) for name, draw in importlib.import_module(module).DRAWS.items()}
+
+
+DRAWING = """
+import random
+
+class Kept:
+    generator = random.Random()
+
+OWN, FIXED, bound = random.Random(), random.Random(7), random.Random().random
+DERIVED, SECURE = random.Random(random.random()), random.SystemRandom()
+DRAWS = {
+    "own": lambda: OWN.random(), "bound": bound, "of a class": Kept.generator.random, "fixed": FIXED.random,
+    "derived": lambda: DERIVED.random(), "secure": SECURE.random, "random": random.random,
+}
+"""
+DRAWING_BY_NUMPY = """
+import numpy.random
+
+NEW, OLD, BITS = numpy.random.default_rng(), numpy.random.RandomState(), numpy.random.PCG64()
+FIXED, FIXED_TOO = numpy.random.default_rng(7), numpy.random.RandomState(7)
+DRAWS = {
+    "new": lambda: NEW.random(), "old": lambda: OLD.random_sample(), "bits": lambda: BITS.random_raw(),
+    "fixed": lambda: FIXED.random(), "fixed too": lambda: FIXED_TOO.random_sample(), "numpy": numpy.random.random,
+}
+"""
+
+
+@pytest.mark.parametrize("source", [DRAWING, DRAWING_BY_NUMPY], ids=["random", "numpy"])
+def test_random_numbers_of_a_module_are_each_calls_own_unless_they_have_a_fixed_seed(
+    packages: Path, start_there: Callable[[], Server], source: str
+):
+    if source is DRAWING_BY_NUMPY:
+        pytest.importorskip("numpy")
+    (packages / "drawing.py").write_text(source)
+    server = start_there()
+    client = Client(server)
+
+    for number in (1, 2, 3):
+        client.send(number, draw, "drawing")
+    drawn = [client.end(number)[1] for number in (1, 2, 3)]
+
+    distinct = {name: len({each[name] for each in drawn}) for name in drawn[0]}
+    assert distinct == {name: 1 if name.startswith("fixed") else 3 for name in drawn[0]}
+    assert server.close()["loaded beforehand"] == ["drawing"]

@@ -1,0 +1,60 @@
+"""Random numbers of modules that are loaded before calls are forked: all calls would draw the same ones.
+
+A process that loads such a module itself seeds the module's generators, unless they have a fixed seed. Found are those
+that a module or one of its classes holds, not what is deeper in their objects.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from types import BuiltinFunctionType, MethodType, ModuleType
+from typing import Any
+
+_OF_NUMPY = ("Generator", "RandomState", "BitGenerator")
+
+
+def generators_of(modules: Iterable[str]) -> dict[str, Any]:
+    """Return the random number generators that these modules hold, each once, by the places where they are."""
+    numpy = sys.modules.get("numpy.random")
+    kinds = (random.Random, *(getattr(numpy, name) for name in _OF_NUMPY if hasattr(numpy, name)))
+    found: dict[int, tuple[str, Any]] = {}
+    for name in modules:
+        for place, value in _held_by(name):
+            if type(value) in (MethodType, BuiltinFunctionType):  # as `uniform = Random().uniform` is
+                value = value.__self__
+            kind = type(value)  # and not `isinstance`: a value that stands for another acts on that
+            if issubclass(kind, kinds) and not issubclass(kind, random.SystemRandom):
+                found.setdefault(id(value), (".".join(map(str, place)), value))
+    return dict(found.values())
+
+
+def _held_by(name: str) -> Iterator[tuple[tuple[object, ...], Any]]:
+    """Yield what a module and its classes hold, with the names that lead there."""
+    module = sys.modules[name]
+    if not issubclass(type(module), ModuleType):
+        return
+    for attribute, value in list(vars(module).items()):
+        yield (name, attribute), value
+        if issubclass(type(value), type) and vars(value).get("__module__") == name:
+            for inner, held in list(vars(value).items()):
+                yield (name, attribute, inner), held
+
+
+def states(generators: Mapping[str, Any]) -> dict[str, int]:
+    """Return a number for the state of each, by its place: with a fixed seed it is the same in all processes."""
+    return {place: zlib.crc32(pickle.dumps(generator)) for place, generator in generators.items()}
+
+
+def seed_anew(generators: Iterable[Any]) -> None:
+    """Let these, and the module `random`, begin as in a process that has just loaded them."""
+    random.seed()
+    for generator in generators:
+        if hasattr(generator, "seed"):
+            generator.seed()
+        else:  # of numpy's newer kind
+            bits = getattr(generator, "bit_generator", generator)
+            bits.state = type(bits)().state
