@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import posixpath
 import threading
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
 _PRIVATE = 0o600
+_PATHS = 200  # that the host looks for at a time: it does nothing else meanwhile
+_WITHDRAWN_AT_ONCE = 16
 
 
 class SessionJob:
@@ -239,19 +242,24 @@ class SessionJob:
     def close(self, wait: bool, cancel_futures: bool) -> None:
         """End the job once the calls have ended."""
         calls = list(self._open)
-        for call in calls if cancel_futures else ():
-            call.cancel()
-        if not self.job.done() and (calls or not self.job.cancel()):
-            self._await_folder()
-            self._stream.await_taken(None, _TIMEOUT_S)
-            sending = list(self._sending)
-            put = self._close_file(after=sending)  # a large call takes time to arrive
-            if sending:  # if the host refuses one of them, the session closes all the same
-                put.add_done_callback(self._close_despite_failure)
-            elif wait:
-                put.result(_TIMEOUT_S)
+        try:
+            if cancel_futures:
+                _withdraw(calls)
+        finally:  # such as of Ctrl-C: no later call would close it
+            if not self.job.done() and (calls or not self.job.cancel()):
+                self._send_close(wait)
         if wait:
             concurrent.futures.wait([*calls, self.job])
+
+    def _send_close(self, wait: bool) -> None:
+        self._await_folder()
+        self._stream.await_taken(None, _TIMEOUT_S)
+        sending = list(self._sending)
+        put = self._close_file(after=sending)  # a large call takes time to arrive
+        if sending:  # if the host refuses one of them, the session closes all the same
+            put.add_done_callback(self._close_despite_failure)
+        elif wait:
+            put.result(_TIMEOUT_S)
 
     def _close_despite_failure(self, put: Reply[bool]) -> None:
         """Close although the host has refused what was sent before."""
@@ -292,10 +300,9 @@ class SessionJob:
             return
         with self._settling:  # a call may be moved once only
             calls = sorted(self._open, key=lambda call: call.tracker.number)  # they are moved in the order of sending
-            left = [call for call in calls if not (call.done() or self._is_on_host(call.tracker.outcome))]
-            unserved = [
-                call for call in left if self.job.state == RETURNED and not self._is_on_host(call.tracker.taken)
-            ]
+            calls = [call for call in calls if not call.done()]
+            left = self._without([call.tracker.outcome for call in calls], calls)
+            unserved = self._without([call.tracker.taken for call in left], left) if self.job.state == RETURNED else []
             self._open.difference_update(unserved)
         moved = [call for call in unserved if call.tracker.of_actor is None or not call.tracker.of_actor.actor]
         for call in left:
@@ -308,8 +315,12 @@ class SessionJob:
             self._open.update(moved)
             raise
 
-    def _is_on_host(self, path: str) -> bool:
-        return self._session.connection.have([path]).result()[0]
+    def _without(self, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]) -> list[SessionCallJob[Any]]:
+        """Return the calls whose path is not on the host."""
+        parts = [paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS)]
+        asked = [self._session.connection.have(part) for part in parts]
+        found = itertools.chain.from_iterable(reply.result() for reply in asked)
+        return [call for call, is_there in zip(calls, found) if not is_there]
 
     def _lost(self, call: SessionCallJob[Any]) -> ClusterfnError:
         """Make the error of this call from the end of its session."""
@@ -322,3 +333,13 @@ class SessionJob:
         facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
         message = f"the session of the call has ended: {self.why_over}"
         return kind(message, host=call.host, job=call.id, **facts)
+
+
+def _withdraw(calls: Sequence[SessionCallJob[Any]]) -> None:
+    """Keep calls that have not started from it: many at once, as each waits for its host."""
+    pool = concurrent.futures.ThreadPoolExecutor(_WITHDRAWN_AT_ONCE, "clusterfn-withdraw")
+    try:
+        for _ in pool.map(lambda call: call.cancel(), calls):
+            pass
+    finally:
+        pool.shutdown(wait=False)

@@ -6,7 +6,8 @@ import contextlib
 import io
 import os
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from clusterfn import Cancelled, Session, WorkerLost
 from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import session_stream
 from clusterfn.config import config_file
-from clusterfn.hosts.connection import connection_for
-from tests.waiting import until
+from clusterfn.hosts.connection import HostConnection, connection_for
+from tests.waiting import WAIT_S, until
 
 
 @pytest.fixture
@@ -205,3 +206,79 @@ def test_workers_run_the_calls_of_a_map_beside_one_another(sent: list[int], tmp_
         assert list(session.map(meet, [str(tmp_path / "met")] * 2, [3, 4])) == [9, 16]
         with pytest.raises(clusterfn.ConfigError, match="asks for cores=2, each worker of the session has 1"):
             session.submit(clusterfn.cluster(cores=2)(speak), "never")
+
+
+def test_a_session_that_dies_asks_its_host_once_for_all_of_its_calls(
+    sent: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[int] = []
+    have = HostConnection.have
+
+    def noted(connection: HostConnection, paths: Sequence[str], **more: Any) -> Any:
+        asked.append(len([path for path in paths if "/calls/" in path]))
+        return have(connection, paths, **more)
+
+    session = Session()
+    through_the_socket(session, sent)
+    server = parent_of(session.call(runner))
+    calls = [session.submit(talk_around, str(tmp_path / "gate")) for _ in range(20)]
+    until(lambda: calls[0].state == "RUNNING")
+    monkeypatch.setattr(HostConnection, "have", noted)
+    os.kill(server, signal.SIGKILL)
+
+    assert [type(call.exception(150)) for call in calls] == [WorkerLost] * 20
+    assert [each for each in asked if each] == [20]
+    session.shutdown()
+
+
+@pytest.fixture
+def withdrawing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """What is called, one after another, when a call is withdrawn, before the host is asked for that."""
+    then: list[Callable[[], object]] = []
+    run = HostConnection.run
+
+    def noted(connection: HostConnection, argv: Sequence[str], *rest: Any, **more: Any) -> Any:
+        if "ln -s" in " ".join(argv) and then:
+            then.pop()()
+        return run(connection, argv, *rest, **more)
+
+    monkeypatch.setattr(HostConnection, "run", noted)
+    yield then
+
+
+def test_calls_that_are_withdrawn_together_do_not_wait_for_one_another(
+    sent: list[int], tmp_path: Path, withdrawing: list[Callable[[], object]]
+):
+    together = threading.Barrier(3)
+    withdrawing += [lambda: together.wait(WAIT_S)] * 3
+    with Session() as session:
+        through_the_socket(session, sent)
+        running = session.submit(talk_around, str(tmp_path / "gate"))
+        until(lambda: running.state == "RUNNING")
+        waiting = [session.submit(speak, "never") for _ in range(3)]
+
+        session.shutdown(wait=False, cancel_futures=True)
+        (tmp_path / "gate").touch()
+
+        assert [call.cancelled() for call in waiting] == [True] * 3
+        assert running.result(150) == "through"
+
+
+def test_a_session_is_closed_even_if_ctrl_c_interrupts_the_withdrawal_of_its_calls(
+    sent: list[int], tmp_path: Path, withdrawing: list[Callable[[], object]]
+):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    session = Session()
+    through_the_socket(session, sent)
+    running = session.submit(talk_around, str(tmp_path / "gate"))
+    until(lambda: running.state == "RUNNING")
+    session.submit(speak, "never")
+    withdrawing.append(interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        session.shutdown(wait=False, cancel_futures=True)
+    (tmp_path / "gate").touch()
+
+    assert session.job is not None and session.job.result(150)["why"] == "closed"
