@@ -12,7 +12,7 @@ import itertools
 import json
 import posixpath
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
@@ -288,16 +288,20 @@ class SessionJob:
         exit_flush.run_in_thread(self._settle, "clusterfn-session-over")
 
     def _settle(self) -> None:
-        try:
-            self._settle_calls()
-        except Exception as error:  # noqa: BLE001 - its thread's outermost frame: those who wait must get an error
-            refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
-            for call in list(self._open):
-                call.on_refused(refused)
-
-    def _settle_calls(self) -> None:
         if self.job.state == UNKNOWN:  # the connection has ended: each call gets that error itself
             return
+        unsettled: Collection[SessionCallJob[Any]] = self._open
+        try:
+            unsettled = moved = self._fail_lost()
+            if moved:
+                self._again(moved)  # which takes those out that are sent
+        except Exception as error:  # noqa: BLE001 - its thread's outermost frame: those who wait must get an error
+            refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
+            for call in list(unsettled):
+                call.on_refused(refused)
+
+    def _fail_lost(self) -> list[SessionCallJob[Any]]:
+        """Fail the calls that are lost with the job; return those that another session can serve."""
         with self._settling:  # a call may be moved once only
             calls = sorted(self._open, key=lambda call: call.tracker.number)  # they are moved in the order of sending
             calls = [call for call in calls if not call.done()]
@@ -308,12 +312,7 @@ class SessionJob:
         for call in left:
             if call not in moved:
                 call.on_refused(self._lost(call))
-        try:
-            if moved:
-                self._again(moved)
-        except BaseException:  # such as an environment that cannot be made: `_settle` gives them the error
-            self._open.update(moved)
-            raise
+        return moved
 
     def _without(self, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]) -> list[SessionCallJob[Any]]:
         """Return the calls whose path is not on the host."""

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -450,6 +450,44 @@ def test_a_call_that_no_other_session_can_take_gets_the_error_of_that(here: Path
 
     monkeypatch.setattr("clusterfn.api.session.prepare_packed", unsatisfiable)
     assert isinstance(session.submit(abs, PackedUntil(session)).exception(150), Unsatisfiable)
+
+
+def test_a_call_whose_end_is_on_the_host_gets_that_even_if_others_cannot_be_moved(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("clusterfn.calls.session_stream.MOST_BYTES", -1)  # as above
+    session = Session(idle="1min")
+    server = server_of(session)
+    os.kill(server, signal.SIGSTOP)
+    job = session.job
+    assert job is not None
+    calls = here / "jobs" / job.id / "calls"
+    (calls / "close").touch()
+    ended, unserved = session.submit(abs, -2), session.submit(abs, -3)
+    until(lambda: (calls / "3").exists())
+    for number in (2, 3):
+        (calls / str(number)).rename(calls / f"{number}.late")
+    have = HostConnection.have
+
+    def have_of_one(connection: HostConnection, paths: Sequence[str], **more: Any) -> Any:
+        """As if the end of one call were on its way when all of them are looked for."""
+        return have(connection, ["/" if "/calls/2/attempts/" in path else path for path in paths], **more)
+
+    def unsatisfiable(*_: object) -> None:
+        raise Unsatisfiable("no such environment")
+
+    monkeypatch.setattr(HostConnection, "have", have_of_one)
+    monkeypatch.setattr("clusterfn.api.session.prepare_packed", unsatisfiable)
+    os.kill(server, signal.SIGCONT)
+
+    assert isinstance(unserved.exception(150), Unsatisfiable)
+    attempt = calls / "2" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "outcome.new").write_text('{"kind": "cancelled", "message": "it has ended", "stage": "queue"}')
+    (attempt / "outcome.new").rename(attempt / "outcome.json")
+    assert isinstance(ended.exception(150), Cancelled)
+    monkeypatch.undo()
+    session.shutdown()
 
 
 def test_a_call_that_is_moved_to_a_session_whose_worker_has_an_actor_meanwhile_is_told(
