@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
 _PRIVATE = 0o600
-_PATHS = 200  # that the host looks for at a time: it does nothing else meanwhile
+_PATHS = 200  # that the host looks for or makes at a time: it does nothing else meanwhile
 _WITHDRAWN_AT_ONCE = 16
 
 
@@ -56,6 +56,7 @@ class SessionJob:
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self._unsent: set[str] = set()
+        self._sends_skipped = False
         self._unheld: set[int] = set()  # actors without a local object, which may live on the host
         self._settling = threading.Lock()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
@@ -222,15 +223,18 @@ class SessionJob:
 
     def _send_skipped(self) -> None:
         """Send the numbers to skip; again with the next call if the host could not write them, as on a full disk."""
-        unsent, laid_out = sorted(self._unsent), self._tracker.laid_out
-        if unsent:
+        unsent, laid_out = sorted(self._unsent)[:_PATHS], self._tracker.laid_out
+        if unsent and not self._sends_skipped:
             after = [laid_out] if laid_out else []
             said = self._session.connection.run(["mkdir", "-p", "--", *unsent], after=after)
+            self._sends_skipped = True
             said.add_done_callback(lambda reply: self._on_skipped(reply, unsent))
 
     def _on_skipped(self, reply: Reply[Completed], unsent: Sequence[str]) -> None:
+        self._sends_skipped = False
         if reply.exception() is None and reply.result(0).rc == 0:
             self._unsent.difference_update(unsent)
+            self._send_skipped()  # those that came meanwhile
 
     def _on_job_change(self, kind: str, _: object) -> None:
         if kind == "state" and self.job.state in (PENDING, STARTING):

@@ -36,7 +36,7 @@ from clusterfn.errors import (
     Unsatisfiable,
     WorkerLost,
 )
-from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.connection import Completed, HostConnection, Reply
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts
 from tests.fixtures.calls.actor_model import Model
@@ -546,6 +546,34 @@ def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Pa
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(submit, "send_contents", interrupted)
             session.call(abs, -2)
+        assert session.submit(abs, -3).result(150) == 3
+
+
+@pytest.mark.usefixtures("here")
+def test_numbers_to_skip_are_sent_again_only_once_the_host_has_answered(monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[Sequence[str], Reply[Completed]]] = []
+    run = HostConnection.run
+
+    def held(connection: HostConnection, argv: Sequence[str], *rest: Any, **more: Any) -> Any:
+        if argv[0] != "mkdir":
+            return run(connection, argv, *rest, **more)
+        asked.append((argv, Reply(lambda: None)))
+        return asked[-1][1]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Session() as session:
+        assert session.call(abs, -1) == 1
+        with monkeypatch.context() as patched:
+            patched.setattr(HostConnection, "run", held)
+            patched.setattr(submit, "send_contents", interrupted)
+            for _ in range(3):
+                with pytest.raises(KeyboardInterrupt):
+                    session.call(abs, -2)
+            assert len(asked) == 1
+            asked[0][1].resolve(Completed(1, None, b"", b"no space left on device"))
+            assert len(asked) == 1
         assert session.submit(abs, -3).result(150) == 3
 
 

@@ -44,6 +44,7 @@ from ..supervisor.worker_process import WorkerProcess
 from .ahead import Ahead
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = "the disk of the host is full"
 ROOM = "make room there, or point root: to another file system"
 _KIB = 1024  # what wait4 counts in
 
@@ -310,22 +311,17 @@ def serve_call(
         say: Gets all that is written to the call's files.
         is_live: Whether that includes what it prints.
     """
-    attempt = CallAttempt(job, say)
-    if not take_call(attempt, job.folder):
-        return None
-    ahead = take()
     try:
-        attempt.prepare(ahead.reserve)
+        attempt = CallAttempt(job, say)
+        if not take_call(attempt, job.folder):
+            return None
+        work = _prepare(job, attempt, facts, signals, take(), is_live)
     except OSError as error:
-        ahead.dismiss()
         if error.errno not in FULL:
             raise
-        attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=ROOM))
+        return None  # not even that can be written: the server says so
+    if work is None:
         return []
-    watch = CallWatch(job, attempt, signals)
-    work = CallRun(
-        job, attempt, watch, OomDetector, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
-    )  # fmt: skip
     verdict, alive = run_through(work)
     if verdict.kind is not None:
         work.publish(verdict)
@@ -334,3 +330,23 @@ def serve_call(
     work.release()
     work.close()
     return work.loaded
+
+
+def _prepare(
+    job: CallJob, attempt: CallAttempt, facts: Mapping[str, Any], signals: Signals, ahead: Ahead, is_live: bool
+) -> CallRun | None:
+    """Make what a run needs on the disk. None if the disk is full, which is published then."""
+    try:
+        attempt.prepare(ahead.reserve)
+        watch = CallWatch(job, attempt, signals)
+        return CallRun(
+            job, attempt, watch, OomDetector, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
+        )  # fmt: skip
+    except OSError as error:
+        try:
+            if error.errno not in FULL:
+                raise
+            attempt.publish_without_run(Verdict(HOST_DISK, FULL_DISK, hint=ROOM))
+        finally:
+            ahead.dismiss()
+        return None

@@ -21,7 +21,7 @@ from ..supervisor.limits import OomDetector
 from ..supervisor.output import Pump
 from ..supervisor.run import run_through
 from ..supervisor.verdict import Verdict
-from .call import FULL, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
+from .call import FULL, FULL_DISK, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
 from .link import Voice
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                attempt.publish_without_run(Verdict(HOST_DISK, "the disk of the host is full", hint=ROOM))
+                attempt.publish_without_run(Verdict(HOST_DISK, FULL_DISK, hint=ROOM))
             else:
                 ran = True
                 _run_through(kept, attempt, work, is_first)

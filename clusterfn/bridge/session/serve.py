@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..kernel import attach
 from ..kernel.carried import READ, SocketWatcher, receive
-from ..layout import ACTOR_LOST, ATTEMPTS, CALL, CALLS, CLOSE, DOOR, LOST, OUTCOME, TAKEN, VALUE
+from ..layout import ACTOR_LOST, ATTEMPTS, CALL, CALLS, CLOSE, DOOR, HOST_DISK, LOST, OUTCOME, TAKEN, VALUE
 from ..schedulers import scheduler_named
 from ..supervisor import process_tree, publish
 from ..supervisor.classify_exit import describe_exit
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.worker_process import become_subreaper
 from ..worker.execute import CallRejected
-from .call import CallAttempt, CallJob, take_call
+from .call import FULL_DISK, ROOM, CallAttempt, CallJob, take_call
 from .door import ClientConnection, Door, Listener
 from .flush import Flusher
 from .folders import CALL_FACTS, FolderWatch, lay_out_call
@@ -237,7 +237,10 @@ class SessionServer:
 
     def _on_ready(self, runner: RunnerProcess, ran: bool | None) -> None:
         if runner.call in self._listeners:  # another process has published its end, or the disk is full
-            self._tell_end(runner.call, "the disk took no outcome of the call")
+            if ran:
+                self._tell_end(runner.call, "the disk took no outcome of the call")
+            else:
+                self._tell_end(runner.call, FULL_DISK, HOST_DISK)
         if runner.call:
             runner.given.popleft()
         self._deaths = 0
@@ -315,7 +318,9 @@ class SessionServer:
             size = (json.loads(outcome.decode()).get("value") or {}).get("size") or 0
             self._tell(number, "end", outcome, size)
             return
-        hint = CREATE_AGAIN if ends_actor or kind == ACTOR_LOST else "call again"
+        hint = ROOM if kind == HOST_DISK else "call again"
+        if ends_actor or kind == ACTOR_LOST:
+            hint = CREATE_AGAIN
         verdict = Verdict(kind, message, stage="function" if kind == LOST else "start", hint=hint)
         try:
             attempt = self._attempt(number)

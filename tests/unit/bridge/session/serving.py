@@ -33,14 +33,14 @@ class Server:
 
     def __init__(
         self, folder: Path, workers: int = 1, idle_s: float = 600.0, gpus: int = 0, python: str = sys.executable,
-        **env: str,
+        before: str = "", **env: str,
     ) -> None:  # fmt: skip
         self.folder = folder
         self.sockets: list[socket.socket] = []
         serving = {"idle_s": idle_s, "caller": list(sys.version_info[:2]), "workers": workers}
         resources = {**SPEC["resources"], "gpus": gpus}
         spec = {**SPEC, "root": str(folder / "root"), "session": serving, "resources": resources}
-        argv = [python, "-c", SERVE, str(folder), json.dumps(spec)]
+        argv = [python, "-c", before + SERVE, str(folder), json.dumps(spec)]
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **env})
         until(lambda: (folder / "door.json").exists())
         self.address = json.loads((folder / "door.json").read_text())["socket"]

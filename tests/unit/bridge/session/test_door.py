@@ -192,6 +192,41 @@ def test_a_runner_that_dies_fails_its_call_by_name_and_is_replaced(start: Callab
     assert server.close()["why"] == "closed"
 
 
+NO_NEW_FOLDERS = """
+import errno, os
+
+make = os.mkdir
+
+def mkdir(path, *rest, **more):
+    if os.path.exists({mark!r}) and not os.path.exists(path):
+        raise OSError(errno.ENOSPC, "no space left on device")
+    return make(path, *rest, **more)
+
+os.mkdir = mkdir
+"""
+
+
+def test_a_full_disk_fails_calls_that_wait_by_name_and_ends_no_worker(start: Callable[..., Server], tmp_path: Path):
+    server = start(before=NO_NEW_FOLDERS.format(mark=str(tmp_path / "full")))
+    client = Client(server)
+    client.send(1, speak, "one")
+    runner = client.end(1)[1][1]
+    client.send(2, wait_for, str(tmp_path / "gate"))
+    client.send(3, speak, "three")
+    until(lambda: (server.folder / "calls" / "2" / "taken").exists() and (server.folder / "calls" / "3").exists())
+
+    (tmp_path / "full").touch()
+    (tmp_path / "gate").touch()
+    refused = client.end(3)[0]
+    (tmp_path / "full").unlink()
+    client.send(4, speak, "four")
+
+    assert client.end(2)[1] == "through"
+    assert (refused["kind"], refused["message"]) == ("host_disk", "the disk of the host is full")
+    assert "make room there" in refused["hint"]
+    assert client.end(4)[1][1] == runner
+
+
 def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(start: Callable[..., Server]):
     server = start()
     client = Client(server)
