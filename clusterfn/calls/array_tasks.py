@@ -159,7 +159,6 @@ class ArrayTaskTracker(Tracker):
         super().__init__(owner.session, job.id, job.name, bridge=job.bridge, results=job.results)
         self.folder = layout.element_dir(owner.folder, number)
         self.scheduler_name = f"{owner.scheduler_name}.{number}"  # the scheduler is only asked about the whole group
-        self.awaited: Reply[Any] | None = None
         self.closed = False
         self._owner, self._number = owner, number
 

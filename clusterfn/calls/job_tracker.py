@@ -177,6 +177,7 @@ class Tracker(BaseTracker):
         has_outcome: Whether its final outcome has come.
         inputs: The jobs whose values it takes, as far as this process knows them.
         shown_by: What gets the output of the present attempt and of later ones, in addition to the job if it is live.
+        awaited: The answer that brings the outcome of the present attempt.
     """
 
     def __init__(
@@ -195,6 +196,7 @@ class Tracker(BaseTracker):
         self.live = live
         self.submission: Reply[Any] | None = None
         self.liveness = LivenessMonitor(self)
+        self.awaited: Reply[Any] | None = None
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
         self.arriving_outcome: Arriving | None = None
@@ -331,6 +333,7 @@ class Tracker(BaseTracker):
                 on_early=None if self.session.scheduler.has_nodes else arriving.begin_early,
             )
             self._receiving = Transfer(_RECEIVING, [waiting])
+        self.awaited = waiting
         waiting.add_done_callback(lambda reply: self.receive_outcome(job, reply))
 
     def fetch_value(self, job: Job[Any], told: Mapping[str, Any], timeout: float | None = None) -> Value | None:
@@ -578,7 +581,7 @@ class Tracker(BaseTracker):
 
     def end(self) -> None:
         """Stop following the job."""
-        self._follows, self.inputs = [], ()
+        self._follows, self.awaited, self.inputs = [], None, ()
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()

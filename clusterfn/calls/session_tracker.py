@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from clusterfn.bridge import layout
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls.job_tracker import JobListener, Tracker
 from clusterfn.errors import ClusterfnError, ResultError
 
 if TYPE_CHECKING:
@@ -41,7 +41,11 @@ class SessionCallJob(Job[R]):
         self.held = held
         self.tracker = tracker
         self.payload: Payload | None = payload
-        self.add_done_callback(lambda _: setattr(self, "payload", None))
+        self.add_done_callback(lambda _: self._forget())
+
+    def _forget(self) -> None:
+        self.payload = None
+        self.tracker.end()  # the files of one that was refused or withdrawn may never say that it has ended
 
     @property
     def actor_gone(self) -> str:
@@ -82,6 +86,7 @@ class SessionCallTracker(Tracker):
         self._stream = stream
         self._heard: dict[str, int] = {}
         self._hearing: Sequence[Callable[[str, bytes], Any]] = ()
+        self._is_over = False
         self.folder = layout.call_dir(holder.folder, number)
         self.scheduler_name = f"{holder.scheduler_name}/{number}"  # the scheduler is only asked about the session
 
@@ -164,9 +169,21 @@ class SessionCallTracker(Tracker):
         """Follow its files from where the stream has ended."""
         self._follow_files(job, self._hearing, self._heard)
 
+    def receive_outcome(self, job: JobListener, reply: Reply[bytes]) -> None:
+        if not self._is_over:
+            super().receive_outcome(job, reply)
+        elif self.arriving_outcome is not None:  # `end` has cancelled the request
+            self.arriving_outcome.drop()
+
     def end(self) -> None:
+        """Stop following it, and cancel the open requests."""
+        requests = [*self._follows, *([self.awaited] if self.awaited is not None else [])]
+        self._is_over = True
         super().end()
         self._stream.forget(self.number)
+        for reply in requests:
+            if not reply.done():
+                reply.cancel()
 
     def remove(self) -> None:
         """Refuse: what the session holds stays until the session itself is removed."""

@@ -19,7 +19,7 @@ from clusterfn import Cancelled, Session, WorkerLost
 from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import session_stream
 from clusterfn.config import config_file
-from clusterfn.hosts.connection import HostConnection, connection_for
+from clusterfn.hosts.connection import HostConnection, Reply, connection_for
 from tests.waiting import WAIT_S, until
 
 
@@ -228,6 +228,39 @@ def test_a_session_that_dies_asks_its_host_once_for_all_of_its_calls(
 
     assert [type(call.exception(150)) for call in calls] == [WorkerLost] * 20
     assert [each for each in asked if each] == [20]
+    session.shutdown()
+
+
+def test_calls_that_have_ended_without_an_outcome_are_not_followed_any_more(
+    sent: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(session_stream, "MOST_BYTES", -1)  # the calls go as files, which are followed
+    followed: list[Reply[Any]] = []
+
+    def note(name: str) -> None:
+        ask = getattr(HostConnection, name)
+
+        def noted(connection: HostConnection, path: str, *rest: Any, **more: Any) -> Any:
+            reply = ask(connection, path, *rest, **more)
+            if "/calls/" in path:
+                followed.append(reply)
+            return reply
+
+        monkeypatch.setattr(HostConnection, name, noted)
+
+    note("follow")
+    note("wait")
+    session = Session()
+    server = parent_of(session.call(runner))
+    running, waiting = session.submit(talk_around, str(tmp_path / "gate")), session.submit(speak, "never")
+    withdrawn = session.submit(speak, "never")
+    until(lambda: running.state == "RUNNING")
+    assert withdrawn.cancel()
+    os.kill(server, signal.SIGKILL)
+
+    assert [type(call.exception(150)) for call in (running, waiting)] == [WorkerLost] * 2
+    assert len(followed) >= 8, "the events and the end of four calls"
+    until(lambda: all(reply.done() for reply in followed))
     session.shutdown()
 
 
