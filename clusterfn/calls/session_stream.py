@@ -7,6 +7,7 @@ way to the socket, all calls go by files.
 
 from __future__ import annotations
 
+import collections
 import json
 import logging
 import posixpath
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 MOST_BYTES = 256 << 10  # of a call; a larger one goes as files, beside which others can be sent
+MOST_UNTAKEN = 16 << 20  # bytes of calls: what the session does not take, the host's agent keeps in memory
 _log = logging.getLogger("clusterfn")
 _LONGEST_FRAME = 64 << 20  # more than any host of ours sends
 
@@ -59,6 +61,8 @@ class CallStream:
         self._changed = threading.Condition()
         self._calls: dict[int, StreamedCall] = {}
         self._taken = 0  # all numbers up to it that went this way are in their folders
+        self._untaken: collections.deque[tuple[int, int]] = collections.deque()  # those after it, and their bytes
+        self._untaken_bytes = 0
         self._is_open = self._is_closed = False
         self._inbox = Inbox()
         self._coming: Reply[bytes] | None = None
@@ -110,7 +114,11 @@ class CallStream:
             reply = self._reply
             if not self._is_open or reply is None:
                 return False
+            if self._untaken_bytes + len(payload) > MOST_UNTAKEN:
+                return False
             self._calls[number] = call
+            self._untaken.append((number, len(payload)))
+            self._untaken_bytes += len(payload)
         # Outside of the lock: the reader thread may hold the connection's own, and wait for this one in `_on_over`.
         # That finds the call, and what is written to a reply that is over is dropped.
         connection.write(reply, pack({**facts, "what": "call", "n": number, "live": live}, payload))
@@ -154,6 +162,8 @@ class CallStream:
             value = body[end:] if header["has_value"] else None
         with self._changed:
             self._taken = max(self._taken, int(header["taken"]))
+            while self._untaken and self._untaken[0][0] <= self._taken:
+                self._untaken_bytes -= self._untaken.popleft()[1]
             self._is_open = True
             call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
             self._changed.notify_all()
@@ -186,6 +196,8 @@ class CallStream:
                 _log.exception("call %d could not be followed by its files", number)
         with self._changed:
             self._calls.clear()
+            self._untaken.clear()
+            self._untaken_bytes = 0
             self._changed.notify_all()
         if had_answered and not (self._is_closed or is_dead):
             self.open()

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.calls.session_stream import MOST_BYTES, CallStream
+from clusterfn.calls.session_stream import MOST_BYTES, MOST_UNTAKEN, CallStream
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.reply import Reply
 from tests.waiting import WAIT_S
@@ -100,6 +100,23 @@ def test_no_call_goes_through_it_before_the_session_has_answered():
     assert send(stream, 2)
     assert connection.written == [({"what": "call", "n": 2, "live": True, "sys_path": ["/m"]}, b"call")]
     assert send(stream, 3, bytes(MOST_BYTES + 1)) is None, "a large call goes as files"
+
+
+def test_calls_go_as_files_while_the_session_does_not_take_those_before():
+    stream, connection = opened()
+    connection.say("welcome")
+    at_most = MOST_UNTAKEN // MOST_BYTES
+
+    went = [bool(send(stream, number, bytes(MOST_BYTES))) for number in range(1, at_most + 3)]
+    assert went == [True] * at_most + [False] * 2
+    connection.say("taken", taken=2)
+    went = [bool(send(stream, number, bytes(MOST_BYTES))) for number in range(at_most + 3, at_most + 6)]
+    assert went == [True] * 2 + [False]
+    connection.opened[-1][1].reject(Unreachable("lost"))
+    connection.waiting[-1].resolve(DOOR)
+    connection.say("welcome")
+
+    assert send(stream, at_most + 6), "nothing of a stream that is lost is on its way"
 
 
 def test_a_call_hears_what_is_written_to_its_files_and_its_end():
