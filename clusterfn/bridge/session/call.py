@@ -45,6 +45,7 @@ from .ahead import Ahead
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_DISK = "the disk of the host is full"
+RESTARTED = "the session was restarted"
 ROOM = "make room there, or point root: to another file system"
 _KIB = 1024  # what wait4 counts in
 
@@ -289,9 +290,7 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
         if os.path.islink(os.path.join(folder, TAKEN)):
             attempt.publish_without_run(Verdict(CANCELLED, "the call was withdrawn before it started", stage="queue"))
         elif publish.read(attempt.folder, OUTCOME) is None:
-            attempt.publish_without_run(
-                Verdict(LOST, "the session was restarted while the call ran", hint="call again")
-            )
+            attempt.publish_without_run(Verdict(LOST, RESTARTED + " while the call ran", hint="call again"))
     except OSError as error:
         if error.errno not in FULL:  # else it can wait: the client knows, or learns it at the session's end
             raise

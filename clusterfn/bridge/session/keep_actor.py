@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..layout import HOST_DISK, OUTCOME, RETURNED
+from ..layout import HOST_DISK, OUTCOME, RETURNED, TAKEN
 from ..schedulers import given_gpus
 from ..supervisor import gpus, process_tree, publish
 from ..supervisor.classify_exit import describe_exit
@@ -21,7 +21,7 @@ from ..supervisor.limits import OomDetector
 from ..supervisor.output import Pump
 from ..supervisor.run import run_through
 from ..supervisor.verdict import Verdict
-from .call import FULL, FULL_DISK, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
+from .call import FULL, FULL_DISK, RESTARTED, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
 from .link import Voice
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def _next(link: ServerLink, kept: KeptProcess) -> Header | None:
 def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
     number, is_first = order["n"], order is kept.first
     job, voice = kept.job(number), Voice(link, number, is_followed=True)
-    ran = False
+    ran, why_not = False, "it was not constructed"
     try:
         attempt = ActorAttempt(job, voice, is_first)
         if take_call(attempt, job.folder):
@@ -296,6 +296,8 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
             else:
                 ran = True
                 _run_through(kept, attempt, work, is_first)
+        elif not os.path.islink(os.path.join(job.folder, TAKEN)):  # by which it is withdrawn
+            why_not = RESTARTED
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -303,7 +305,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
         if is_first:
             kept.gone = kept.gone or "its construction could not be recorded"
     if not ran and is_first:
-        kept.gone = "it was not constructed"
+        kept.gone = why_not
     elif not ran and order["facts"].get("closes"):  # its client counts on that
         kept.gone = "it was closed"
     link.say(what="next", n=number, ran=ran)

@@ -9,6 +9,8 @@ import collections
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Tuple
 
+from .call import RESTARTED
+
 if TYPE_CHECKING:
     from .runner import RunnerProcess
 
@@ -51,7 +53,7 @@ class Turns:
         if which in (0, number):
             self._waiting.append((number, facts))
             return
-        actor = self._actors.get(which) or ActorTurns("of an earlier start", "the session was restarted")
+        actor = self._actors.get(which) or ActorTurns("of an earlier start", RESTARTED)
         if actor.gone:
             self.lost.append((number, actor))
         else:

@@ -15,9 +15,9 @@ from tests.unit.bridge.session.serving import Server
 def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     started: list[Server] = []
 
-    def run(**options: Any) -> Server:
-        folder = tmp_path / f"job{len(started)}"
-        folder.mkdir()
+    def run(folder: Path | None = None, **options: Any) -> Server:
+        folder = folder or tmp_path / f"job{len(started)}"
+        folder.mkdir(exist_ok=True)
         started.append(Server(folder, **options))
         return started[-1]
 

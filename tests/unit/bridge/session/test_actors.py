@@ -221,6 +221,28 @@ def test_an_actor_that_is_closed_ends_after_its_earlier_calls_and_frees_its_work
     assert server.close()["why"] == "closed"
 
 
+def test_calls_of_an_actor_whose_session_is_started_again_say_that(start: Callable[..., Server]):
+    server = start()
+    client = Client(server)
+    actor = Proxy(client, 1)
+    actor.send(2, "add")
+    client.end(2)
+    server.process.kill()
+    server.process.wait()
+    (server.folder / "door.json").unlink()
+
+    again = start(server.folder)
+    client = Client(again)
+    client.send(3, attrgetter("add"), facts={"actor": 1, "name": "add"})
+    lost = client.end(3)[0]
+    client.send(4, abs, -4)
+
+    assert lost["kind"] == "actor_lost"
+    assert lost["message"] == "the actor Counter is gone, and its state with it: the session was restarted"
+    assert client.end(4)[1] == 4, "its worker is free"
+    assert again.close()["calls"] == 1
+
+
 def test_an_actor_that_cannot_be_constructed_raises_that_and_frees_its_worker(start: Callable[..., Server]):
     client = Client(start())
 
