@@ -172,7 +172,8 @@ def _directory(path: Directory) -> FileUpload:
     members = tuple(_walk(root, "", (os.path.realpath(root),)))
     digests = [_digest(member) for _, member in members]
     manifest = "".join(
-        f"{name}\0{digest}{_PROGRAM if _is_program(path) else ''}\n" for (name, path), (digest, _) in zip(members, digests)
+        f"{name}\0{digest}{_PROGRAM if _is_program(path) else ''}\n"
+        for (name, path), (digest, _) in zip(members, digests)
     )
     size = sum(member.stat().st_size for _, member in members)
     digest = hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest()

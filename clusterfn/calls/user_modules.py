@@ -191,8 +191,7 @@ def _is_part(folder: Path) -> bool:
         return False
     if not folder.is_symlink():
         return True
-    real = folder.resolve()
-    return (folder / "__init__.py").is_file() and real not in (folder.parent.resolve(), *folder.parent.resolve().parents)
+    return (folder / "__init__.py").is_file() and not folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def travels(path: Path) -> bool:

@@ -594,7 +594,8 @@ def test_the_order_of_the_keys_of_a_grid_counts_as_names_do():
     swapped = journals.describe(space.read({"model": ["a"], "lr": [0.1, 0.2]}))
     now = {**facts(), **swapped}
 
-    assert journals.differences(json.loads(json.dumps(facts())), now) == ["order of the keys: lr, model in the journal, model, lr now"]
+    says = ["order of the keys: lr, model in the journal, model, lr now"]
+    assert journals.differences(json.loads(json.dumps(facts())), now) == says
 
 
 @pytest.mark.parametrize("kind", [dict, collections.OrderedDict, types.MappingProxyType])
