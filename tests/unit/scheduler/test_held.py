@@ -19,6 +19,7 @@ from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Answer, Evidence
 from tests.golden.samples import SLURM as HOST
 from tests.golden.samples import job
+from tests.waiting import until
 
 RECORD = {"id": "1234", "job": "7f3a", "node": "n1", "cores": 8, "memory_mb": 16384, "gpus": 1, "gpu_type": "a100",
           "time_s": 7200.0, "ends": 10_000.0}  # fmt: skip
@@ -162,6 +163,7 @@ def test_a_job_that_fits_starts_as_a_step_with_the_variables_of_a_batch_job(ther
     done = enter(there)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "1234\n", ""), done.stderr
+    until((there / "job" / "started").exists)
     seen = (there / "job" / "env").read_text().splitlines()
     assert {"HOME=/home/ada", "SLURM_STEP_ID=7", "CLUSTERFN_STEP=1"} <= set(seen)
     assert "OURS=not the job's" not in seen
