@@ -598,6 +598,16 @@ def test_the_order_of_the_keys_of_a_grid_counts_as_names_do():
     assert journals.differences(json.loads(json.dumps(facts())), now) == says
 
 
+def test_equal_tensors_have_one_digest_wherever_they_are_in_memory():
+    torch = pytest.importorskip("torch")
+    numbers = [torch.tensor([[1.0, 2.0], [3.0, 4.0]]) for _ in range(2)]
+
+    assert fingerprint(numbers[0]) == fingerprint(numbers[1]) != fingerprint(numbers[0].double())
+    assert fingerprint(numbers[0]) != fingerprint(numbers[0].t()) != fingerprint(numbers[0] + 1)
+    with pytest.raises(Unstable):
+        fingerprint(numbers[0].to_sparse())
+
+
 @pytest.mark.parametrize("kind", [dict, collections.OrderedDict, types.MappingProxyType])
 def test_the_order_within_a_value_counts_as_a_function_may_go_through_it(kind):
     layers = [kind(collections.OrderedDict(each)) for each in ([("conv", 1), ("relu", 2)], [("relu", 2), ("conv", 1)])]
