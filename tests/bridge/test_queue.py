@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,39 @@ def test_a_killed_spooler_loses_nothing(box: Box):
 
     assert ended(*waiting) == ["returned"] * 2
     assert [len(list((job.folder / "attempts").iterdir())) for job in waiting] == [1] * 2
+
+
+# A supervisor whose job has started a process, and that starts a spooler; then it ends what its job has started.
+ADOPTS = """
+import os, subprocess, sys
+root, bridge = sys.argv[1:]
+sys.path.insert(0, bridge)
+from _clusterfn.bridge.queue import launch
+from _clusterfn.bridge.supervisor import process_tree, worker_process
+worker_process.become_subreaper()
+subprocess.run(["sh", "-c", "sleep 601 > /dev/null 2>&1 &"])
+launch.revive_spooler(root, bridge)
+subprocess.run(["sh", "-c", "sleep 602 > /dev/null 2>&1 &"])
+names = sorted(process_tree.name_of(pid).partition(" ")[0] for pid in process_tree.descendants(os.getpid()))
+left = process_tree.end(lambda: process_tree.descendants(os.getpid()), lambda: None)
+print(names, left)
+"""
+
+
+def test_a_spooler_is_none_of_the_processes_that_end_with_the_job_whose_supervisor_started_it(box: Box):
+    first, second = running(box, box.job(2, 600)), box.job(1)
+    box.queued(second)
+    kill(until(box.spoolers))
+    argv = ["-I", "-S", "-c", ADOPTS, str(box.bench.root), str(box.bench.bridge)]
+
+    done = subprocess.run(
+        [sys.executable, *argv], capture_output=True, text=True, timeout=150, check=True, preexec_fn=box.apart.enter
+    )
+
+    assert done.stdout == "['sleep', 'sleep'] []\n"
+    assert len(box.spoolers()) == 1
+    let_go(first)
+    assert ended(second) == ["returned"]
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """Start the spooler of a queue, wake it, or replace one that hangs."""
 
+import errno
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from .lease import leases_of_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Any, Optional
 
     from .lease import Lease, Leases
     from .tickets import Queue
@@ -44,8 +45,6 @@ def ensure_spooler(
     A new one inherits the name that elects it, and that of the `first` job. One that a signal has stopped, or that has
     not looked at the queue for minutes, is killed first, so that two never run.
     """
-    import subprocess  # most jobs need no spooler
-
     name = spool_name(queue)
     mark = marks.hold(name) or _replace_hung_spooler(name, marks)
     if mark is None:
@@ -55,14 +54,46 @@ def ensure_spooler(
         words = ["spool", queue.root, lease, str(fds[0])]
         words += [first.job, str(first.until_s), str(fds[1])] if first else []
         with open(os.path.join(machine.folder(queue.root), _LOG), "wb") as log:
-            subprocess.Popen(
+            _start_apart(
                 [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment_of(os.getppid()),
+                stdout=log, stderr=log, cwd="/", env=environment_of(os.getppid()),
                 pass_fds=fds, start_new_session=True,
             )  # fmt: skip
         return True
     finally:
         mark.close()
+
+
+def _start_apart(argv: "list[str]", **how: "Any") -> None:
+    """Start a process that is no descendant of this one: a supervisor ends all of its own with its job.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    import subprocess  # like ctypes in `worker_process`: most jobs need no spooler
+
+    from ..supervisor import worker_process
+
+    reads, writes = os.pipe()
+    own, between = os.getpid(), os.fork()
+    if between == 0:
+        try:
+            worker_process.die_with_parent(signal.SIGKILL, own)
+            subprocess.Popen(argv, stdin=subprocess.DEVNULL, **how)
+            os.write(writes, b"0")
+            while True:  # until this process is ready to leave the new one to init
+                signal.pause()
+        except OSError as error:
+            os.write(writes, b"%d" % (error.errno or errno.EIO))
+        finally:
+            os._exit(1)
+    os.close(writes)
+    told = os.read(reads, 16)
+    os.close(reads)
+    worker_process.end_without_adopting(between)
+    if told != b"0":
+        number = int(told or errno.EIO)
+        raise OSError(number, os.strerror(number), argv[0])
 
 
 def _replace_hung_spooler(name: str, marks: "Leases") -> "Optional[Lease]":

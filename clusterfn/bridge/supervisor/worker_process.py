@@ -131,13 +131,27 @@ def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Opt
 
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> bool:
     """Adopt descendants whose parents end; False where the kernel (before 3.4, or not Linux) cannot."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_without_adopting(pid: int) -> None:
+    """Kill a child whose own children are to be none of this process's, even where it adopts orphans."""
+    adopts = ctypes.c_int(0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
+    _prctl(_PR_SET_CHILD_SUBREAPER, 0)  # for a moment: an orphan of the job could be lost meanwhile
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except ChildProcessError:  # where SIGCHLD is ignored it is collected by itself
+        pass
+    finally:
+        _prctl(_PR_SET_CHILD_SUBREAPER, adopts.value)
 
 
 def die_with_parent(signum: int, parent: int) -> None:
