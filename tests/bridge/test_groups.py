@@ -19,7 +19,7 @@ from clusterfn.bridge.supervisor.attempt import Attempt
 from clusterfn.bridge.supervisor.group import ItemRecorder
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.hosts import serialization
-from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running
+from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running, layout_bridge
 from tests.bridge.test_calls import bench_of
 from tests.waiting import until
 
@@ -225,6 +225,32 @@ def test_a_fenced_element_ends_its_item_and_tells_nothing_more(bench):
     assert group.ends() == {0: ["returned"], 1: ["node"], 2: ["returned"]}
     taken_over = (group.folder / "claims" / "0.2").stat().st_mtime
     assert group.line(2)["t"] - taken_over >= 2.0  # the one before looks every second whether it is fenced
+
+
+# Starts a process of its own, and leaves its supervisor no room for the item's line.
+LEAVES = """
+def f(x):
+    import os, resource, subprocess
+    left = subprocess.Popen(["sleep", "603"], start_new_session=True)
+    with open(os.path.join({folder!r}, "began-%d" % x), "w") as file:
+        file.write("%d\\n" % left.pid)
+    resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (1, 1))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can limit another process")
+def test_an_item_that_cannot_be_recorded_leaves_no_process_behind(bench, tmp_path, monkeypatch):
+    soon = layout_bridge(tmp_path / "soon", ("supervisor/run.py", "_PUBLISH_FOR_S = 30.0", "_PUBLISH_FOR_S = 0.5"))
+    monkeypatch.setattr(bench, "bridge", soon)
+    group = Group(bench, 1, 1, source=LEAVES)
+
+    assert group.start(1).wait(150) not in (0, 10, 20)
+
+    (left,) = group.began(0)
+    lives = is_running(left)
+    if lives:
+        os.kill(left, signal.SIGKILL)
+    assert not lives and not group.ends()
 
 
 @pytest.mark.parametrize(("failing", "kind"), [((0, 1), "raised"), ((1,), "returned")])

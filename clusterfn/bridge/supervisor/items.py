@@ -381,6 +381,9 @@ def run_item(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optiona
         if alive:
             work.finish()
         return verdict
+    except (OSError, Verdict):  # it could not be recorded, so nothing else ends what it has left running
+        work.end_tree()
+        raise
     finally:
         watch.stop_clock()
         work.release()
