@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from typing import Any
+
+import pytest
 
 from tests.bridge.host import Bench, Job
 from tests.waiting import until
@@ -70,6 +73,24 @@ def test_after_so_many_times_the_job_has_run_out_of_time(bench: Bench):
     first, last = await_end(job)
     assert (first["kind"], last["kind"], last["final"]) == ("preempted", "time", True), job.log()
     assert "requeue= allows no more than 1 for this cause" in last["message"]
+
+
+@pytest.mark.usefixtures("as_root")
+def test_a_job_for_whose_ticket_there_is_no_room_ends_as_if_it_was_not_requeued(bench: Bench):
+    bench.run("def f():\n    return 1\n")
+    queue = next((bench.root / "machines").glob("*-*")) / "queue"
+    queue.mkdir(exist_ok=True)
+    job = limited(bench, 9, 1)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=1,mode=700", "none", str(queue)], check=True)
+    try:
+        assert job.start().wait(150) == 10, job.log()
+    finally:
+        subprocess.run(["umount", "-l", str(queue)], check=True)
+
+    (only,) = attempts(job)
+    assert (only["kind"], only["final"]) == ("time", True)
+    assert "the job was not requeued: its ticket could not be written" in " ".join(only["notes"])
+    assert sorted(path.name for path in job.folder.glob("*claim*")) == ["claim"]
 
 
 def restart(bench: Bench, job: Job) -> None:

@@ -4,13 +4,13 @@ The job has neither claim nor attempt then. `plan` decides whether it may start.
 worker inherits them. The machine admits one job at a time, so the first to come is the first to be admitted.
 """
 
+import contextlib
 import os
 import sys
 import time
 
 from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, OUTCOME, READY, attempt_dir, environment_dir
 from ..supervisor import gpus, publish
-from ..supervisor.attempt import release_claim
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
 from ..supervisor.job import dependencies_of
@@ -193,14 +193,16 @@ class Admission:
         """Put the job, whose attempt is over, into the queue again, behind those that wait; false if there is none.
 
         It holds its name until `release`, so its next attempt does not begin before that.
+
+        Raises:
+            OSError: There is no room for its ticket; the claim is as it was.
         """
         if self._run is None:
             return False
         lock = admission_lock(self.marks)
         try:
             self.submitted = machine.now_ns()
-            release_claim(self.job)  # a ticket counts only where no claim is
-            self.queue.write(dict(self._ticket_fields(reason), queue_timeout_s=None))  # it has begun
+            self._write_ticket_for_claim(reason)
             self._waits_again = reason
         finally:
             if lock is not None:
@@ -222,8 +224,7 @@ class Admission:
             if gives:
                 first()
                 self.submitted = machine.now_ns()  # behind those that wait now
-                release_claim(self.job)  # a ticket counts only where no claim is
-                self.queue.write(dict(self._ticket_fields(plan.HALF), queue_timeout_s=None))  # it has begun
+                self._write_ticket_for_claim(plan.HALF)
                 self.release()
                 self._note_ticket(plan.HALF)
             return gives
@@ -237,14 +238,27 @@ class Admission:
             return False
         lock = admission_lock(self.marks)
         try:
-            release_claim(self.job)  # a ticket counts only where no claim is
-            self.queue.write(dict(self._ticket_fields(reason), queue_timeout_s=None))  # it has begun
+            self._write_ticket_for_claim(reason)
             self.release()
             self._note_ticket(reason)
             return True
         finally:
             if lock is not None:
                 lock.close()
+
+    def _write_ticket_for_claim(self, reason: str) -> None:
+        """Replace the claim of the job, which has begun, by a ticket; keep the claim if there is no room for that."""
+        claim, aside = (os.path.join(self.job.folder, name) for name in (CLAIM, "." + CLAIM))
+        with contextlib.suppress(FileNotFoundError):  # the function may remove what it likes
+            os.rename(claim, aside)  # a ticket counts only where no claim is, and a full disk takes no new one
+        try:
+            self.queue.write(dict(self._ticket_fields(reason), queue_timeout_s=None))
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(aside, claim)
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside)
 
     def take(self, turn: bool) -> None:
         """Hold what the job asks for. `turn`: the spooler of its user has started it.

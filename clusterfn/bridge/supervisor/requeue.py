@@ -87,7 +87,11 @@ def start_again(job: "JobFolder", verdict: Verdict, told: str) -> int:
         if refusal:
             raise Refused(refusal)
         return EXIT_PUBLISHED
-    if job.held is None or not job.held.queue_again(told):
+    try:
+        waits = job.held is not None and job.held.queue_again(told)
+    except OSError as error:
+        raise Refused("its ticket could not be written: %s" % error) from error
+    if not waits:
         raise Refused("this machine has no queue: it runs no Linux")
     return EXIT_QUEUED
 
