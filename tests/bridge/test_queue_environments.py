@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,33 @@ def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_
 
     assert ended(second) == ["returned"], second.log()
     assert box.order() == [second.id]
+
+
+def supervisors(job: Job) -> list[int]:
+    """Pids of what its script runs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[-3:-1] == [b"run", os.fsencode(job.folder)]:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_a_supervisor_killed_while_it_makes_an_environment_is_followed_by_one_that_runs_the_job(
+    box: Box, environments: Environments
+):
+    job = environments.job(1, retries=1)
+    box.queued(job)
+    until(lambda: "scripts" in box.reason(job))
+
+    (pid,) = supervisors(job)
+    os.kill(pid, signal.SIGKILL)
+    environments.finish()
+
+    second = job.folder / "attempts" / "2" / "outcome.json"
+    until(second.exists)
+    assert json.loads(second.read_text())["kind"] == "returned", job.log()
+    assert not box.tickets()

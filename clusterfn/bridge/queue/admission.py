@@ -60,6 +60,8 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
         NotNow: It waits in the queue from now on, or another process has it, or this one is to wait no longer.
     """
     turn = os.environ.pop(launch.TURN, None)
+    if turn == launch.ENVIRONMENT and not waits:  # a supervisor died at it: its job is claimed, and has no ticket
+        turn = None
     admission = Admission(job, signals, waits)
     if admission.after and job.element is None:
         admission.refusal = admission.values().failure(admission.after)
