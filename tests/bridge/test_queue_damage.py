@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import Job, is_running
+from tests.bridge.host import Job, is_running, layout_bridge
 from tests.bridge.test_queue import WAITS, ended, kill, let_go, running
+from tests.bridge.test_queue_environments import as_if_since
 from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
@@ -332,6 +333,58 @@ def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting(box: Box):
     for pid in scripts_of(bad):
         os.killpg(pid, signal.SIGKILL)
     assert ended(bad) == ["cancelled"]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "unsatisfiable"])
+def test_a_job_whose_setup_hangs_gives_the_only_gpu_up_and_can_still_be_ended(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+):
+    soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 4"))
+    monkeypatch.setattr(box.bench, "bridge", soon)
+    box.say(cards=1)
+    first, bad, good = running(box, box.job(1, 600)), box.job(1, queue_timeout_s=600.0), box.job(1)
+    box.queued(bad)
+    script = bad.folder / "job.sh"
+    script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 600\n", 1))
+    box.queued(good)
+    let_go(first)
+    until(lambda: scripts_of(bad))
+    try:
+        assert ended(good) == ["returned"]
+        until(lambda: not any(name.startswith("wait/") and bad.id in name for name in box.apart.names()))
+        assert "others go first" in until(lambda: box.reason(bad))
+
+        if end == "cancelled":
+            (bad.folder / "cancel").touch()
+        else:
+            as_if_since(box.machine / "queue" / bad.id, 700)
+
+        assert ended(bad) == [end]
+        until(lambda: not box.tickets())
+        assert scripts_of(bad)
+    finally:
+        for pid in scripts_of(bad):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def test_a_job_whose_setup_is_only_slow_does_not_wait_for_all_that_come_after_it(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 2"))
+    monkeypatch.setattr(box.bench, "bridge", soon)
+    box.say(cards=1)
+    first, slow, others = running(box, box.job(1, 600)), box.job(1), [box.job(1, 2) for _ in range(5)]
+    box.queued(slow)
+    script = slow.folder / "job.sh"
+    script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 3\n", 1))
+    for other in others:
+        box.queued(other)
+
+    let_go(first)
+
+    assert ended(slow, *others) == ["returned"] * 6
+    order = box.order()
+    assert order.index(others[0].id) < order.index(slow.id) < order.index(others[-1].id)
 
 
 def scripts_of(job: Job) -> list[int]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .machine import Demand, Kind, MachineResources, UserLimits
     from .tickets import Ticket
 
+SLOW = "its script takes long to come to the function (look at `setup:` of the host), so others go first"
 HALF = "its group has half of the GPUs, and another user waits for GPUs"
 
 
@@ -106,12 +107,13 @@ class QueueView:
         strangers: Who uses a GPU without a lease.
         starting: Jobs whose script was started, and is not in yet.
         late: Jobs whose turn has come and which are not awaited now: their script takes long, or failed and rests.
+        overdue: Those of `starting` for which nothing is kept any more.
     """
 
     def __init__(
         self, machine: "MachineResources", seen: "Seen", uid: int, cards_of: "Callable[[Kind], list[str]]",
         holders: "Mapping[str, int]", strangers: "Mapping[str, str]", starting: "Container[str]" = (),
-        late: "Container[str]" = (),
+        late: "Container[str]" = (), overdue: "Container[str]" = (),
     ) -> None:  # fmt: skip
         self.machine = machine
         self.seen = seen
@@ -121,6 +123,7 @@ class QueueView:
         self.strangers = strangers
         self.starting = starting
         self.late = late
+        self.overdue = overdue
 
 
 class StartPlan:
@@ -183,6 +186,9 @@ class _Planning:
 
     def _plan_one(self, ticket: "Ticket", before: int) -> None:
         kind = self.cards_of(ticket)
+        if ticket.job in self.view.overdue and ticket.job not in self._runs:
+            self.made.reasons[ticket.job] = SLOW
+            return
         if ticket.job in self._runs or ticket.job in self.view.starting:
             self._goes(ticket, kind)
             self._one_comes = self._one_comes or self._is_awaited(ticket)

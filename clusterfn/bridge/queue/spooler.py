@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S = 5.0  # for GPUs whose users hold nothing that could wake us, for cancelled jobs, for memory
 _STARTING_S = 0.1
 _COMES_S = 5.0  # a script's own setup lines may take for ever
+# So long its turn is kept for such a script, and twice as long each time: one that is only slow comes in the end.
+_KEPT_S, _KEPT_MOST_S = lease_names.VALID_S, 3600
 _UNHEARD_S = 1.0  # where no process can wake it
 _RENEW_S = lease_names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job releases several names one after another
@@ -200,7 +202,7 @@ class Spooler:
         if is_claimed(ticket) or is_over:
             self.queue.remove(ticket.job)
             return False
-        if ticket.job in self._starting:
+        if ticket.job in self._starting and not self._is_overdue(ticket.job):
             return True
         verdict = self._verdict(ticket)
         if verdict is None or time.monotonic() < self._not_concluded.get(ticket.job, 0.0):
@@ -217,6 +219,8 @@ class Spooler:
         if ticket.timeout_s is None or self._waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
             return None
         lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
+        if ticket.job in self._starting:
+            lacking = "the function did not start"
         why = report.reason_of(self.queue.root, ticket.job)
         return {
             "kind": UNSATISFIABLE, "stage": "lease",
@@ -269,6 +273,11 @@ class Spooler:
             said = progress.in_words(progress.last_line(os.path.join(maker.folder, BUILDER_LOG)))
             reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
         return reasons
+
+    def _is_overdue(self, job: str) -> bool:
+        """Return whether the script of a job whose turn has come takes so long that others go first."""
+        tries, not_before = self._tries[job]
+        return time.monotonic() > not_before + min(_KEPT_S << (tries - 1), _KEPT_MOST_S)
 
     def _may_try(self, ticket: "Ticket") -> bool:
         return time.monotonic() >= self._tries.get(ticket.job, (0, 0.0))[1]
@@ -335,8 +344,9 @@ class Spooler:
             if (now > not_before + _COMES_S if job in self._starting else now < not_before)
         }
         view = plan.QueueView(
-            there, seen, self.uid, self._cards.of, held, used, starting=set(self._starting), late=late
-        )
+            there, seen, self.uid, self._cards.of, held, used, starting=set(self._starting), late=late,
+            overdue=set(filter(self._is_overdue, self._starting)),
+        )  # fmt: skip
         return plan.plan_starts(tickets, view)
 
     def _name(self, wanted: "list[Ticket]") -> None:
