@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import shutil
 import signal
 import subprocess
 import sys
@@ -300,6 +301,7 @@ class Bench:
             for path in ran.folder.rglob("*"):
                 name = path.relative_to(ran.folder)
                 _ENDED[name] = (ran, path.read_bytes() if path.is_file() else None)
+            shutil.rmtree(ran.folder)  # in no other test is there one more job
         job = Job(self, self.root / "jobs" / secrets.token_hex(8))
         job.folder.mkdir(parents=True)
         for name, (ran, content) in sorted(_ENDED.items()):
