@@ -227,6 +227,41 @@ def test_a_fenced_element_ends_its_item_and_tells_nothing_more(bench):
     assert group.line(2)["t"] - taken_over >= 2.0  # the one before looks every second whether it is fenced
 
 
+# Writes down each file that is flushed to the disk, and whether the chunk counted as done by then.
+FLUSHES = """import time
+flush = os.fsync
+def tell(fd):
+    flush(fd)
+    name = os.path.basename(os.readlink("/proc/self/fd/%d" % fd))
+    with open(os.environ["FLUSHED"], "a") as told:
+        print(name, os.path.exists(os.environ["DONE"]), file=told)
+os.fsync = tell
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says which file a descriptor is")
+@pytest.mark.parametrize("how", ["run", "cancelled", "bury"])
+def test_no_loss_of_power_leaves_a_chunk_that_is_done_without_its_lines(bench, tmp_path, monkeypatch, how):
+    bridge = layout_bridge(tmp_path / "telling", ("supervisor/chunks.py", "import time", FLUSHES))
+    monkeypatch.setattr(bench, "bridge", bridge)
+    group = Group(bench, 3, 3, waiting=(1,))
+    monkeypatch.setenv("FLUSHED", str(tmp_path / "flushed"))
+    monkeypatch.setenv("DONE", str(group.folder / "done" / "0"))
+    if how == "bury":
+        verdict = {"kind": "lost", "message": "gone", "stage": "supervisor"}
+        group.folder_of(1)
+        assert group.call("bury", 1, stdin=json.dumps(verdict)) == 0
+    else:
+        element = group.start(1)
+        until(lambda: group.began(1))
+        (group.folder / "cancel").touch() if how == "cancelled" else group.go()
+        assert element.wait(150) == (10 if how == "cancelled" else 0)
+
+    assert len(group.ends()) == 3 and (group.folder / "done" / "0").exists()
+    flushed = (tmp_path / "flushed").read_text().splitlines()
+    assert {"values False", "journal.jsonl False"} <= set(flushed)
+
+
 # Starts a process of its own, and leaves its supervisor no room for the item's line.
 LEAVES = """
 def f(x):

@@ -215,7 +215,7 @@ class ItemJournal:
 
     Args:
         folder: The attempt's.
-        sync: Whether it must outlive the machine, and be seen on others at once.
+        sync: Whether each line must outlive the machine, and be seen on others at once.
     """
 
     def __init__(self, folder: str, sync: bool) -> None:
@@ -238,6 +238,12 @@ class ItemJournal:
         if facts.get("value"):
             told["at"] = self._keep(value)
         self._line(dict(told, index=index, kind=kind))
+
+    def flush(self) -> None:
+        """Let all that was written outlive the machine."""
+        if not self._sync:  # else each line does already
+            os.fsync(self._values)
+            os.fsync(self._lines)
 
     def _keep(self, path: str) -> int:
         """Append a value to those before it; return where it begins."""

@@ -134,6 +134,11 @@ class ItemRecorder:
         self.before[index] = said
         return True
 
+    def finish(self, chunk: int) -> None:
+        """Note that each of its items has a line, once a loss of power can take none of these lines."""
+        self.journal.flush()
+        self.chunks.finish(chunk)
+
     def tell(self, index: int, verdict: Verdict) -> None:
         """Write this verdict as the line of an item that does not run."""
         self.journal.end(index, verdict.kind or LOST, verdict.facts)
@@ -182,9 +187,9 @@ def _fail_items(recorder: ItemRecorder, asked: "dict[str, Any]") -> int:
     for chunk in recorder.chunks.take_all(recorder.job.element or 0):
         for index in recorder.chunks.items(chunk):
             recorder.tell(index, verdict)
-        recorder.chunks.finish(chunk)
+        recorder.finish(chunk)
     for chunk in recorder.pulled():
         for index in recorder.left(chunk):
             recorder.tell(index, verdict)
-        recorder.chunks.finish(chunk)
+        recorder.finish(chunk)
     return recorder.told

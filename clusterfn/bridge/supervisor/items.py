@@ -180,7 +180,7 @@ class ElementRun(ItemRecorder):
                 if verdict.kind == CANCELLED:
                     self._give_up(chunk, verdict)
                 raise
-        self.chunks.finish(chunk)
+        self.finish(chunk)
         return True
 
     def give_way(self, chunk: int) -> None:
@@ -194,7 +194,7 @@ class ElementRun(ItemRecorder):
         for index in self.chunks.items(chunk):
             if index not in ended:
                 self.tell(index, verdict)
-        self.chunks.finish(chunk)
+        self.finish(chunk)
 
     def _fail(self, index: int, verdict: Verdict) -> None:
         """Write the end of an item whose input has no value, with the exception of that."""
