@@ -16,7 +16,7 @@ from clusterfn.bridge.supervisor import expire
 from clusterfn.bridge.supervisor.expire import tidy
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.bridge.supervisor.main import remove_expired
-from tests.bridge.host import Bench, layout_bridge
+from tests.bridge.host import Bench, layout_bridge, obey_modes
 from tests.bridge.host import Job as Laid
 
 ONE = "def f():\n    return 1\n"
@@ -129,6 +129,24 @@ def test_what_was_half_removed_goes_and_what_is_half_uploaded_stays(bench: Bench
 
     assert part.exists()
     assert list((bench.root / "jobs").glob(".expired-*")) == []
+
+
+@pytest.mark.parametrize("half_removed", [False, True])
+def test_a_job_goes_also_where_its_function_has_made_folders_read_only(bench: Bench, half_removed: bool):
+    old, looks = aged_job(bench, 4.3), bench.job(ONE, keep_days=3.0)
+    kept = old.attempt / "work" / "weights"
+    kept.mkdir(parents=True)
+    (kept / "of-one.bin").touch()
+    (old.attempt / "work" / "shut").mkdir(mode=0)
+    for folder in (kept, old.attempt / "work", old.folder):
+        folder.chmod(0o500)
+    if half_removed:
+        old.folder.rename(old.folder.with_name(".expired-" + old.id))
+    age(bench.root / "expired", 1.1)
+
+    looks.start(before=obey_modes).wait(150)
+
+    assert [path.name for path in (bench.root / "jobs").iterdir()] == [looks.id]
 
 
 def stored(bench: Bench, days: float) -> dict[str, Path]:

@@ -198,10 +198,15 @@ def remove(path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         return
-    os.chmod(path, _OPEN)
+    _open(path)
     for folder, names, _ in os.walk(path):
         for name in names:
             below = os.path.join(folder, name)
             if not os.path.islink(below):
-                os.chmod(below, _OPEN)
+                _open(below)
     shutil.rmtree(path)
+
+
+def _open(folder: str) -> None:
+    with contextlib.suppress(OSError):  # another's, or gone meanwhile: its removal says what matters
+        os.chmod(folder, _OPEN)

@@ -12,7 +12,6 @@ long as jobs are kept. It is renamed first and checked again: a client that came
 import glob
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -39,6 +38,7 @@ from ..layout import (
 )
 from . import process_tree
 from .attempt import Attempt
+from .copy_root import remove
 from .job import DAMAGED, JobFolder, job_folders
 from .verdict import say
 
@@ -309,18 +309,11 @@ def remove_aside(path: str, kind: str, unused_since: "Optional[float]") -> bool:
         if needed and not os.path.lexists(path):
             os.rename(aside, path)
             return False
-        _delete(aside)
+        remove(aside)
     except OSError as error:
         say("%s could not be removed: %s" % (path, error))
         return False
     return True
-
-
-def _delete(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
 
 
 def _finish(root: str) -> None:
@@ -330,6 +323,6 @@ def _finish(root: str) -> None:
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.startswith((REMOVED, _ASIDE)):
                 try:
-                    _delete(os.path.join(folder, name))
+                    remove(os.path.join(folder, name))
                 except OSError:  # another is at it
                     continue
