@@ -318,6 +318,28 @@ def test_a_job_whose_script_cannot_be_started_keeps_nobody_else_waiting(box: Box
     assert box.spoolers() == spoolers
 
 
+def test_a_script_that_cannot_be_started_a_thousand_times_ends_no_spooler(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    changes = [
+        ("queue/spooler.py", "_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0", "_AGAIN_S, _AGAIN_MOST_S = 0.001, 0.001"),
+        ("queue/spooler.py", "_STARTING_S = 0.1", "_STARTING_S = 0.001"),
+        ("queue/spooler.py", "_LOOK_AGAIN_S = 5.0", "_LOOK_AGAIN_S = 0.001"),
+    ]
+    monkeypatch.setattr(box.bench, "bridge", layout_bridge(tmp_path / "restless", *changes))
+    first, bad = running(box, box.job(2, 600)), box.job(1)
+    box.queued(bad)
+    (bad.folder / "scheduler.log").unlink(missing_ok=True)
+    (bad.folder / "scheduler.log").mkdir()
+    spoolers = until(box.spoolers)
+    log = box.machine / "spooler.log"
+
+    let_go(first)
+
+    until(lambda: log.read_text().count("could not be started") > 1100 or not box.spoolers())
+    assert box.spoolers() == spoolers
+
+
 def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting(box: Box):
     first, bad, good = running(box, box.job(2, 600)), box.job(1), box.job(1)
     box.queued(bad)

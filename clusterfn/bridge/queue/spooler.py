@@ -284,7 +284,8 @@ class Spooler:
 
     def _script(self, ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
         tries = self._tries.get(ticket.job, (0, 0.0))[0]
-        self._tries[ticket.job] = (tries + 1, time.monotonic() + min(_AGAIN_S * 2**tries, _AGAIN_MOST_S))
+        rest_s = min(_AGAIN_S * (1 << min(tries, 9)), _AGAIN_MOST_S)  # a thousand tries make no float any more
+        self._tries[ticket.job] = (tries + 1, time.monotonic() + rest_s)
         log_path = os.path.join(ticket.home, "scheduler.log" if ticket.element is None else element_log(ticket.element))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a FIFO without a reader refuses to block
         try:
