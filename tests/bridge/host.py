@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import shutil
-import shutil
 import signal
 import subprocess
 import sys
