@@ -73,8 +73,8 @@ class CallOptions(JobOptions, total=False):
             `torch.distributed.init_process_group()` finds the others. The first node's return value is the result.
         tasks_per_node: Number of processes that call the function on each SLURM node (1), as `srun` would start them.
             `cores` is for each of them; memory and GPUs are shared by those of a node.
-        host: A host's name in clusterfn.yml. Default: $CLUSTERFN_HOST, `default_host:`, the only host, or `local`. The
-            variable overrides this option for functions that are decorated while it is set.
+        host: A host's name in clusterfn.yml. Default: $CLUSTERFN_HOST, `default_host:`, the only host, or `local`. For
+            a function that is decorated while the variable is set, the variable overrides this option.
         outputs: Patterns of files in the job's folder to download after it has returned, such as "*.pt".
             Those of item 3 of a map go to the folder NAME-7f3a/3.
         cwd: Working directory of the function. Default: an empty folder of the job's own.
