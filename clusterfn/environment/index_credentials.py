@@ -1,7 +1,7 @@
 """Find the user's credentials for a package index, with which this machine downloads what a host cannot.
 
-They are those that pip and uv would use: in the address of an index in their settings, in uv's variables, or in a netrc
-file. They are sent to that server alone: no lock, no plan and no error has them.
+They are those that pip, uv and conda would use: in the address of an index or a channel in their settings, in uv's
+variables, or in a netrc file. They are sent to that server alone: no lock, no plan and no error has them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from clusterfn.environment import solver_tools
+from clusterfn.environment.solve import condarc
 
 _ADDRESSES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 
@@ -27,9 +28,11 @@ def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
     parts = urlsplit(url)
     for address in _addresses(indexes):
         known = urlsplit(address)
-        user, _, server = known.netloc.rpartition("@")
-        if user and (server, known.scheme) == (parts.netloc, parts.scheme):
-            return urlunsplit(parts._replace(netloc=f"{user}@{server}"))
+        user, at, server = known.netloc.rpartition("@")
+        token = re.match(r"/t/[^/]+(?=/)", f"{known.path}/")
+        if (user or token) and (server, known.scheme) == (parts.netloc, parts.scheme):
+            path = (token[0] if token else "") + parts.path
+            return urlunsplit(parts._replace(netloc=f"{user}{at}{server}", path=path))
     of_netrc = _of_netrc(parts.hostname or "")
     return urlunsplit(parts._replace(netloc=f"{of_netrc}@{parts.netloc}")) if of_netrc else ""
 
@@ -47,6 +50,7 @@ def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
         for word in os.environ.get(variable, "").split():
             yield re.sub(r"^[\w-]+=", "", word)  # name=address
     yield from solver_tools.pip_config().indexes
+    yield from condarc.addresses(condarc.settings())
 
 
 def _of_netrc(host: str) -> str:

@@ -13,6 +13,7 @@ from clusterfn import LockError
 from clusterfn.config import places
 from clusterfn.environment import environment_yml, solver_tools
 from clusterfn.environment.conda_solver import SolveTarget
+from clusterfn.environment.index_credentials import with_credentials
 from clusterfn.environment.solver import lock_for
 from clusterfn.environment.specification import from_packages
 from tests.lab.channel import Channel
@@ -294,3 +295,20 @@ def test_for_a_reason_of_the_callers_it_is_solved_for_this_host_alone(bench: Ben
 
     assert "cuda128" in names(lock)["pytorch"]
     assert bench.said[-2].endswith("the card is too new for CUDA 11.8")
+
+
+def test_a_password_of_condarc_stays_here(channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rc, file = tmp_path / "condarc", tmp_path / "environment.yml"
+    monkeypatch.setenv("CONDARC", str(rc))
+    file.write_text("dependencies:\n  - six\n")
+    said: list[str] = []
+    with channel.served() as served:
+        rc.write_text(f"channels: [{served.url.replace('http://', 'http://ada:hidden@')}]\n")
+        lock = lock_for(environment_yml.read_file(file), HOST, said.append)
+
+    assert "hidden" not in lock.path.read_text() + "".join(said)
+    addresses = [each.url for each in lock.packages if each.manager == "conda"]
+    assert addresses and all(url.startswith(served.url) for url in addresses)
+    assert with_credentials(addresses[0], ()) == addresses[0].replace("http://", "http://ada:hidden@")
+    rc.write_text(f"channels: [{served.url.replace('/main', '/t/to-ken/main')}]\n")
+    assert with_credentials(addresses[0], ()) == addresses[0].replace("/main/", "/t/to-ken/main/")

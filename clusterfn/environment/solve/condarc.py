@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -65,6 +66,31 @@ def urls(name: str, found: Mapping[str, Any]) -> list[str]:
     bases = [base for known, base in customs if name == known or name.startswith(f"{known}/")]
     base = bases[0] if bases else found.get("channel_alias") or ALIAS
     return [os.path.expandvars(str(base)).rstrip("/") + f"/{name}"]
+
+
+def addresses(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield all addresses that the files have, with the passwords and tokens in them."""
+    custom = [*(found.get("custom_channels") or ()), *(found.get("custom_multichannels") or ()), "defaults"]
+    for name in (*channels(found), *custom):
+        yield from urls(str(name), found)
+    yield os.path.expandvars(str(found.get("channel_alias") or ALIAS))
+
+
+def without_secrets(url: str, found: Mapping[str, Any]) -> str:
+    """Return an address without the user, password or token that these files have for it.
+
+    Example:
+        >>> without_secrets("https://a:b@x.org/t/0/c/y.conda", {"channels": ["https://a:b@x.org/t/0/c"]})
+        'https://x.org/c/y.conda'
+    """
+    for address in addresses(found):
+        begin = _BEGIN.match(address)
+        if begin and (begin[2] or begin[4]) and url.startswith(begin[0]):
+            return begin[1] + begin[3] + url[len(begin[0]) :]
+    return url
+
+
+_BEGIN = re.compile(r"(\w+://)([^/@]*@)?([^/]+)(/t/[^/]+)?")
 
 
 def proxies(found: Mapping[str, Any]) -> dict[str, str]:

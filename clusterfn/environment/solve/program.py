@@ -240,8 +240,12 @@ def _complete_lock(job: dict[str, Any]) -> dict[str, str]:
     lock = parse_conda_lock_file(path)
     lock.metadata.sources = [job["source"]]
     lock.metadata.custom_metadata = job["custom"]
+    found = condarc.settings()  # whose passwords are this user's, and the lock is for everybody
+    lock.metadata.channels = [
+        each.model_copy(update={"url": condarc.without_secrets(each.url, found)}) for each in lock.metadata.channels
+    ]
     for package in lock.package:
-        package.url = local_index.own_address(package.url)
+        package.url = condarc.without_secrets(local_index.own_address(package.url), found)
     write_conda_lock_file(lock, path, metadata_choices=set())
     return {package.platform: package.version for package in lock.package if package.name == "python"}
 
