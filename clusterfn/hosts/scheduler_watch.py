@@ -137,7 +137,8 @@ class SchedulerWatch:
         with self._lock:
             self._jobs.pop(job_name, None)
             self._waiting.pop(job_name, None)
-            self._repeat()
+            if self._connection.usable():  # else the command of the next look would open another connection
+                self._repeat()
 
     def look_now(self) -> None:
         """Look soon, as far as `poll_floor_s` and the allowance let it: a heartbeat is stale."""

@@ -103,6 +103,9 @@ class Client:
         self.watch.add(job.name, lambda seen: None)
         self.clock.at(job.ends - self.clock.now + 1.0, lambda: self.watch.remove(job.name))  # its outcome has come
 
+    def usable(self) -> bool:
+        return True
+
     def repeat(self, argv: Any, interval_s: float, *, share: str, unset: Any, on_look: Callable[..., Any]) -> Repeating:
         self.messages += 1
         return Repeating(self, {"id": 1, "argv": argv, "interval_s": interval_s, "share": share}, on_look)

@@ -41,6 +41,10 @@ class Connection:
         self.asked = []
         self.on_look = None
         self.stopped = 0
+        self.is_closed = False
+
+    def usable(self):
+        return not self.is_closed
 
     def repeat(self, argv, interval_s, *, share, unset, on_look):
         assert argv and share and "SQUEUE_" in unset
