@@ -135,9 +135,10 @@ class SchedulerWatch:
     def remove(self, job_name: str) -> None:
         """Stop telling; the last job to go ends the looking."""
         with self._lock:
-            self._jobs.pop(job_name, None)
+            known = self._jobs.pop(job_name, None)  # a call of a session is not
             self._waiting.pop(job_name, None)
-            if self._connection.usable():  # else the command of the next look would open another connection
+            # Over a connection that has ended, the command of the next look would open another one.
+            if known is not None and self._connection.usable():
                 self._repeat()
 
     def look_now(self) -> None:
