@@ -96,12 +96,13 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the tables that tests made, and how many tests ran."""
-    for heading, text in config.stash.get(TABLES, []):
-        terminalreporter.section(heading)
-        terminalreporter.write_line(text)
+    """Print how many tests ran, and first the tables that tests made, unless they would hide what failed."""
     ends = [report for name in ("passed", "failed", "skipped") for report in terminalreporter.stats.get(name, [])]
     failed = terminalreporter.stats.get("error", [])
+    tables = config.getoption("--long") or not (failed or terminalreporter.stats.get("failed"))
+    for heading, text in config.stash.get(TABLES, []) if tables else []:
+        terminalreporter.section(heading)
+        terminalreporter.write_line(text)
     told = [
         (report.passed, facts)
         for report in [*ends, *failed]
@@ -109,7 +110,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for name, facts in getattr(report, "user_properties", ())  # a failed collection has none
         if name == PROPERTY
     ]
-    if told:
+    if told and tables:
         terminalreporter.section("faults")
         terminalreporter.write_line(f"clusterfn from {Path(clusterfn.__file__).parent}\n{fault_table(told)}")
     flaky = {report.nodeid for report in ends if "flaky" in report.keywords}
