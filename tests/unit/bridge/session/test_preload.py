@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.bridge.session.serving import Client, Server, of_main
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_a_module_that_starts_a_process_is_left_to_the_calls(
     assert [lives for _, lives in started] == [True] * 3
     assert len({pid for pid, _ in started}) == 3
     assert server.close()["loaded beforehand"] == []
-    assert not [pid for pid, _ in started if Path(f"/proc/{pid}").exists()]
+    until(lambda: not [pid for pid, _ in started if Path(f"/proc/{pid}").exists()])
 
 
 def test_a_module_that_forks_and_comes_back_twice_makes_no_second_worker(
