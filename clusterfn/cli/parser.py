@@ -193,7 +193,7 @@ def _add_call(command: CommandParser) -> None:
     options.add_argument("--resume", metavar="ID", help="start with a copy of the checkpoint of that job")
     options.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
     options.add_argument("--warn-before", metavar="DURATION", help="warn the function so long before its time is over")
-    about = "timeout, preempted or node: start the job again with its checkpoint, up to three times; can be repeated"
+    about = "timeout, preempted or node: start the job again, three times or as node=5 says; can be repeated"
     options.add_argument("--requeue", metavar="CAUSE", action="append", default=[], help=about)
     options.add_argument("--environment", metavar="WHICH", help="such as python:/opt/envs/ml/bin/python or conda:ml")
     about = "a function: path of its file, two colons, its name; or a script; a HOST may come before it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import shlex
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -211,7 +212,7 @@ def _without_filters(given: argparse.Namespace, ids: list[str]) -> list[str]:
 def _usual_host(words: Sequence[str], command: str) -> str:
     """Return the host that a call would use, on which the words are looked for as names of jobs."""
     try:
-        return target.host(None, command)[1].name
+        return target.host(None, shlex.join([command, *(words or ["--all"])]))[1].name
     except ConfigError:
         if len(words) == 1 and _is_host(words[0]):
             raise _no_such_name(words[0], (), (), command) from None

@@ -10,6 +10,7 @@ from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import console
 from clusterfn.cli import screen
+from clusterfn.config.options import read_requeue
 from clusterfn.errors import HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush
 
@@ -22,7 +23,8 @@ _OPTIONS = (
 
 def call_options(given: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `@cluster` that the words override."""
-    return {name: value for name in _OPTIONS if (value := getattr(given, name, None)) not in (None, [])}
+    options = {name: value for name in _OPTIONS if (value := getattr(given, name, None)) not in (None, [])}
+    return {**options, "requeue": read_requeue(given.requeue)} if "requeue" in options else options
 
 
 def start_detached(

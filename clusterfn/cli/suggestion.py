@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 
-from clusterfn.config.options import ALIASES
+from clusterfn.config.options import ALIASES, OF_SLURM, CallOptions
 from clusterfn.errors import did_you_mean, nearest_word
 
 # What others call a command, and what it is called here.
@@ -67,9 +67,11 @@ def _unknown_command(parser: argparse.ArgumentParser, word: str, choices: Sequen
 def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str]) -> str:
     """Return what to write instead of an option that this parser does not have; nothing for another word."""
     match = _OPTION.fullmatch(word)
-    if match is None:
-        return ""
     command = parser.prog.partition(" ")[2]
+    if match is None:
+        return (
+            f"; put -- before it: {parser.prog} ... -- {word}" if command in RUN_FILES and word[1:2].isdigit() else ""
+        )
     if command == "init" and word.startswith("-p"):
         return "; a port is written user@name:22028"
     name = match[1].replace("_", "-")
@@ -85,7 +87,12 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
     meant = f"; did you mean --{near}?" if near else ""
     if command in RUN_FILES:  # `--x 12` after `run FILE.py::f` may also have been meant for the function
         value = _value(typed, word, match, "VALUE")
-        written = f"n argument of the function is written {name.replace('-', '_')}={value}"
+        keyword = name.replace("-", "_")
+        if keyword in OF_SLURM:
+            meant = f'; write slurm={{"{keyword}": ...}} in @cluster, or {keyword}: below slurm: in clusterfn.yml.'
+        elif not meant and keyword in CallOptions.__annotations__:
+            meant = f"; write {keyword}=... in @cluster."
+        written = f"n argument of the function is written {keyword}={value}"
         return f"{meant} A{written}" if meant else f"; a{written}"
     return f"; write options after the command: {parser.prog} COMMAND {word}" if takes_command and not meant else meant
 

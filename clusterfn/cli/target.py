@@ -46,7 +46,7 @@ def host(name: str | None, command: str) -> tuple[config_file.Config, Host, str]
     except ConfigError as error:
         if name is None and len(known.named) > 1 and not os.environ.get(HOST_VARIABLE):
             first = known.named[0]
-            error.hint = f"clusterfn {command} {first}; or add `default_host: {first}` to {known.path}"
+            error.hint = f"clusterfn {command} {first}; or add `default_host: {first}` to {known.title}"
         raise
 
 

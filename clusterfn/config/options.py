@@ -156,7 +156,7 @@ _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
     ("chunksize", "timeout"): "set it where you wait: .results(timeout={}); time= of @cluster limits each call",
 }
-_OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
+OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
 
 
 def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> ConfigError:
@@ -170,7 +170,7 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
     elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in known)
     if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
         return ConfigError(problem, hint=instead.format(_quoted(value)))
-    if keyword in _OF_SLURM or keyword.startswith("slurm_"):
+    if keyword in OF_SLURM or keyword.startswith("slurm_"):
         written = f"slurm={{{_quoted(keyword.removeprefix('slurm_').replace('_', '-'))}: {_quoted(value)}}}"
         return ConfigError(problem, hint=f"write {written}, or set it in clusterfn.yml, below `slurm:`")
     if meant in known:
@@ -305,7 +305,7 @@ def _environment(value: Any, name: str) -> str:
     text = _text(value, name)
     kind, _, rest = text.partition(":")
     if version := python_version(text):
-        hint = f'write {_python_package(version)}, or the path of an interpreter: {name}="python:/path/to/python"'
+        hint = f'name an interpreter by its path, {name}="python:/path/to/python", or write {_python_package(version)}'
         raise ConfigError(f"{name}={text!r} names a version of Python, not an interpreter", hint=hint)
     if meant := nearly_an_environment(text):
         raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
@@ -452,6 +452,19 @@ def _requeue(value: Any, name: str) -> dict[str, int]:
             problem = f"{name}[{cause!r}]={count!r} is not a whole number from 0 to {_MOST_REQUEUED}"
             raise ConfigError(problem, hint=f'write {name}={{"{cause}": {REQUEUED}}}')
     return {cause: count for cause, count in value.items() if count}
+
+
+def read_requeue(words: Sequence[str]) -> dict[str, Any]:
+    """Read what a command line or a cell gives for `requeue=`: causes with commas, each with a number or without.
+
+    Example:
+        >>> read_requeue(["timeout=5,node", "preempted"])
+        {'timeout': 5, 'node': 3, 'preempted': 3}
+    """
+    pairs = [each.partition("=") for word in words for each in word.split(",")]
+    return {
+        cause: (int(count) if count.isdecimal() else count) if equals else REQUEUED for cause, equals, count in pairs
+    }
 
 
 def is_set_by_clusterfn(variable: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.config.options import ALIASES, REQUEUED, CallOptions, Options, parse_options
+from clusterfn.config.options import ALIASES, OF_SLURM, CallOptions, Options, parse_options, read_requeue
 from clusterfn.errors import ConfigError, did_you_mean
 
 # The annotations decide how each option is read, so that a new one needs no line here.
@@ -21,6 +21,8 @@ _FLAGS = frozenset(name for name, kind in _KINDS.items() if re.search(r"\bbool\b
 _VARIABLES = {"-i": "inputs", "--input": "inputs", "-o": "outputs", "--output": "outputs"}
 _KNOWN = {f"--{keyword.replace('_', '-')}": keyword for keyword in _KINDS}
 _EXAMPLE = "%%cluster --host tensor01 --gpus 1 -i data -o result"
+# Between two values of a list; not inside `torch>=2.4,<2.8` or `foo[a,b]`.
+_COMMA = re.compile(r",(?![<>=!~])(?![^\[]*\])")
 # A keyword of `@cluster` in a hint, and its value: a text, a list, a dict or a word.
 _AS_KEYWORD = re.compile(rf"\b({'|'.join(_KINDS)})=(\"[^\"]*\"|\[[^\]]*\]|\{{[^}}]*\}}|\w[\w.]*)")
 
@@ -86,7 +88,10 @@ def _keyword(word: str) -> str:
     if not word.startswith("-"):
         hint = f"options begin with --: {_EXAMPLE}"
         raise ConfigError(f"%%cluster does not know what {word!r} is for", hint=hint)
-    meant = ALIASES.get(word.lstrip("-").replace("-", "_"))
+    name = word.lstrip("-").replace("-", "_")
+    if name in OF_SLURM:
+        raise ConfigError(f"%%cluster has no option {word}", hint=f"write --slurm {name}=VALUE")
+    meant = ALIASES.get(name)
     near = f"; did you mean --{meant.replace('_', '-')}?" if meant else did_you_mean(word, [*_VARIABLES, *_KNOWN])
     raise ConfigError(f"%%cluster has no option {word}{near}", hint=f"the options are -i, -o, {', '.join(_KNOWN)}")
 
@@ -114,11 +119,12 @@ def _refuse_value(word: str, following: str) -> None:
 
 def _add(given: dict[str, Any], keyword: str, value: str) -> None:
     """Record the value of an option, as a keyword of `@cluster` takes it."""
-    if keyword in _PAIRS:
-        pairs = value.split(",") if keyword in _LISTS else [value]
-        given.setdefault(keyword, {}).update(_pair(keyword, each) for each in pairs)
+    if keyword == "requeue":
+        given.setdefault(keyword, {}).update(read_requeue([value]))
+    elif keyword in _PAIRS:
+        given.setdefault(keyword, {}).update([_pair(keyword, value)])
     elif keyword in _LISTS:
-        given.setdefault(keyword, []).extend(value.split(","))
+        given.setdefault(keyword, []).extend(_COMMA.split(value))
     elif keyword in given:
         flag = _flag_of(keyword)
         raise ConfigError(f"%%cluster: {flag} is given twice: {given[keyword]} and {value}", hint="remove one of them")
@@ -129,11 +135,11 @@ def _add(given: dict[str, Any], keyword: str, value: str) -> None:
 def _pair(keyword: str, written: str) -> tuple[str, Any]:
     """Read NAME=VALUE, or what a name alone means."""
     name, equals, text = written.partition("=")
-    if equals:
-        return name, _number(keyword, text)
-    if keyword == "env":
+    if keyword == "env" and not equals:
         raise ConfigError(f"%%cluster: --env {written} has no value", hint="write --env NAME=VALUE")
-    return name, REQUEUED if keyword == "requeue" else True  # some options of schedulers have no value
+    if keyword == "slurm":
+        return name, None if text == "None" else text if equals else True  # some options of sbatch have no value
+    return name, text
 
 
 def _number(keyword: str, text: str) -> int | str:
@@ -147,9 +153,10 @@ def _flag_of(keyword: str) -> str:
 def _with_flags(hint: str) -> str:
     """Write the keywords in a hint as flags.
 
-    `write gpus=2, gpu_type="a6000"` becomes `write --gpus 2, --gpu-type a6000`.
+    `write gpus=2, gpu_type="a6000"` becomes `write --gpus 2 --gpu-type a6000`.
     """
-    return _AS_KEYWORD.sub(lambda found: _as_flag(found[1], found[2]), hint).replace(", without quotes", "")
+    flags = _AS_KEYWORD.sub(lambda found: _as_flag(found[1], found[2]), hint).replace(", without quotes", "")
+    return flags.replace(", --", " --")
 
 
 def _as_flag(keyword: str, written: str) -> str:

@@ -30,7 +30,8 @@ from clusterfn.scheduler.base import Scheduler
 
 _LAST_LINES = 5
 # Begin the reason of a job that waits for its environment, as bridge/queue and bridge/supervisor write it.
-_FOR_ENVIRONMENT = ("environment: ", "its environment is ")
+# Reasons of a job that no turn in the queue will start.
+_NO_TURN = ("environment: ", "its environment is ", "no connection to ")
 
 
 def modules(found: CheckState) -> str:
@@ -224,7 +225,7 @@ def _waits_in_queue(job: Job[Any], scheduler: Scheduler) -> bool:
     """
     if job.state != PENDING or scheduler.has_nodes:
         return job.state == PENDING
-    return bool(job.reason) and not job.moving and not job.reason.startswith(_FOR_ENVIRONMENT)
+    return bool(job.reason) and not job.moving and not job.reason.startswith(_NO_TURN)
 
 
 def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) -> None:

@@ -110,6 +110,16 @@ def test_what_others_call_a_command_names_ours(word, command, capsys):
         ("run --gpu 1 f.py::f", "did you mean --gpus? An argument of the function is written gpu=1"),
         ("run f.py::f --gpu=1", "did you mean --gpus? An argument of the function is written gpu=1"),
         ("run --epochs 3 f.py::f", "--epochs; an argument of the function is written epochs=3"),
+        ("run f.py::f -1e-3", "unrecognized arguments: -1e-3; put -- before it: clusterfn run ... -- -1e-3"),
+        (
+            "run --retries 2 f.py::f",
+            "; write retries=... in @cluster. An argument of the function is written retries=2",
+        ),
+        (
+            "run f.py::f --partition gpu",
+            '; write slurm={"partition": ...} in @cluster, or partition: below slurm: in clusterfn.yml. '
+            "An argument of the function is written partition=gpu",
+        ),
         ("env lst", "clusterfn env: error: there is no command 'env lst'; did you mean list?"),
         ("kernel x", "there is no command 'kernel x'; its commands are add, list, remove, run"),
         ("init --scheduler slrm ada@lab8", "; did you mean slurm?"),
@@ -264,6 +274,12 @@ def test_without_a_host_the_command_is_named_with_one(two_hosts, command, capsys
     assert main([command]) == 2
     expected = f"next:  clusterfn {command} tensor01; or add `default_host: tensor01` to {two_hosts}\n"
     assert capsys.readouterr().err.endswith(expected)
+
+
+@pytest.mark.parametrize("words", [["cancel", "train"], ["rm", "--all"], ["attach", "train"]])
+def test_the_hint_keeps_the_jobs_that_were_named(two_hosts, words, capsys):
+    assert main(words) == 2
+    assert f"next:  clusterfn {' '.join(words)} tensor01; or " in capsys.readouterr().err
 
 
 def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():

@@ -199,7 +199,7 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"python": "3.11"}, "did you mean packages?", 'write packages=["python=3.11"]'),
     ({"python": 3.12}, "did you mean packages?", 'write packages=["python=3.12"]'),
     ({"python": 3.10}, "did you mean packages?", 'write packages=["python=3.10"]'),
-    ({"environment": "python:3.11"}, "names a version of Python", 'write packages=["python=3.11"], or the path of'),
+    ({"environment": "python:3.11"}, "names a version of Python", 'or write packages=["python=3.11"]'),
     ({"environment": "python: 3"}, "names a version of Python", 'environment="python:/path/to/python"'),
     ({"conda": "ml"}, "did you mean environment?", 'write environment="conda:ml"'),
     ({"venv": "~/v"}, "did you mean environment?", 'write environment="venv:~/v"'),
