@@ -6,8 +6,10 @@ must not.
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import json
 import posixpath
@@ -340,9 +342,21 @@ class SessionJob:
 
 def _withdraw(calls: Sequence[SessionCallJob[Any]]) -> None:
     """Keep calls that have not started from it: many at once, as each waits for its host."""
-    pool = concurrent.futures.ThreadPoolExecutor(_WITHDRAWN_AT_ONCE, "clusterfn-withdraw")
-    try:
-        for _ in pool.map(lambda call: call.cancel(), calls):
-            pass
-    finally:
-        pool.shutdown(wait=False)
+    left = collections.deque(calls)
+
+    def withdraw(ended: concurrent.futures.Future[None]) -> None:
+        try:
+            while left:
+                with contextlib.suppress(IndexError):  # another thread has taken the last one
+                    left.popleft().cancel()
+            ended.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - its thread's outermost frame: the caller gets it
+            left.clear()
+            ended.set_exception(error)
+
+    # An executor starts no threads while the interpreter exits, and after Ctrl-C the exit would wait for its threads.
+    threads = [concurrent.futures.Future[None]() for _ in calls[:_WITHDRAWN_AT_ONCE]]
+    for ended in threads:
+        exit_flush.run_in_thread(functools.partial(withdraw, ended), "clusterfn-withdraw")
+    for ended in threads:
+        ended.result()

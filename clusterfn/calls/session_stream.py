@@ -164,6 +164,10 @@ class CallStream:
             self._taken = max(self._taken, int(header["taken"]))
             while self._untaken and self._untaken[0][0] <= self._taken:
                 self._untaken_bytes -= self._untaken.popleft()[1]
+            if what == "again":  # it is not taken this way
+                for each in [each for each in self._untaken if each[0] == number]:
+                    self._untaken.remove(each)
+                    self._untaken_bytes -= each[1]
             self._is_open = True
             call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
             self._changed.notify_all()

@@ -169,6 +169,13 @@ class SessionCallTracker(Tracker):
         """Follow its files from where the stream has ended."""
         self._follow_files(job, self._hearing, self._heard)
 
+    def _follow_files(
+        self, job: JobListener, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]
+    ) -> None:
+        super()._follow_files(job, shown_by, heard)
+        if self._is_over:  # it was refused in this moment
+            self.end()
+
     def receive_outcome(self, job: JobListener, reply: Reply[bytes]) -> None:
         if not self._is_over:
             super().receive_outcome(job, reply)

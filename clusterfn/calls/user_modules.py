@@ -186,12 +186,15 @@ def _package_files(package: Path) -> Iterator[Path]:
 
 
 def _is_part(folder: Path) -> bool:
-    """Whether a folder in a package is sent. A link is if it leads to a package, and not to a folder above itself."""
+    """Whether a folder in a package is sent. A link is if it leads to a package of the user's, and not above itself."""
     if folder.name in _LEFT_OUT or folder.name.startswith("."):
         return False
     if not folder.is_symlink():
         return True
-    return (folder / "__init__.py").is_file() and not folder.parent.resolve().is_relative_to(folder.resolve())
+    if not (folder / "__init__.py").is_file() or _is_foreign(str(folder)):
+        return False
+    real = folder.resolve()  # links may also lead to each other
+    return not any(above.resolve().is_relative_to(real) for above in folder.parents)
 
 
 def travels(path: Path) -> bool:

@@ -26,13 +26,21 @@ def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
         indexes: (name, address) of the indexes that a project names.
     """
     parts = urlsplit(url)
+    best, nearest = "", -1
     for address in _addresses(indexes):
         known = urlsplit(address)
         user, at, server = known.netloc.rpartition("@")
         token = re.match(r"/t/[^/]+(?=/)", f"{known.path}/")
         if (user or token) and (server, known.scheme) == (parts.netloc, parts.scheme):
-            path = (token[0] if token else "") + parts.path
-            return urlunsplit(parts._replace(netloc=f"{user}{at}{server}", path=path))
+            beneath = known.path[len(token[0]) if token else 0 :].rstrip(
+                "/"
+            )  # of several, that of the package's channel
+            near = len(beneath) if parts.path.startswith(f"{beneath}/") else 0
+            if near > nearest:
+                path = (token[0] if token else "") + parts.path
+                best, nearest = urlunsplit(parts._replace(netloc=f"{user}{at}{server}", path=path)), near
+    if best:
+        return best
     of_netrc = _of_netrc(parts.hostname or "")
     return urlunsplit(parts._replace(netloc=f"{of_netrc}@{parts.netloc}")) if of_netrc else ""
 

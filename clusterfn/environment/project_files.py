@@ -232,9 +232,13 @@ def _local(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
     waiting = [(folder, uv)]
     while waiting:
         for place in _folders(*waiting.pop()):
-            if not place.is_dir() or place.resolve() in seen:
+            if place.resolve() in seen:
                 continue
             seen.add(place.resolve())
+            if place.is_file():
+                found[_relative(place, folder)] = {"project": {}, "uv": {}, "built": _digest_of_archive(place)}
+            if not place.is_dir():
+                continue
             file = place / PYPROJECT
             tree = load_toml(file) if file.is_file() else {}
             theirs, project = tree.get("tool", {}).get("uv", {}), tree.get("project", {})
@@ -275,7 +279,7 @@ def _matches(root: Path, workspace: Mapping[str, Any], key: str) -> list[Path]:
 
 
 def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the folders of the local packages that a project names, the members of its workspace included."""
+    """Yield the local packages that a project names, folders and archives, and the members of its workspace."""
     of_workspace = False
     for given in (uv.get("sources") or {}).values():
         for each in given if isinstance(given, list) else [given]:

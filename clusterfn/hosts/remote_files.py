@@ -92,6 +92,9 @@ def _fits(path: str) -> Callable[[int], None]:
     return check
 
 
+_GROWS = 1 << 62  # an end that no file has: what is appended to it meanwhile, such as a log, makes it no other file
+
+
 def read_text(connection: HostConnection, path: str) -> str:
     """Read a file of the host as text; return "" if it does not exist."""
     return (read_each(connection, [path])[0] or b"").decode("utf-8", "replace")
@@ -111,7 +114,7 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
 def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
     """Read several files of the host at once; return None for one that does not exist."""
     outs = [io.BytesIO() for _ in paths]
-    replies = [connection.get(path, out, on_size=_fits(path)) for path, out in zip(paths, outs)]
+    replies = [connection.get(path, out, on_size=_fits(path), until=_GROWS) for path, out in zip(paths, outs)]
     found: list[bytes | None] = []
     for reply, out in zip(replies, outs):
         try:
@@ -128,7 +131,7 @@ def read_part(connection: HostConnection, path: str, begin: int, size: int | Non
     """Read a part of a file as text, to its end if `size` is None; return "" if there is no such file."""
     out = io.BytesIO()
     try:
-        connection.get(path, out, begin, on_size=_fits(path)).result(None)
+        connection.get(path, out, begin, on_size=_fits(path), until=_GROWS).result(None)
     except HostError as error:
         if error.kind != "missing":
             raise
@@ -256,7 +259,7 @@ def _is_unfinished(file: RemoteFile) -> bool:
 
 
 _GLOB = re.compile(r"[*?[]")
-_ASIDE = re.compile(r"\..+-[a-z0-9_]{8}")
+_ASIDE = re.compile(r"\..+\.clusterfn-[a-z0-9_]{8}")
 _NAMED = 20
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import Job
+from tests.bridge.host import Job, layout_bridge
 from tests.bridge.test_queue import WAITS, ended
 from tests.builder import toys
 from tests.lab.condapackage import Entry
@@ -118,6 +118,26 @@ def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_
 
     assert ended(second) == ["returned"], second.log()
     assert box.order() == [second.id]
+
+
+def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_waiting(
+    box: Box, environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 2"))
+    monkeypatch.setattr(box.bench, "bridge", soon)
+    bad, good = environments.job(1), environments.job(1)
+    script, plain = bad.folder / "job.sh", (bad.folder / "job.sh").read_text()
+    environments.finish()
+    box.queued(bad)
+    script.write_text(plain.replace("#!/bin/sh\n", f"#!/bin/sh\ntouch {tmp_path}/hangs\nexec sleep 30\n", 1))
+    until((tmp_path / "hangs").exists)
+    box.queued(good)
+
+    assert ended(good) == ["returned"], good.log()
+    assert not bad.has_outcome()
+    script.write_text(plain)
+    (bad.folder / "cancel").touch()
+    assert ended(bad) == ["cancelled"]
 
 
 def supervisors(job: Job) -> list[int]:

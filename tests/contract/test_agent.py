@@ -280,6 +280,29 @@ def test_only_regular_files_are_listed_and_read(here: HostConnection, tmp_path: 
         here.get(str(tmp_path / "latest"), bytes).result(WAIT_S)
 
 
+def test_what_is_appended_to_a_log_while_it_is_read_makes_it_no_other_file(
+    here: HostConnection, tmp_path: Path
+) -> None:
+    logs = [tmp_path / str(number) for number in range(80)]  # more than stay open between two pieces
+    for log in logs:
+        log.write_bytes(b"1" * 2**20)
+    got = [0] * 80
+
+    def sink_of(number: int) -> Callable[[bytes], None]:
+        def sink(piece: bytes) -> None:
+            got[number] += len(piece)
+            with logs[number].open("ab") as log:
+                log.write(b"2")
+
+        return sink
+
+    replies = [here.get(str(log), sink_of(number), until=1 << 62) for number, log in enumerate(logs)]
+    for reply in replies:
+        reply.result(WAIT_S)
+
+    assert all(size >= 2**20 for size in got)
+
+
 @pytest.mark.parametrize("name", ["cost_$HOME.csv", "ü" * 120])
 def test_a_file_may_have_any_name(here: HostConnection, tmp_path: Path, name: str) -> None:
     got = bytearray()

@@ -98,7 +98,11 @@ for each in (resumed, longer):
     each.enqueue_trial({"lr": 0.9, "model": "small"})
 longer.ask(SPACE_OF_STUDY)
 longer.ask(SPACE_OF_STUDY)
-print(json.dumps(run(longer if sys.argv[3] == "longer" else resumed)))
+asked = longer if sys.argv[3] == "longer" else resumed
+told = run(asked)
+trials = len(asked.trials)
+assert run(asked) == told and len(asked.trials) == trials, "a study that has them is told nothing twice"
+print(json.dumps(told))
 """
 
 

@@ -300,6 +300,7 @@ def test_for_a_reason_of_the_callers_it_is_solved_for_this_host_alone(bench: Ben
 def test_a_password_of_condarc_stays_here(channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rc, file = tmp_path / "condarc", tmp_path / "environment.yml"
     monkeypatch.setenv("CONDARC", str(rc))
+    monkeypatch.setenv("LOGIN", "ada")  # conda-lock writes ${LOGIN} in its place
     file.write_text("dependencies:\n  - six\n")
     said: list[str] = []
     with channel.served() as served:
@@ -312,3 +313,10 @@ def test_a_password_of_condarc_stays_here(channel: Channel, tmp_path: Path, monk
     assert with_credentials(addresses[0], ()) == addresses[0].replace("http://", "http://ada:hidden@")
     rc.write_text(f"channels: [{served.url.replace('/main', '/t/to-ken/main')}]\n")
     assert with_credentials(addresses[0], ()) == addresses[0].replace("/main/", "/t/to-ken/main/")
+    rc.write_text("channels: ['https://a:$LOGIN@x.org/a', https://x.org/t/1/orgA, https://x.org/t/2/orgB]\n")
+    found = [with_credentials(f"https://x.org/{path}", ()) for path in ("orgB/y.conda", "orgA/y.conda", "a/y.conda")]
+    assert found == [
+        "https://x.org/t/2/orgB/y.conda",
+        "https://x.org/t/1/orgA/y.conda",
+        "https://a:ada@x.org/a/y.conda",
+    ]

@@ -43,7 +43,7 @@ def save_training(path: str | Path | None = None, **parts: Any) -> Path:
     states = {name: part.state_dict() for name, part in parts.items() if _has_state(part)}
     values = {name: part for name, part in parts.items() if not _has_state(part)}
     saved = {"format": _FORMAT, "states": states, "values": values, "random": _random_states()}
-    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.clusterfn-")
     try:
         with os.fdopen(handle, "wb") as file:
             torch = sys.modules.get("torch")

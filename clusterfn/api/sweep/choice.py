@@ -129,7 +129,8 @@ class Study:
         before = journal.records_of("sampled")
         known = {name: values for record in before for name, values in record["configurations"].items()}
         if known:
-            self._numbers.update({name: self._number(name, values) for name, values in known.items()})
+            for name, values in known.items():
+                self._numbers[name] = self._number(name, values)
             yield [Configuration(name, values) for name, values in known.items()]
         while len(self._numbers) < self.count:
             yield [self._ask() for _ in range(min(self._at_once, self.count - len(self._numbers)))]
@@ -139,10 +140,11 @@ class Study:
 
         `enqueue_trial` would not do: `ask` takes the first waiting trial, which may be one that the user has enqueued.
         """
-        number = int(name[len(_NAME) :])
         trials = self._study.get_trials(deepcopy=False)
-        if number < len(trials) and trials[number].params == values:
-            return number
+        first = int(name[len(_NAME) :])  # the others are those that were added when the sweep was resumed before
+        for trial in [*trials[first : first + 1], *trials]:
+            if trial.params == values and trial.number not in self._numbers.values():
+                return int(trial.number)
         kinds = sys.modules["optuna"].trial
         state = kinds.TrialState.RUNNING
         self._study.add_trial(kinds.create_trial(state=state, params=values, distributions=self._distributions))

@@ -1,6 +1,7 @@
 """Send files to the client: as they are, as they grow, or once they exist. Also report silent ones."""
 
 import collections
+import contextlib
 import errno
 import os
 import stat
@@ -96,10 +97,11 @@ class GetHandler(RequestHandler):
             self.size = min(status.st_size, self.header.get("until", status.st_size))
 
     def release(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
             GetHandler.are_open -= 1
+            with contextlib.suppress(OSError):  # of a file server; all that was wanted has been read
+                os.close(fd)
 
 
 class FollowHandler(RequestHandler):

@@ -38,7 +38,7 @@ class ListHandler(RequestHandler):
                 status = os.lstat(place)
             except FileNotFoundError:
                 continue
-            if stat.S_ISLNK(status.st_mode):
+            if stat.S_ISLNK(status.st_mode) and self.match(prefix + name):  # another may lead to a server that hangs
                 with contextlib.suppress(OSError):  # one that leads nowhere is no file either
                     status = os.stat(place)
             elif stat.S_ISDIR(status.st_mode):

@@ -106,6 +106,7 @@ class Spooler:
         self._most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
         self._children: "list[subprocess.Popen[Any]]" = []
         self._tries: "dict[str, tuple[int, float]]" = {}
+        self._slow: "dict[str, set[int]]" = {}  # by job, those of its tries that took too long
         self._holders: "dict[str, LeaseHolder]" = {}
         self._cards = gpu_leases.GpuCache()
         self._inputs = HeldBack(queue.root)
@@ -140,8 +141,9 @@ class Spooler:
         waiting = {ticket.job for ticket in tickets}
         for job in set(self._starting) - waiting:
             del self._starting[job]
-        for job in set(self._tries) - waiting:
-            del self._tries[job]
+        for kept in (self._tries, self._slow):
+            for job in set(kept) - waiting:
+                del kept[job]
         seen = lease_names.Seen(self.marks.names(), machine.now_s())
         self._follow(seen)
         # Those that wait for the value of a job reserve nothing, and nothing is made for them.
@@ -202,7 +204,7 @@ class Spooler:
         if is_claimed(ticket) or is_over:
             self.queue.remove(ticket.job)
             return False
-        if ticket.job in self._starting and not self._is_overdue(ticket.job):
+        if ticket.job in self._starting and not (self._is_overdue(ticket.job) or is_cancelled(ticket)):
             return True
         verdict = self._verdict(ticket)
         if verdict is None or time.monotonic() < self._not_concluded.get(ticket.job, 0.0):
@@ -261,10 +263,14 @@ class Spooler:
         The script of the oldest job of each makes it, and that job then waits for its turn as before. Nothing is
         reserved for these jobs meanwhile.
         """
-        for needs in set(self._makers) - {ticket.needs for ticket in waiting}:
-            self._children.append(self._makers.pop(needs)[1])
+        for needs, (first, _) in list(self._makers.items()):
+            jobs = [ticket.job for ticket in waiting if ticket.needs == needs]
+            begins = os.path.exists(os.path.join(first.folder, BUILDER_LOG))
+            # A script whose own setup hangs, or whose job was withdrawn before, does not keep the others waiting.
+            if not jobs or (jobs != [first.job] and not begins and self._is_overdue(first.job)):
+                self._children.append(self._makers.pop(needs)[1])
         reasons = {}
-        for ticket in waiting:
+        for ticket in sorted(waiting, key=lambda ticket: len(self._slow.get(ticket.job, ()))):
             if ticket.needs not in self._makers and self._may_try(ticket):
                 process = self._script(ticket, launch.ENVIRONMENT)
                 if process is not None:
@@ -276,8 +282,12 @@ class Spooler:
 
     def _is_overdue(self, job: str) -> bool:
         """Return whether the script of a job whose turn has come takes so long that others go first."""
-        tries, not_before = self._tries[job]
-        return time.monotonic() > not_before + min(_KEPT_S << (tries - 1), _KEPT_MOST_S)
+        tries, not_before = self._tries.get(job, (0, 0.0))
+        slow = self._slow.setdefault(job, set())
+        if time.monotonic() <= not_before + min(_KEPT_S << len(slow - {tries}), _KEPT_MOST_S):
+            return False
+        slow.add(tries)
+        return True
 
     def _may_try(self, ticket: "Ticket") -> bool:
         return time.monotonic() >= self._tries.get(ticket.job, (0, 0.0))[1]

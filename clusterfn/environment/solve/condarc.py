@@ -72,21 +72,23 @@ def addresses(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield all addresses that the files have, with the passwords and tokens in them."""
     custom = [*(found.get("custom_channels") or ()), *(found.get("custom_multichannels") or ()), "defaults"]
     for name in (*channels(found), *custom):
-        yield from urls(str(name), found)
+        yield from map(os.path.expandvars, urls(str(name), found))
     yield os.path.expandvars(str(found.get("channel_alias") or ALIAS))
 
 
 def without_secrets(url: str, found: Mapping[str, Any]) -> str:
-    """Return an address without the user, password or token that these files have for it.
+    """Return an address without its user, password or token if these files have some for its server.
+
+    conda-lock has replaced in it what a variable contains: `https://${USER}:b@x.org`.
 
     Example:
         >>> without_secrets("https://a:b@x.org/t/0/c/y.conda", {"channels": ["https://a:b@x.org/t/0/c"]})
         'https://x.org/c/y.conda'
     """
     for address in addresses(found):
-        begin = _BEGIN.match(address)
-        if begin and (begin[2] or begin[4]) and url.startswith(begin[0]):
-            return begin[1] + begin[3] + url[len(begin[0]) :]
+        ours, theirs = _BEGIN.match(address), _BEGIN.match(url)
+        if ours and theirs and (ours[2] or ours[4]) and (ours[1], ours[3]) == (theirs[1], theirs[3]):
+            return theirs[1] + theirs[3] + url[theirs.end() :]
     return url
 
 

@@ -112,11 +112,14 @@ def test_calls_go_as_files_while_the_session_does_not_take_those_before():
     connection.say("taken", taken=2)
     went = [bool(send(stream, number, bytes(MOST_BYTES))) for number in range(at_most + 3, at_most + 6)]
     assert went == [True] * 2 + [False]
+    connection.say("again", taken=2, n=at_most)
+    went = [bool(send(stream, number, bytes(MOST_BYTES))) for number in range(at_most + 6, at_most + 8)]
+    assert went == [True, False], "what comes back is not on its way"
     connection.opened[-1][1].reject(Unreachable("lost"))
     connection.waiting[-1].resolve(DOOR)
     connection.say("welcome")
 
-    assert send(stream, at_most + 6), "nothing of a stream that is lost is on its way"
+    assert send(stream, at_most + 8), "nothing of a stream that is lost is on its way"
 
 
 def test_a_call_hears_what_is_written_to_its_files_and_its_end():

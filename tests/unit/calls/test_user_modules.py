@@ -84,6 +84,17 @@ def test_links_of_a_package_travel_as_what_they_lead_to(project):
     assert sent("mine") == {"mine/__init__.py", "mine/a.py", "mine/common/__init__.py", "mine/common/b.py"}
 
 
+def test_links_of_packages_to_each_other_end_and_those_out_of_the_users_own_stay(project):
+    write(project, mine__init="", mine__a__init="", mine__b__init="", mine__x="")
+    (project / "mine/a/b").symlink_to("../b")
+    (project / "mine/b/a").symlink_to("../a")
+    write(project, **{"lib__site-packages__numpy__init": ""})
+    (project / "mine/numpy").symlink_to("../lib/site-packages/numpy")
+
+    both = {f"mine/{each}/__init__.py" for each in ("a", "b", "a/b", "b/a")}
+    assert sent("mine") == {"mine/__init__.py", "mine/x.py", *both}
+
+
 METADATA = "Metadata-Version: 2.1\nName: my-pkg\nVersion: 1.2.3\n"
 SCRIPTS = "[console_scripts]\nmine = mine_pkg:main\n"
 ASKS = """

@@ -197,6 +197,16 @@ def test_a_wheel_that_was_built_again_makes_the_lock_out_of_date(shelf: Shelf):
     assert shelf.read("requirements.txt").input_hash != before
 
 
+def test_a_wheel_of_a_source_that_was_built_again_makes_the_lock_out_of_date(shelf: Shelf):
+    wheel = shelf.write("one", "dist/x-0.1-py3-none-any.whl")
+    shelf.pyproject('"x"', '[tool.uv.sources]\nx = {path = "dist/x-0.1-py3-none-any.whl"}\n')
+    before = shelf.read().input_hash
+
+    wheel.write_text("another")
+
+    assert shelf.read().input_hash != before
+
+
 def test_an_extra_may_name_others_of_its_project(shelf: Shelf):
     extras = '[project.optional-dependencies]\nall = ["Mine[gpu, all]", "x"]\ngpu = ["{}"]\n'
     shelf.pyproject('"base"', extras.format("torch"))
