@@ -7,7 +7,7 @@ import datetime
 import shlex
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeVar
@@ -61,7 +61,7 @@ def select(given: argparse.Namespace, command: str, states: Collection[str] = ST
     ids = [word for word in words if _is_id(word)]
     if len(ids) == len(words) and words and not any(word.isalpha() for word in words):
         return Selection([(word, _one_host(hosts, command)) for word in _without_filters(given, ids)], len(ids) == 1)
-    found = _list_each(hosts or [_usual_host(words, command)], command)
+    found = _list_each(hosts or [_usual_host(words, command, given)], command)
     chosen: dict[str, str | None] = {}
     for word in words:
         named = [job for job in found if job.name == word]
@@ -209,14 +209,24 @@ def _without_filters(given: argparse.Namespace, ids: list[str]) -> list[str]:
     return ids
 
 
-def _usual_host(words: Sequence[str], command: str) -> str:
+def _usual_host(words: Sequence[str], command: str, given: argparse.Namespace | None = None) -> str:
     """Return the host that a call would use, on which the words are looked for as names of jobs."""
     try:
-        return target.host(None, shlex.join([command, *(words or ["--all"])]))[1].name
+        return target.host(None, shlex.join([command, *words, *(_filters(given) if given else ())]))[1].name
     except ConfigError:
         if len(words) == 1 and _is_host(words[0]):
             raise _no_such_name(words[0], (), (), command) from None
         raise
+
+
+def _filters(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the options that narrow what was meant, as they were given."""
+    for name in ("all", "dry_run", "state", "since", "number"):
+        value = getattr(given, name, None)
+        if value not in (None, False):
+            yield f"--{name.replace('_', '-')}"
+        if value not in (None, False, True):
+            yield str(value)
 
 
 def _is_host(word: str) -> bool:

@@ -32,10 +32,9 @@ def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
         user, at, server = known.netloc.rpartition("@")
         token = re.match(r"/t/[^/]+(?=/)", f"{known.path}/")
         if (user or token) and (server, known.scheme) == (parts.netloc, parts.scheme):
-            beneath = known.path[len(token[0]) if token else 0 :].rstrip(
-                "/"
-            )  # of several, that of the package's channel
-            near = len(beneath) if parts.path.startswith(f"{beneath}/") else 0
+            beneath = known.path[len(token[0]) if token else 0 :]
+            # Of several, that of the package's own channel, or of the index beside whose page it lies.
+            near = len(os.path.commonprefix([beneath.split("/"), parts.path.split("/")]))
             if near > nearest:
                 path = (token[0] if token else "") + parts.path
                 best, nearest = urlunsplit(parts._replace(netloc=f"{user}{at}{server}", path=path)), near

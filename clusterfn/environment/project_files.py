@@ -289,7 +289,8 @@ def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
     for root in [folder, *folder.resolve().parents] if of_workspace or "workspace" in uv else []:
         workspace = _workspace(root)
         if workspace:
-            yield from sorted(place for pattern in workspace.get("members", []) for place in root.glob(str(pattern)))
+            members = {place for pattern in workspace.get("members", []) for place in root.glob(str(pattern))}
+            yield from sorted(place for place in members if place.is_dir())
             return
 
 

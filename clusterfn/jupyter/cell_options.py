@@ -22,7 +22,7 @@ _VARIABLES = {"-i": "inputs", "--input": "inputs", "-o": "outputs", "--output": 
 _KNOWN = {f"--{keyword.replace('_', '-')}": keyword for keyword in _KINDS}
 _EXAMPLE = "%%cluster --host tensor01 --gpus 1 -i data -o result"
 # Between two values of a list; not inside `torch>=2.4,<2.8` or `foo[a,b]`.
-_COMMA = re.compile(r",(?![<>=!~])(?![^\[]*\])")
+_COMMA = re.compile(r",(?!\s*[<>=!~])(?![^\[]*\])")
 # A keyword of `@cluster` in a hint, and its value: a text, a list, a dict or a word.
 _AS_KEYWORD = re.compile(rf"\b({'|'.join(_KINDS)})=(\"[^\"]*\"|\[[^\]]*\]|\{{[^}}]*\}}|\w[\w.]*)")
 

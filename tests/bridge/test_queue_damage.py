@@ -340,7 +340,12 @@ def test_a_script_that_cannot_be_started_a_thousand_times_ends_no_spooler(
     assert box.spoolers() == spoolers
 
 
-def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting(box: Box):
+def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting_and_is_withdrawn_at_once(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kept = "_KEPT_S, _KEPT_MOST_S = "
+    late = layout_bridge(tmp_path / "late", ("queue/spooler.py", kept + "lease_names.VALID_S, 3600", kept + "999, 999"))
+    monkeypatch.setattr(box.bench, "bridge", late)
     first, bad, good = running(box, box.job(2, 600)), box.job(1), box.job(1)
     box.queued(bad)
     script = bad.folder / "job.sh"
@@ -351,10 +356,10 @@ def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting(box: Box):
 
     assert ended(good) == ["returned"]
     assert not bad.has_outcome()
-    (bad.folder / "cancel").touch()  # before it can be started once more
+    (bad.folder / "cancel").touch()
+    assert ended(bad) == ["cancelled"]
     for pid in scripts_of(bad):
         os.killpg(pid, signal.SIGKILL)
-    assert ended(bad) == ["cancelled"]
 
 
 @pytest.mark.parametrize("end", ["cancelled", "unsatisfiable"])

@@ -126,18 +126,23 @@ def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_w
     soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 2"))
     monkeypatch.setattr(box.bench, "bridge", soon)
     bad, good = environments.job(1), environments.job(1)
-    script, plain = bad.folder / "job.sh", (bad.folder / "job.sh").read_text()
+    script, hangs = bad.folder / "job.sh", tmp_path / "hangs"
+    plain = script.read_text()
+    hanging = f'#!/bin/sh\nif [ "$CLUSTERFN_TURN" ]; then echo $$ > {hangs}; exec sleep 600; fi\n'
+    script.write_text(plain.replace("#!/bin/sh\n", hanging, 1))
+    (bad.folder / "builder.jsonl").write_text("{}\n")  # of the time before the machine was restarted
     environments.finish()
     box.queued(bad)
-    script.write_text(plain.replace("#!/bin/sh\n", f"#!/bin/sh\ntouch {tmp_path}/hangs\nexec sleep 30\n", 1))
-    until((tmp_path / "hangs").exists)
-    box.queued(good)
-
-    assert ended(good) == ["returned"], good.log()
-    assert not bad.has_outcome()
-    script.write_text(plain)
-    (bad.folder / "cancel").touch()
-    assert ended(bad) == ["cancelled"]
+    until(lambda: hangs.exists() and hangs.read_text())
+    try:
+        box.queued(good)
+        assert ended(good) == ["returned"], good.log()
+        assert not bad.has_outcome()
+        script.write_text(plain)
+        (bad.folder / "cancel").touch()
+        assert ended(bad) == ["cancelled"]
+    finally:
+        os.killpg(int(hangs.read_text()), signal.SIGKILL)
 
 
 def supervisors(job: Job) -> list[int]:

@@ -314,9 +314,9 @@ def test_a_password_of_condarc_stays_here(channel: Channel, tmp_path: Path, monk
     rc.write_text(f"channels: [{served.url.replace('/main', '/t/to-ken/main')}]\n")
     assert with_credentials(addresses[0], ()) == addresses[0].replace("/main/", "/t/to-ken/main/")
     rc.write_text("channels: ['https://a:$LOGIN@x.org/a', https://x.org/t/1/orgA, https://x.org/t/2/orgB]\n")
-    found = [with_credentials(f"https://x.org/{path}", ()) for path in ("orgB/y.conda", "orgA/y.conda", "a/y.conda")]
-    assert found == [
-        "https://x.org/t/2/orgB/y.conda",
-        "https://x.org/t/1/orgA/y.conda",
-        "https://a:ada@x.org/a/y.conda",
+    of_channels = [with_credentials(f"https://x.org/{path}", ()) for path in ("orgB/y.conda", "orgA/y", "a/y")]
+    assert of_channels == [
+        f"https://{each}" for each in ("x.org/t/2/orgB/y.conda", "x.org/t/1/orgA/y", "a:ada@x.org/a/y")
     ]
+    monkeypatch.setenv("UV_INDEX", "https://b:1@x.org/projects/1/simple https://b:2@x.org/projects/2/simple")
+    assert with_credentials("https://x.org/projects/2/files/y", ()) == "https://b:2@x.org/projects/2/files/y"

@@ -52,6 +52,7 @@ _UNHEARD_S = 1.0  # where no process can wake it
 _RENEW_S = lease_names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job releases several names one after another
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
+_MOST_HUNG = 3  # scripts, of those that were to make one environment
 _CONCLUDES_S = 30.0
 _CONCLUDES_AT_ONCE = 8  # processes; a failed job may have hundreds that wait for its value
 # A turn takes a second at most, and some tens of them where nvidia-smi hangs; a spooler that is later than this hangs.
@@ -77,6 +78,30 @@ def run_spooler(root: str, lease: str, fd: int, *first: str) -> int:
     return 0
 
 
+class EnvironmentMaker:
+    """The script of a waiting job that makes its environment.
+
+    Args:
+        logged: How long the log of its builder was before.
+    """
+
+    def __init__(self, ticket: "Ticket", process: "subprocess.Popen[Any]", logged: int) -> None:
+        self.ticket = ticket
+        self.process = process
+        self._logged = logged
+
+    def builds(self) -> bool:
+        """Whether its builder has begun."""
+        return _size_of(os.path.join(self.ticket.folder, BUILDER_LOG)) > self._logged
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # it is not there yet
+        return 0
+
+
 class Spooler:
     """One spooler.
 
@@ -100,7 +125,7 @@ class Spooler:
         self._concluding: "dict[str, tuple[subprocess.Popen[Any], float, str]]" = {}
         self._given_up: "set[str]" = set()
         self._not_concluded: "dict[str, float]" = {}
-        self._makers: "dict[tuple[str, ...], tuple[Ticket, subprocess.Popen[Any]]]" = {}
+        self._makers: "dict[str, EnvironmentMaker]" = {}
         self._promise: "Optional[tuple[int, Lease]]" = None
         # Names are made by others, as many as they like: half of the files that may be open is for them.
         self._most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
@@ -263,20 +288,28 @@ class Spooler:
         The script of the oldest job of each makes it, and that job then waits for its turn as before. Nothing is
         reserved for these jobs meanwhile.
         """
-        for needs, (first, _) in list(self._makers.items()):
-            jobs = [ticket.job for ticket in waiting if ticket.needs == needs]
-            begins = os.path.exists(os.path.join(first.folder, BUILDER_LOG))
-            # A script whose own setup hangs, or whose job was withdrawn before, does not keep the others waiting.
-            if not jobs or (jobs != [first.job] and not begins and self._is_overdue(first.job)):
-                self._children.append(self._makers.pop(needs)[1])
+        wanted = {ticket.needs for ticket in waiting}
+        building: "dict[tuple[str, ...], Ticket]" = {}
+        hung: "list[tuple[str, ...]]" = []
+        for job, maker in list(self._makers.items()):
+            needs = maker.ticket.needs
+            if needs not in wanted:
+                self._children.append(self._makers.pop(job).process)
+            elif maker.builds() or not self._is_overdue(job):
+                building[needs] = maker.ticket
+            else:  # its own setup hangs, or its job was withdrawn before: another job's script is tried
+                hung.append(needs)
         reasons = {}
         for ticket in sorted(waiting, key=lambda ticket: len(self._slow.get(ticket.job, ()))):
-            if ticket.needs not in self._makers and self._may_try(ticket):
+            may_make = ticket.needs not in building and ticket.job not in self._makers
+            if may_make and hung.count(ticket.needs) < _MOST_HUNG and self._may_try(ticket):
+                logged = _size_of(os.path.join(ticket.folder, BUILDER_LOG))
                 process = self._script(ticket, launch.ENVIRONMENT)
                 if process is not None:
-                    self._makers[ticket.needs] = ticket, process
-            maker = self._makers[ticket.needs][0] if ticket.needs in self._makers else ticket
-            said = progress.in_words(progress.last_line(os.path.join(maker.folder, BUILDER_LOG)))
+                    self._makers[ticket.job] = EnvironmentMaker(ticket, process, logged)
+                    building[ticket.needs] = ticket
+            folder = building.get(ticket.needs, ticket).folder
+            said = progress.in_words(progress.last_line(os.path.join(folder, BUILDER_LOG)))
             reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
         return reasons
 
@@ -332,9 +365,9 @@ class Spooler:
             else:  # its input may have a value after all, or the disk is full: its own supervisor sees
                 self._not_concluded[job] = time.monotonic() + _LOOK_AGAIN_S
         self._children = [child for child in self._children if child.poll() is None]
-        for needs, (_, maker) in list(self._makers.items()):
-            if maker.poll() is not None:
-                del self._makers[needs]
+        for job, maker in list(self._makers.items()):
+            if maker.process.poll() is not None:
+                del self._makers[job]
         for job, child in list(self._starting.items()):
             if child.returncode is not None:
                 del self._starting[job]

@@ -31,7 +31,7 @@ from clusterfn.scheduler.base import Scheduler
 _LAST_LINES = 5
 # Begin the reason of a job that waits for its environment, as bridge/queue and bridge/supervisor write it.
 # Reasons of a job that no turn in the queue will start.
-_NO_TURN = ("environment: ", "its environment is ", "no connection to ")
+_NO_TURN = ("environment: ", "its environment is ", "no connection to ", "connection to ")
 
 
 def modules(found: CheckState) -> str:

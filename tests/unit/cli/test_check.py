@@ -441,6 +441,7 @@ def test_a_function_that_waits_its_turn_on_a_busy_machine_is_withdrawn_and_skipp
         (PENDING, "", ""),
         (PENDING, "environment: unpacking 3 of 60 packages", ""),
         (PENDING, "its environment is being built", ""),
+        (PENDING, "connection to cluster needs you: clusterfn login cluster; your jobs keep running", ""),
         (PENDING, "no connection to cluster since 12:00:00, reconnecting: timed out", ""),
         (PENDING, "sending 38 of 114 MB", "sending 38 of 114 MB"),
     ],

@@ -276,10 +276,12 @@ def test_without_a_host_the_command_is_named_with_one(two_hosts, command, capsys
     assert capsys.readouterr().err.endswith(expected)
 
 
-@pytest.mark.parametrize("words", [["cancel", "train"], ["rm", "--all"], ["attach", "train"]])
-def test_the_hint_keeps_the_jobs_that_were_named(two_hosts, words, capsys):
-    assert main(words) == 2
-    assert f"next:  clusterfn {' '.join(words)} tensor01; or " in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "line", ["cancel train", "rm --all", "attach train", "cancel --all --state pending --number 2"]
+)
+def test_the_hint_keeps_the_jobs_that_were_named(two_hosts, line, capsys):
+    assert main(line.split()) == 2
+    assert f"next:  clusterfn {line} tensor01; or " in capsys.readouterr().err
 
 
 def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():

@@ -207,6 +207,15 @@ def test_a_wheel_of_a_source_that_was_built_again_makes_the_lock_out_of_date(she
     assert shelf.read().input_hash != before
 
 
+def test_files_beside_the_members_of_a_workspace_do_not_count(shelf: Shelf):
+    shelf.pyproject('"x"', '[tool.uv.workspace]\nmembers = ["*"]\n[tool.uv.sources]\nx = {workspace = true}\n')
+    before = shelf.read().input_hash
+
+    shelf.write("version: 1", "pyproject.conda-lock.yml")
+
+    assert shelf.read().input_hash == before
+
+
 def test_an_extra_may_name_others_of_its_project(shelf: Shelf):
     extras = '[project.optional-dependencies]\nall = ["Mine[gpu, all]", "x"]\ngpu = ["{}"]\n'
     shelf.pyproject('"base"', extras.format("torch"))

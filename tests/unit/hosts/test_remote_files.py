@@ -167,7 +167,7 @@ def test_what_a_running_job_has_renamed_since_it_was_listed_is_left_out(tmp_path
 
 
 def test_a_checkpoint_has_no_files_that_are_still_being_written(tmp_path):
-    host = FarHost(".training.state-ab3_de5f", "training.state", ".mine", ahead=0)
+    host = FarHost(".training.state.clusterfn-ab3_de5f", "training.state", ".mine", ahead=0)
 
     checkpoint = CheckpointFolder(host, "/checkpoint", "job.checkpoint")
 

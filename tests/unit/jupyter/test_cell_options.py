@@ -32,8 +32,8 @@ EVERY = {
     "time": ("--time '1h 30min'", "1h 30min"),
     "environment": ("--environment conda:ml", "conda:ml"),
     "packages": (
-        "--packages 'torch>=2.4,<2.8' --packages pip:foo[a,b],python=3.11",
-        ["torch>=2.4,<2.8", "pip:foo[a,b]", "python=3.11"],
+        "--packages 'torch>=2.4, <2.8' --packages pip:foo[a,b],python=3.11",
+        ["torch>=2.4, <2.8", "pip:foo[a,b]", "python=3.11"],
     ),
     "modules": ("--modules gcc/12,cuda/12.4", ["gcc/12", "cuda/12.4"]),
     "env": ("--env A=1 --env B=c=d,e", {"A": "1", "B": "c=d,e"}),
