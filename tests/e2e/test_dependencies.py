@@ -17,6 +17,7 @@ from clusterfn.calls.attach import JobInfo
 from clusterfn.cli import main
 from tests.e2e.conftest import BOTH, ON_BARE, give_to
 from tests.fixtures.pair import Pair
+from tests.lab import Lab
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -139,21 +140,27 @@ def test_a_job_that_died_is_the_cause_too_and_items_fail_one_by_one(hosts, host)
 
 
 @BOTH
-def test_it_waits_on_the_host_without_its_client(hosts, host, folder):
+def test_it_waits_on_the_host_without_its_client(lab, hosts, host, folder):
     """A diamond whose client is killed as soon as it has sent all."""
-    assert outlives_its_client(host, 8, folder / "go").result(150) == 8 + sum(range(8))
+    assert outlives_its_client(lab, host, 8, folder / "go").result(150) == 8 + sum(range(8))
 
 
-def outlives_its_client(host: str, width: int, gate: Path) -> Any:
+def outlives_its_client(lab: Lab, host: str, width: int, gate: Path) -> Any:
     """Have a diamond of so many jobs sent, kill its client, let the first job return, and attach to the last."""
     argv = [sys.executable, str(Path(__file__).with_name("diamond.py")), host, str(gate), str(width)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         last = client.stdout.readline().strip()
-        until(lambda: len(waiting(host)) > width)
+        until(lambda: len(waiting(host)) > width and are_submitted(lab, host))
         client.send_signal(signal.SIGKILL)
     gate.touch()
     return clusterfn.attach(last, host)
+
+
+def are_submitted(lab: Lab, host: str) -> bool:
+    """Whether the scheduler knows all that wait: SLURM is asked for a job only after its folder is there."""
+    names = lab.slurm.run("squeue", "--noheader", "--format=%j").stdout if host == "slurm" else ""
+    return host != "slurm" or all(job.id in names for job in waiting(host))
 
 
 def waiting(host: str) -> list[JobInfo]:
@@ -309,5 +316,5 @@ def test_a_hundred_that_depend_on_a_failed_job_have_one_cause_and_none_starts(ho
 
 @pytest.mark.long
 @BOTH
-def test_a_graph_of_fifty_jobs_outlives_its_client(hosts, host, folder):
-    assert outlives_its_client(host, 48, folder / "go").result(500) == 48 + sum(range(48))
+def test_a_graph_of_fifty_jobs_outlives_its_client(lab, hosts, host, folder):
+    assert outlives_its_client(lab, host, 48, folder / "go").result(500) == 48 + sum(range(48))
