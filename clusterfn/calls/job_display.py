@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import functools
 import logging
+import os
 import queue
 import sys
 import threading
@@ -37,6 +38,7 @@ _SECOND_INTERRUPT_S = 3.0
 STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
 _LOOK_S = 0.2
 PREPARING_S = 2.0
+_IDLE_LOOKS = 25
 
 
 def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output | None = None) -> R:
@@ -299,13 +301,66 @@ def nothing_runs() -> Iterator[None]:
 @contextlib.contextmanager
 def preparing(name: str) -> Iterator[None]:
     """Say that the arguments of a call are read and packed, if that takes longer than a moment."""
-    told = threading.Timer(PREPARING_S, console.tell, [f"preparing {name}: reading and packing its arguments"])
-    told.daemon = True
-    told.start()
+    number = _preparations.begin(name)
     try:
         yield
     finally:
-        told.cancel()
+        _preparations.end(number)
+
+
+class _Preparations:
+    """The calls that are being prepared, watched by one thread: to start one for each takes as long as a small call.
+
+    The thread looks by itself, as to wake it takes time too, and ends when no call has come for a while.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all calls in a forked child: they are the parent's, and the lock may be held for ever."""
+        self._lock = threading.Lock()
+        self._open: dict[int, tuple[float, str]] = {}  # when to say so, and the name
+        self._last = 0
+        self._is_watched = False
+
+    def begin(self, name: str) -> int:
+        """Take note of a call; return its number."""
+        with self._lock:
+            self._last += 1
+            number = self._last
+            self._open[number] = time.monotonic() + PREPARING_S, name
+            was_watched, self._is_watched = self._is_watched, True
+        if not was_watched:
+            try:
+                threading.Thread(target=self._watch, name="clusterfn-preparing", daemon=True).start()
+            except RuntimeError:  # the interpreter is ending, or may have no more threads: this is only news
+                self._is_watched = False
+        return number
+
+    def end(self, number: int) -> None:
+        """Take note that a call is prepared."""
+        with self._lock:
+            self._open.pop(number, None)
+
+    def _watch(self) -> None:
+        seen = idle = 0
+        while idle < _IDLE_LOOKS:
+            time.sleep(_LOOK_S)
+            now = time.monotonic()
+            with self._lock:
+                idle = 0 if self._open or self._last != seen else idle + 1
+                seen = self._last
+                late = [number for number, (due, _) in self._open.items() if due <= now]
+                names = [self._open.pop(number)[1] for number in late]
+                self._is_watched = idle < _IDLE_LOOKS
+            for name in names:
+                console.tell(f"preparing {name}: reading and packing its arguments")
+
+
+_preparations = _Preparations()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_preparations.forget)
 
 
 def _time_for_a_second() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import posixpath
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _EXIT_TIMEOUT_S = 60.0
 _REMOVAL_TIMEOUT_S = 5.0
 _MOMENT_S = 1.0
+_IDLE_S = 10.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
 # -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
 unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
@@ -54,12 +57,43 @@ def removal_command(folder: str) -> list[str]:
     return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]
 
 
+_Inbox = queue.SimpleQueue[tuple[Callable[[], None], str]]
+_idle: list[_Inbox] = []  # of threads that wait for work
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a forked child has none of these threads
+
+
 def run_in_thread(work: Callable[[], None], name: str) -> None:
-    """Run `work` in a new thread, or in this one if the interpreter is exiting and starts no more threads."""
+    """Run `work` in another thread, or in this one if the interpreter is exiting and starts no more threads.
+
+    A thread that has done its work waits for more: to start one takes as long as half of what a short call takes here.
+    """
     try:
-        threading.Thread(target=work, name=name, daemon=True).start()
-    except RuntimeError:
+        inbox = _idle.pop()
+    except IndexError:
+        inbox = queue.SimpleQueue()
+        try:
+            threading.Thread(target=_work_off, args=(inbox,), name=name, daemon=True).start()
+        except RuntimeError:
+            work()
+            return
+    inbox.put((work, name))
+
+
+def _work_off(inbox: _Inbox) -> None:
+    this = threading.current_thread()
+    while True:
+        try:
+            work, this.name = inbox.get(timeout=_IDLE_S)
+        except queue.Empty:
+            with contextlib.suppress(ValueError):  # it was just given work, which comes
+                _idle.remove(inbox)
+                return
+            continue
         work()
+        del work  # it may hold a large value
+        _idle.append(inbox)
+        this.name = "clusterfn-idle"
 
 
 @functools.cache

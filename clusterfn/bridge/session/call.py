@@ -47,7 +47,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_DISK = "the disk of the host is full"
 RESTARTED = "the session was restarted"
 ROOM = "make room there, or point root: to another file system"
-_KIB = 1024  # what wait4 counts in
 
 
 class Say(Protocol):
@@ -64,6 +63,7 @@ class Say(Protocol):
 
 
 _EVENTS_AFTER_S = 0.02
+_FIRST_LOOK_S = 0.1
 _FIRST_SAMPLE_S = 0.05  # most calls have ended by then, and say themselves what they used
 
 
@@ -198,7 +198,11 @@ class CallAttempt:
 
 
 class CallWatch(EndWatch):
-    """What may end a call from outside: the request of its caller."""
+    """What may end a call from outside: the request of its caller. Most calls end before the first look."""
+
+    def __init__(self, job: CallJob, attempt: CallAttempt, signals: Signals) -> None:
+        super().__init__(job, attempt, signals)
+        self._next.update(cancel=time.monotonic() + _FIRST_LOOK_S, fence=time.monotonic() + _FIRST_LOOK_S)
 
     def cancelled(self) -> Verdict:
         return Verdict(CANCELLED, "the call was stopped on request")
@@ -232,6 +236,7 @@ class CallRun(AttemptRun):
         spec = self.job.spec
         self._attach(self._give())  # first: while the process loads the call, the rest is made ready
         self.attempt.event("starting", node=self.job.node, pid=os.getpid())
+        self._take_line({"stage": "load"})  # its Python runs already
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
 
@@ -255,16 +260,11 @@ class CallRun(AttemptRun):
     def _take_line(self, said: dict[str, Any]) -> None:
         super()._take_line(said)
         if "loaded" in said:
-            self.loaded, self._peak = said["loaded"], said["peak"]
+            self.loaded, self._peak = [name for name in said["loaded"] if isinstance(name, str)], said["peak"]
 
-    def _usage(self, living: list[int]) -> dict[str, Any]:
-        """As a job's. Only its own process can report its peak while it exits: without an exec, wait4 does not."""
-        usage = super()._usage(living)
-        if self._ended is not None:
-            usage["peak_memory_bytes"] = max(self._sampler.peak, self._ended.ru_maxrss * _KIB)
-        elif self._peak:
-            usage["peak_memory_bytes"] = max(self._sampler.peak, self._peak)
-        return usage
+    def _own_peak(self) -> int:
+        """As a job's. Only its own process can report it while it exits: without an exec, wait4 does not."""
+        return self._peak if self._peak and self._ended is None else super()._own_peak()
 
     def _daemons(self) -> list[str]:
         return []  # what a call leaves behind is ended without a word
@@ -339,7 +339,7 @@ def _prepare(
         attempt.prepare(ahead.reserve)
         watch = CallWatch(job, attempt, signals)
         return CallRun(
-            job, attempt, watch, OomDetector, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
+            job, attempt, watch, ahead.oom.detector, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
         )  # fmt: skip
     except OSError as error:
         try:

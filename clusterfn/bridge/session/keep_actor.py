@@ -17,10 +17,10 @@ from ..layout import HOST_DISK, OUTCOME, RETURNED, TAKEN
 from ..schedulers import given_gpus
 from ..supervisor import gpus, process_tree, publish
 from ..supervisor.classify_exit import describe_exit
-from ..supervisor.limits import OomDetector
 from ..supervisor.output import Pump
 from ..supervisor.run import run_through
 from ..supervisor.verdict import Verdict
+from .ahead import RecentOom
 from .call import FULL, FULL_DISK, RESTARTED, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
 from .link import Voice
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from .spare import SpareProcess
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
-_OOM_EVERY_S = 1.0
-_FIRST_LOOK_S = 0.1
 _TICK_MS = 100
 _PIECE, _MOST_PIECES = 65536, 16  # a thread that never stops printing keeps no call from its start
 
@@ -54,23 +52,15 @@ class ActorAttempt(CallAttempt):
             return super().write_outcome(data)
 
 
-class ActorWatch(CallWatch):
-    """What may end a call of an actor, of which most end before the first look."""
-
-    def __init__(self, job: CallJob, attempt: ActorAttempt, signals: Signals) -> None:
-        super().__init__(job, attempt, signals)
-        self._next.update(cancel=time.monotonic() + _FIRST_LOOK_S, fence=time.monotonic() + _FIRST_LOOK_S)
-
-
 class ActorCallRun(CallRun):
     """The run of one call of an actor, in a process that was there before it and is there after it."""
 
     def __init__(
-        self, job: CallJob, attempt: ActorAttempt, watch: ActorWatch, kept: KeptProcess, is_live: bool,
+        self, job: CallJob, attempt: ActorAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool,
         facts: Header,
     ) -> None:  # fmt: skip
         super().__init__(
-            job, attempt, watch, kept.oom_detector, lambda: kept.give(job.folder, attempt.folder, facts), is_live
+            job, attempt, watch, kept.oom.detector, lambda: kept.give(job.folder, attempt.folder, facts), is_live
         )
         self._kept = kept
 
@@ -126,6 +116,7 @@ class KeptProcess:
 
     Attributes:
         gone: Why it is gone; "" if it is not.
+        oom: The kernel's out-of-memory counters from shortly before a call.
         closes: Whether the last call that was given closes it.
         gpus: Those whose use is measured.
         process: Its process; None before the first call is given to it.
@@ -139,8 +130,7 @@ class KeptProcess:
         self.first = first
         self.signals = signals
         self.process: SpareProcess | None = None
-        self._oom = OomDetector()
-        self._oom_until = time.monotonic() + _OOM_EVERY_S
+        self.oom = RecentOom()  # it serves several calls
         self._folder = folder
         self._ahead: Ahead | None = None
         self._take = take
@@ -149,10 +139,6 @@ class KeptProcess:
         self.gpus = gpus.monitored_gpus(None, spec["resources"]["gpus"], given_gpus(os.environ))
         self._grace_s: float = spec["grace_s"]
         self._has_exited = False
-
-    def oom_detector(self) -> OomDetector:
-        """Return one that serves several calls: each look at the kernel's counters costs as much as a call."""
-        return self._oom
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
         """Give a call to its process. If that has just died, the call finds out."""
@@ -177,8 +163,6 @@ class KeptProcess:
         if self.process is None:
             self._ahead = self._take()
             self._reserve = self._ahead.reserve
-        if time.monotonic() > self._oom_until:
-            self._oom, self._oom_until = OomDetector(), time.monotonic() + _OOM_EVERY_S
         if self._reserve is None or not os.path.exists(self._reserve.path):
             self._reserve = publish.Reserve(self._folder)
         attempt.prepare(self._reserve)
@@ -287,7 +271,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
             try:
                 kept.prepare(attempt)
                 kept.pass_on()
-                watch = ActorWatch(job, attempt, kept.signals)
+                watch = CallWatch(job, attempt, kept.signals)
                 work = ActorCallRun(job, attempt, watch, kept, order["live"], order["facts"])
             except OSError as error:
                 if error.errno not in FULL:

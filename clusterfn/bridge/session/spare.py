@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -20,12 +21,13 @@ from typing import Any, NoReturn
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
 from ..layout import FAILED_RANK, WORK
-from ..supervisor.limits import peak_of
 from ..supervisor.worker_process import WorkerProcess, die_with_parent
 from ..worker import children, execute, payload
 from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
 from . import preload, random_numbers
+
+_KIB = 1024  # what getrusage counts in
 
 
 class SpareProcess(WorkerProcess):
@@ -183,7 +185,8 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
         facts = execute.run_call(call["folder"], spec, [], report, value)
     except execute.CallRejected as rejected:
         facts = rejected.facts
-    report.say(loaded=preload.imported_since(known), peak=peak_of(os.getpid()))
+    # In the line that says the end: each further line would wake the runner once more.
+    facts.update(loaded=preload.imported_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB)
     execute.report_outcome(report, facts)
     _finish_interpreter()
 

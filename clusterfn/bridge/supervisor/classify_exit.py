@@ -26,6 +26,7 @@ _LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment
 _WORDS = {
     "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
     "transient": dict, "cause": dict, "size": int, "crc": int, "own_signal": int, "sender": str, "heeded": bool,
+    "loaded": list, "peak": int,
 }  # fmt: skip
 _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 

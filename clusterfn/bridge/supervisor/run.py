@@ -396,16 +396,20 @@ class AttemptRun:
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
         """Return the usage so far; `living`: processes whose time counts though they have not ended."""
-        worker = self._child.pid if self._child else 0
         cpu_s = self._cpu_s + sum(map(process_tree.cpu_s, living))
         said = (self._done or {}).get("usage") or {}
-        own_peak = self._ended.ru_maxrss * 1024 if self._ended is not None else limits.peak_of(worker)
         return {
             "wall_s": round(time.monotonic() - self._started, 3),
             "cpu_s": round(said.get("cpu_s", cpu_s), 3),
-            "peak_memory_bytes": max(self._sampler.peak, own_peak),
+            "peak_memory_bytes": max(self._sampler.peak, self._own_peak()),
             "gpus": self._gpus.usage(),
         }
+
+    def _own_peak(self) -> int:
+        """Return the most memory that the worker's own process has had."""
+        if self._ended is not None:
+            return int(self._ended.ru_maxrss) * 1024
+        return limits.peak_of(self._child.pid if self._child else 0)
 
     def _daemons(self) -> "list[str]":
         """Processes that made themselves independent of the worker: they end with the job."""

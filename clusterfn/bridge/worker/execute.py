@@ -57,7 +57,6 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     warned = _prepare_warning() if spec.get("warn_s") else None
     try:
         watch.begin()
-        report.say(stage="load")
         payload.export_call(job, spec, item)
         call, caller = load_call(job, spec["root"], item)
         watch.scan_code(children.unwrap(call[0]))

@@ -67,6 +67,7 @@ def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd
         result = hold.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report)
     spec["discards"] = discards
+    report.say(stage="load")
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
 
 

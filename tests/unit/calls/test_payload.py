@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import types
 import zlib
 from pathlib import Path
@@ -381,6 +382,25 @@ def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
     with job_display.preparing("train"):
         assert said.wait(150)
     assert capsys.readouterr().err == "preparing train: reading and packing its arguments"
+
+
+def test_one_thread_watches_all_calls_that_are_prepared(monkeypatch):
+    def watchers():
+        return [each for each in threading.enumerate() if each.name == "clusterfn-preparing"]
+
+    with job_display.preparing("first"):
+        first = watchers()
+        with job_display.preparing("second"):
+            assert first and set(watchers()) <= set(first)
+
+
+def test_calls_that_are_prepared_soon_say_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(job_display, "PREPARING_S", 0.6)
+    for _ in range(10):
+        with job_display.preparing("train"):
+            time.sleep(0.1)
+
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("size", [0, 1, (2 << 20) - 1, 2 << 20, (5 << 20) + 3])

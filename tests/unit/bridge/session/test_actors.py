@@ -362,7 +362,7 @@ def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(keep_actor, "run_through", full)
-    for name in ("ActorAttempt", "ActorWatch", "ActorCallRun", "take_call"):
+    for name in ("ActorAttempt", "CallWatch", "ActorCallRun", "take_call"):
         monkeypatch.setattr(keep_actor, name, lambda *_: SimpleNamespace())
     first = {"n": 1, "live": False, "facts": {}}
     said: list[dict[str, Any]] = []

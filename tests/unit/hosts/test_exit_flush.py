@@ -1,0 +1,103 @@
+"""Work in other threads: each thread does more than one piece of it, and keeps nothing of any."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from clusterfn.hosts.exit_flush import run_in_thread
+from tests.waiting import until
+
+
+def ran_by(work: Callable[[], Any] = lambda: None) -> threading.Thread:
+    """Have it run, and return its thread once that waits for more."""
+    ran: list[threading.Thread] = []
+
+    def run() -> None:
+        ran.append(threading.current_thread())
+        work()
+
+    run_in_thread(run, "clusterfn-test")
+    until(lambda: ran and (ran[0].name == "clusterfn-idle" or not ran[0].is_alive()))
+    return ran[0]
+
+
+def test_the_thread_of_earlier_work_does_the_next_under_its_name():
+    names: list[str] = []
+
+    first = ran_by()
+
+    assert ran_by(lambda: names.append(threading.current_thread().name)) is first
+    assert names == ["clusterfn-test"]
+
+
+def test_work_that_waits_keeps_no_other_waiting():
+    go, ended = threading.Event(), threading.Event()
+    run_in_thread(lambda: go.wait(150), "clusterfn-test")
+    try:
+        run_in_thread(ended.set, "clusterfn-test")
+
+        assert ended.wait(150)
+    finally:
+        go.set()
+
+
+def test_a_thread_that_waits_keeps_nothing_of_its_work():
+    class Value:
+        pass
+
+    value = Value()
+    kept = weakref.ref(value)
+    ran_by(lambda held=value: None)  # type: ignore[misc]
+    del value
+
+    def is_gone() -> bool:
+        gc.collect()
+        return kept() is None
+
+    until(is_gone)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_work_that_fails_ends_its_thread_alone():
+    def fail() -> None:
+        raise ValueError("no")
+
+    failed = ran_by(fail)
+
+    assert ran_by() is not failed
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_forked_child_has_threads_of_its_own():
+    ran_by()
+    pid = os.fork()
+    if pid == 0:
+        done = threading.Event()
+        run_in_thread(done.set, "clusterfn-test")
+        os._exit(0 if done.wait(150) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_work_is_done_here_if_no_thread_can_be_started():
+    program = """
+import threading
+from clusterfn.hosts.exit_flush import run_in_thread
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+threading.Thread.start = refuse
+run_in_thread(lambda: print(threading.current_thread().name), "clusterfn-test")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=150)
+
+    assert ran.stdout == "MainThread\n"
