@@ -301,11 +301,12 @@ def nothing_runs() -> Iterator[None]:
 @contextlib.contextmanager
 def preparing(name: str) -> Iterator[None]:
     """Say that the arguments of a call are read and packed, if that takes longer than a moment."""
-    number = _preparations.begin(name)
+    call = object()
     try:
+        _preparations.begin(call, name)
         yield
     finally:
-        _preparations.end(number)
+        _preparations.end(call)
 
 
 class _Preparations:
@@ -320,28 +321,26 @@ class _Preparations:
     def forget(self) -> None:
         """Drop all calls in a forked child: they are the parent's, and the lock may be held for ever."""
         self._lock = threading.Lock()
-        self._open: dict[int, tuple[float, str]] = {}  # when to say so, and the name
-        self._last = 0
+        self._open: dict[object, tuple[float, str]] = {}  # when to say so, and the name
+        self._count = 0
         self._is_watched = False
 
-    def begin(self, name: str) -> int:
-        """Take note of a call; return its number."""
+    def begin(self, call: object, name: str) -> None:
+        """Take note of a call."""
         with self._lock:
-            self._last += 1
-            number = self._last
-            self._open[number] = time.monotonic() + PREPARING_S, name
+            self._count += 1
+            self._open[call] = time.monotonic() + PREPARING_S, name
             was_watched, self._is_watched = self._is_watched, True
         if not was_watched:
             try:
                 threading.Thread(target=self._watch, name="clusterfn-preparing", daemon=True).start()
             except RuntimeError:  # the interpreter is ending, or may have no more threads: this is only news
                 self._is_watched = False
-        return number
 
-    def end(self, number: int) -> None:
+    def end(self, call: object) -> None:
         """Take note that a call is prepared."""
         with self._lock:
-            self._open.pop(number, None)
+            self._open.pop(call, None)
 
     def _watch(self) -> None:
         seen = idle = 0
@@ -349,10 +348,10 @@ class _Preparations:
             time.sleep(_LOOK_S)
             now = time.monotonic()
             with self._lock:
-                idle = 0 if self._open or self._last != seen else idle + 1
-                seen = self._last
-                late = [number for number, (due, _) in self._open.items() if due <= now]
-                names = [self._open.pop(number)[1] for number in late]
+                idle = 0 if self._open or self._count != seen else idle + 1
+                seen = self._count
+                late = [call for call, (due, _) in self._open.items() if due <= now]
+                names = [self._open.pop(call)[1] for call in late]
                 self._is_watched = idle < _IDLE_LOOKS
             for name in names:
                 console.tell(f"preparing {name}: reading and packing its arguments")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import functools
 import os
 import posixpath
@@ -66,31 +67,36 @@ if hasattr(os, "register_at_fork"):
 def run_in_thread(work: Callable[[], None], name: str) -> None:
     """Run `work` in another thread, or in this one if the interpreter is exiting and starts no more threads.
 
-    A thread that has done its work waits for more: to start one takes as long as half of what a short call takes here.
+    A thread that has done its work waits for more: to start one takes a good part of the time of a short call.
     """
-    try:
-        inbox = _idle.pop()
-    except IndexError:
-        inbox = queue.SimpleQueue()
-        try:
-            threading.Thread(target=_work_off, args=(inbox,), name=name, daemon=True).start()
-        except RuntimeError:
-            work()
+    with contextlib.suppress(IndexError):
+        if threading.main_thread().is_alive():  # else the interpreter is exiting, and these threads may not run again
+            _idle.pop().put((work, name))
             return
+    inbox: _Inbox = queue.SimpleQueue()
     inbox.put((work, name))
+    try:
+        threading.Thread(target=_work_off, args=(inbox,), name=name, daemon=True).start()
+    except RuntimeError:
+        work()
 
 
 def _work_off(inbox: _Inbox) -> None:
-    this = threading.current_thread()
+    this, is_taken = threading.current_thread(), False
     while True:
         try:
             work, this.name = inbox.get(timeout=_IDLE_S)
         except queue.Empty:
-            with contextlib.suppress(ValueError):  # it was just given work, which comes
+            try:
                 _idle.remove(inbox)
                 return
+            except ValueError:  # it was taken in this moment: its work comes, unless Ctrl-C came first
+                if is_taken:
+                    return
+            is_taken = True
             continue
-        work()
+        is_taken = False
+        contextvars.Context().run(work)  # as in a new thread: callbacks of users may set variables
         del work  # it may hold a large value
         _idle.append(inbox)
         this.name = "clusterfn-idle"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -142,7 +143,39 @@ def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_w
         (bad.folder / "cancel").touch()
         assert ended(bad) == ["cancelled"]
     finally:
-        os.killpg(int(hangs.read_text()), signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(hangs.read_text()), signal.SIGKILL)
+
+
+def test_three_scripts_that_hang_keep_a_fourth_from_its_try_until_one_of_them_is_withdrawn(
+    box: Box, environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 2"))
+    monkeypatch.setattr(box.bench, "bridge", soon)
+    environments.finish()
+    hanging = [environments.job(1) for _ in range(3)]
+    pids = [tmp_path / job.id for job in hanging]
+    for job, pid in zip(hanging, pids):
+        script = job.folder / "job.sh"
+        hangs = f'#!/bin/sh\nif [ "$CLUSTERFN_TURN" ]; then echo $$ > {pid}; exec sleep 600; fi\n'
+        script.write_text(script.read_text().replace("#!/bin/sh\n", hangs, 1))
+        box.queued(job)
+    try:
+        until(lambda: all(pid.exists() and pid.read_text() for pid in pids))
+        good = environments.job(1)
+        box.queued(good)
+        until(lambda: "does not end" in box.reason(good))
+        assert all(job.id[:4] in box.reason(good) for job in hanging)
+
+        (hanging[0].folder / "cancel").touch()
+
+        assert ended(hanging[0]) == ["cancelled"]
+        assert ended(good) == ["returned"], good.log()
+        until(lambda: not Path("/proc", pids[0].read_text().strip()).exists())
+    finally:
+        for pid in pids[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(pid.read_text()), signal.SIGKILL)
 
 
 def supervisors(job: Job) -> list[int]:

@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -93,6 +94,11 @@ class EnvironmentMaker:
     def builds(self) -> bool:
         """Whether its builder has begun."""
         return _size_of(os.path.join(self.ticket.folder, BUILDER_LOG)) > self._logged
+
+    def end(self) -> None:
+        """Kill its processes."""
+        if self.process.poll() is None:  # so that its pid is still its own
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def _size_of(path: str) -> int:
@@ -290,19 +296,23 @@ class Spooler:
         """
         wanted = {ticket.needs for ticket in waiting}
         building: "dict[tuple[str, ...], Ticket]" = {}
-        hung: "list[tuple[str, ...]]" = []
+        hung: "dict[tuple[str, ...], list[str]]" = {}
         for job, maker in list(self._makers.items()):
             needs = maker.ticket.needs
-            if needs not in wanted:
+            is_useless = job not in self._tries and not maker.builds()  # its job was withdrawn in its own setup
+            if is_useless:
+                maker.end()
+            if is_useless or needs not in wanted:
                 self._children.append(self._makers.pop(job).process)
             elif maker.builds() or not self._is_overdue(job):
                 building[needs] = maker.ticket
-            else:  # its own setup hangs, or its job was withdrawn before: another job's script is tried
-                hung.append(needs)
+            else:  # its own setup hangs: another job's script is tried
+                hung.setdefault(needs, []).append(job)
         reasons = {}
         for ticket in sorted(waiting, key=lambda ticket: len(self._slow.get(ticket.job, ()))):
             may_make = ticket.needs not in building and ticket.job not in self._makers
-            if may_make and hung.count(ticket.needs) < _MOST_HUNG and self._may_try(ticket):
+            others = hung.get(ticket.needs, [])
+            if may_make and len(others) < _MOST_HUNG and self._may_try(ticket):
                 logged = _size_of(os.path.join(ticket.folder, BUILDER_LOG))
                 process = self._script(ticket, launch.ENVIRONMENT)
                 if process is not None:
@@ -310,6 +320,8 @@ class Spooler:
                     building[ticket.needs] = ticket
             folder = building.get(ticket.needs, ticket).folder
             said = progress.in_words(progress.last_line(os.path.join(folder, BUILDER_LOG)))
+            if may_make and len(others) >= _MOST_HUNG:
+                said = "the setup of %s does not end" % ", ".join(job[:4] for job in others)
             reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
         return reasons
 

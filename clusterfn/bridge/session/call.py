@@ -259,8 +259,9 @@ class CallRun(AttemptRun):
 
     def _take_line(self, said: dict[str, Any]) -> None:
         super()._take_line(said)
-        if "loaded" in said:
-            self.loaded, self._peak = [name for name in said["loaded"] if isinstance(name, str)], said["peak"]
+        if "loaded" in said:  # the function can write what it likes there
+            self.loaded = [name for name in said["loaded"] or () if isinstance(name, str)]
+            self._peak = said.get("peak") or 0
 
     def _own_peak(self) -> int:
         """As a job's. Only its own process can report it while it exits: without an exec, wait4 does not."""

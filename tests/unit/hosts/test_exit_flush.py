@@ -56,7 +56,7 @@ def test_a_thread_that_waits_keeps_nothing_of_its_work():
 
     value = Value()
     kept = weakref.ref(value)
-    ran_by(lambda held=value: None)  # type: ignore[misc]
+    thread = ran_by(lambda held=value: None)  # type: ignore[misc]
     del value
 
     def is_gone() -> bool:
@@ -64,6 +64,7 @@ def test_a_thread_that_waits_keeps_nothing_of_its_work():
         return kept() is None
 
     until(is_gone)
+    assert thread.is_alive()  # an end of it would have freed the value too
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
