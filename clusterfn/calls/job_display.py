@@ -310,9 +310,9 @@ def preparing(name: str) -> Iterator[None]:
 
 
 class _Preparations:
-    """The calls that are being prepared, watched by one thread: to start one for each takes as long as a small call.
+    """The calls that are being prepared, watched by one thread: starting one for each would slow down short calls.
 
-    The thread looks by itself, as to wake it takes time too, and ends when no call has come for a while.
+    The thread polls, because waking it would take time as well. It ends when no call has come for a while.
     """
 
     def __init__(self) -> None:

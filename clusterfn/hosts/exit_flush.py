@@ -1,4 +1,7 @@
-"""What a program waits for when it ends: jobs that it has just sent must have been started, and folders be removed."""
+"""What a program waits for when it ends: jobs that it has just sent must have been started, and folders be removed.
+
+Also the threads for work that it does not wait for. A pool of concurrent.futures would keep the program from ending.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ if hasattr(os, "register_at_fork"):
 def run_in_thread(work: Callable[[], None], name: str) -> None:
     """Run `work` in another thread, or in this one if the interpreter is exiting and starts no more threads.
 
-    A thread that has done its work waits for more: to start one takes a good part of the time of a short call.
+    A thread that has done its work waits for more, because starting one takes a noticeable part of a short call.
     """
     with contextlib.suppress(IndexError):
         if threading.main_thread().is_alive():  # else the interpreter is exiting, and these threads may not run again

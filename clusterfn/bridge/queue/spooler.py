@@ -97,7 +97,7 @@ class EnvironmentMaker:
 
     def end(self) -> None:
         """Kill its processes."""
-        if self.process.poll() is None:  # so that its pid is still its own
+        if self.process.poll() is None:  # not reaped yet, so no other process has its pid
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
@@ -299,7 +299,7 @@ class Spooler:
         hung: "dict[tuple[str, ...], list[str]]" = {}
         for job, maker in list(self._makers.items()):
             needs = maker.ticket.needs
-            is_useless = job not in self._tries and not maker.builds()  # its job was withdrawn in its own setup
+            is_useless = job not in self._tries and not maker.builds()  # its job was withdrawn while its own setup ran
             if is_useless:
                 maker.end()
             if is_useless or needs not in wanted:

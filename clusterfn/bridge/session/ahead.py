@@ -17,7 +17,7 @@ _OOM_VALID_S = 1.0
 
 
 class RecentOom:
-    """The kernel's out-of-memory counters from shortly before a call: to read them takes a part of its time."""
+    """The kernel's out-of-memory counters from shortly before a call, because reading them would delay it."""
 
     def __init__(self) -> None:
         self._look()

@@ -29,8 +29,7 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Scheduler
 
 _LAST_LINES = 5
-# Begin the reason of a job that waits for its environment, as bridge/queue and bridge/supervisor write it.
-# Reasons of a job that no turn in the queue will start.
+# How the reason of a job begins that waits for something else than its turn in the queue.
 _NO_TURN = ("environment: ", "its environment is ", "no connection to ", "connection to ")
 
 
