@@ -157,7 +157,7 @@ def test_three_scripts_that_hang_keep_a_fourth_from_its_try_until_one_of_them_is
     pids = [tmp_path / job.id for job in hanging]
     for job, pid in zip(hanging, pids):
         script = job.folder / "job.sh"
-        hangs = f'#!/bin/sh\nif [ "$CLUSTERFN_TURN" ]; then echo $$ > {pid}; exec sleep 600; fi\n'
+        hangs = f'#!/bin/sh\nif [ "$CLUSTERFN_TURN" ]; then echo $$ >> {pid}; exec sleep 600; fi\n'
         script.write_text(script.read_text().replace("#!/bin/sh\n", hangs, 1))
         box.queued(job)
     try:
@@ -171,11 +171,15 @@ def test_three_scripts_that_hang_keep_a_fourth_from_its_try_until_one_of_them_is
 
         assert ended(hanging[0]) == ["cancelled"]
         assert ended(good) == ["returned"], good.log()
-        until(lambda: not Path("/proc", pids[0].read_text().strip()).exists())
+        makers = [pid.read_text().split()[0] for pid in pids]
+        until(lambda: not any(Path("/proc", maker).exists() for maker in makers))
+        for job in hanging[1:]:
+            (job.folder / "cancel").touch()
+        assert ended(*hanging) == ["cancelled"] * 3
     finally:
-        for pid in pids[1:]:
+        for pid in [pid for path in pids if path.exists() for pid in path.read_text().split()]:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(pid.read_text()), signal.SIGKILL)
+                os.killpg(int(pid), signal.SIGKILL)
 
 
 def supervisors(job: Job) -> list[int]:

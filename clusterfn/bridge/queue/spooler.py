@@ -299,7 +299,8 @@ class Spooler:
         hung: "dict[tuple[str, ...], list[str]]" = {}
         for job, maker in list(self._makers.items()):
             needs = maker.ticket.needs
-            is_useless = job not in self._tries and not maker.builds()  # its job was withdrawn while its own setup ran
+            # Its job was withdrawn while its own setup ran, or another script has made the environment meanwhile.
+            is_useless = not maker.builds() and (job not in self._tries or needs not in wanted)
             if is_useless:
                 maker.end()
             if is_useless or needs not in wanted:
