@@ -85,7 +85,8 @@ VERDICT = "verdict.json"  # of an element that runs nothing: what it says of eac
 # below jobs/<id> of a session
 CALLS = "calls"  # <n>: what belongs to one call, payload.pkl and `attempts` as in jobs/<id>
 CALL = "call.json"  # of a call: its modules; of an actor's its `actor`, the call that constructs it, and a `name`
-TAKEN = "taken"  # of a call: a folder made by the process that runs it, or a link made by the client that withdraws it
+TAKEN = "taken"  # of a call: a second name of call.json, by the process that runs it, or where there can be none a
+# folder; a symbolic link, by the client that withdraws it
 CLOSE = "close"  # no more calls are to come
 DOOR = "door.json"  # the socket, on the machine of the job, that takes calls without files
 

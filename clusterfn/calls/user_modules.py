@@ -129,6 +129,7 @@ def _foreign_folders() -> tuple[str, ...]:
     return tuple({os.path.realpath(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
+@functools.lru_cache(maxsize=1024)
 def _is_foreign(path: str) -> bool:
     real = os.path.realpath(path)
     parts = Path(real).parts
@@ -148,7 +149,7 @@ def _locations(name: str) -> list[Path]:
         places = [Path(place) for place in spec.submodule_search_locations]
     else:
         places = [Path(spec.origin)] if spec.origin and spec.has_location else []
-    return [place for place in places if place.exists() and not _is_foreign(str(place))]
+    return [place for place in places if not _is_foreign(str(place)) and place.exists()]
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:

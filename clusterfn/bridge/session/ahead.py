@@ -5,6 +5,7 @@ Both are the same for each call, and take longer than most of what is left to do
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,41 +17,28 @@ from .spare import SpareProcess
 _OOM_VALID_S = 1.0
 
 
-class RecentOom:
-    """The kernel's out-of-memory counters from shortly before a call, because reading them would delay it."""
-
-    def __init__(self) -> None:
-        self._look()
-
-    def _look(self) -> None:
-        self._detector, self._until = OomDetector(), time.monotonic() + _OOM_VALID_S
-
-    def detector(self) -> OomDetector:
-        """Return the last look, or a new one if that is too old."""
-        if time.monotonic() > self._until:
-            self._look()
-        return self._detector
-
-
 class Ahead:
-    """The process of one call, the disk space for its outcome, and the kernel's counters from before it.
+    """The process of the next call, disk space for an outcome, and the kernel's out-of-memory counters.
 
     Args:
         folder: On the file system of the calls.
         fork: Forks a process that waits for a call.
-
-    Attributes:
-        oom: The counters.
-        reserve: The disk space; None where the disk is full.
     """
 
     def __init__(self, folder: str, fork: Callable[[], SpareProcess]) -> None:
+        self._folder = folder
         self._fork = fork
-        self.oom = RecentOom()
-        self._spare: SpareProcess | None = fork()
-        self.reserve: Reserve | None = None
+        self._spare: SpareProcess | None = None
+        self._reserve: Reserve | None = None
+        self._oom: OomDetector | None = None
+        self._oom_until = 0.0
+
+    def prepare(self) -> None:
+        """Make again what the last call has used."""
+        self._spare = self._spare or self._fork()
+        self.oom()
         try:
-            self.reserve = Reserve(folder)
+            self.reserve()
         except OSError:  # full: the call tries again, and says so
             return
 
@@ -62,6 +50,27 @@ class Ahead:
                 return spare
             spare.dismiss()
 
+    def reserve(self) -> Reserve:
+        """Return the disk space. It serves each call, until an outcome finds no other.
+
+        Raises:
+            OSError: There is none.
+        """
+        if self._reserve is None or not os.path.exists(self._reserve.path):
+            self._reserve = None
+            self._reserve = Reserve(self._folder)
+        return self._reserve
+
+    def oom(self) -> OomDetector:
+        """Return the counters from shortly before a call, because reading them would delay it."""
+        if self._oom is None or time.monotonic() > self._oom_until:
+            self._oom, self._oom_until = OomDetector(), time.monotonic() + _OOM_VALID_S
+        return self._oom
+
+    def forget_oom(self) -> None:
+        """Have the counters read again: what the kernel did to one call is no reason for the end of the next."""
+        self._oom = None
+
     def renew(self) -> None:
         """Replace the process by one that has loaded what was loaded since."""
         if self._spare is not None:
@@ -69,9 +78,8 @@ class Ahead:
         self._spare = self._fork()
 
     def dismiss(self) -> None:
-        """End the process if it has no call, and free the disk space."""
+        """End the process, and free the disk space."""
         if self._spare is not None:
             self._spare.dismiss()
-            self._spare = None
-        if self.reserve is not None:
-            self.reserve.release()
+        if self._reserve is not None:
+            self._reserve.release()

@@ -25,6 +25,8 @@ from ..layout import (
     HOST_DISK,
     LOST,
     OUTCOME,
+    RAISED,
+    RETURNED,
     STDERR,
     STDOUT,
     TAKEN,
@@ -36,6 +38,7 @@ from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
 from ..supervisor.limits import OomDetector
+from ..supervisor.output import Pump
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
@@ -101,6 +104,7 @@ class CallAttempt:
 
     Attributes:
         actor_gone: Why its actor is gone after it; "" if that is not so.
+        reserve: Disk space for its outcome, used only where there is no other.
     """
 
     number = 1
@@ -113,15 +117,11 @@ class CallAttempt:
         self._waiting: list[dict[str, Any]] = []
         self._due = 0.0
         self.actor_gone = ""
-        self._reserve: publish.Reserve | None = None
+        self.reserve: publish.Reserve | None = None
         os.makedirs(self.path(work), mode=0o700, exist_ok=True)
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
-
-    def prepare(self, reserve: publish.Reserve | None) -> None:
-        """Reserve the disk space that its outcome needs, unless it was reserved ahead."""
-        self._reserve = reserve or publish.Reserve(self.folder)
 
     def call(self) -> list[str]:
         return []
@@ -188,8 +188,13 @@ class CallAttempt:
 
     def write_outcome(self, data: bytes) -> bool:
         """Write it, as `publish.publish`."""
+        try:
+            return publish.publish(self.folder, OUTCOME, data, sync=False)
+        except OSError as error:
+            if error.errno not in (*FULL, errno.ENOENT):  # the function may have removed its folder
+                raise
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        return publish.publish(self.folder, OUTCOME, data, self._reserve, sync=False)
+        return publish.publish(self.folder, OUTCOME, data, self.reserve, sync=False)
 
     def publish_without_run(self, verdict: Verdict) -> None:
         """Publish how a call ended that no process was started for."""
@@ -243,6 +248,9 @@ class CallRun(AttemptRun):
     def _oom_detector(self) -> OomDetector:
         return self._new_oom_detector()
 
+    def _make_pump(self, fd: int, name: str) -> Pump:
+        return Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"], is_late=True)
+
     def _turn(self) -> None:
         super()._turn()
         self._call.tick()
@@ -279,16 +287,32 @@ class CallRun(AttemptRun):
         self.end_tree()
 
 
+def is_withdrawn(folder: str) -> bool:
+    """Whether the client has withdrawn a call before it was taken."""
+    return os.path.islink(os.path.join(folder, TAKEN))
+
+
+def is_taken(folder: str) -> bool:
+    """Whether a call was taken to be run."""
+    return os.path.exists(os.path.join(folder, TAKEN)) and not is_withdrawn(folder)
+
+
 def take_call(attempt: CallAttempt, folder: str) -> bool:
     """Take a call to run it. False if it was withdrawn, or an earlier start of the session had it: publish that."""
+    call, taken = os.path.join(folder, CALL), os.path.join(folder, TAKEN)
     try:
-        os.mkdir(os.path.join(folder, TAKEN), 0o700)
-        if os.path.exists(os.path.join(folder, CALL)):
+        try:
+            os.link(call, taken)  # a new file, or a folder, would take ten times as long
+        except FileExistsError:
+            raise
+        except OSError:  # no links there, or too many of this file
+            os.mkdir(taken, 0o700)
+        if os.path.exists(call):
             return True
     except FileExistsError:
         pass
     try:
-        if os.path.islink(os.path.join(folder, TAKEN)):
+        if is_withdrawn(folder):
             attempt.publish_without_run(Verdict(CANCELLED, "the call was withdrawn before it started", stage="queue"))
         elif publish.read(attempt.folder, OUTCOME) is None:
             attempt.publish_without_run(Verdict(LOST, RESTARTED + " while the call ran", hint="call again"))
@@ -299,7 +323,7 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
 
 
 def serve_call(
-    job: CallJob, facts: Mapping[str, Any], signals: Signals, take: Callable[[], Ahead], say: Say, is_live: bool
+    job: CallJob, facts: Mapping[str, Any], signals: Signals, ahead: Ahead, say: Say, is_live: bool
 ) -> list[str] | None:  # fmt: skip
     """Run one call to its published end; the top-level modules that it loaded, None if it was not to be run.
 
@@ -307,7 +331,7 @@ def serve_call(
         job: The call as a job.
         facts: Of its call.json.
         signals: That wake this process when a child ends.
-        take: Returns what was made for a call.
+        ahead: What was made for a call.
         say: Gets all that is written to the call's files.
         is_live: Whether that includes what it prints.
     """
@@ -315,7 +339,7 @@ def serve_call(
         attempt = CallAttempt(job, say)
         if not take_call(attempt, job.folder):
             return None
-        work = _prepare(job, attempt, facts, signals, take(), is_live)
+        work = _prepare(job, attempt, facts, signals, ahead, is_live)
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -329,6 +353,8 @@ def serve_call(
         work.finish()
     work.release()
     work.close()
+    if verdict.kind not in (RETURNED, RAISED):
+        ahead.forget_oom()
     return work.loaded
 
 
@@ -337,16 +363,13 @@ def _prepare(
 ) -> CallRun | None:
     """Make what a run needs on the disk. None if the disk is full, which is published then."""
     try:
-        attempt.prepare(ahead.reserve)
+        attempt.reserve = ahead.reserve()
         watch = CallWatch(job, attempt, signals)
         return CallRun(
-            job, attempt, watch, ahead.oom.detector, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
+            job, attempt, watch, ahead.oom, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
         )  # fmt: skip
     except OSError as error:
-        try:
-            if error.errno not in FULL:
-                raise
-            attempt.publish_without_run(Verdict(HOST_DISK, FULL_DISK, hint=ROOM))
-        finally:
-            ahead.dismiss()
+        if error.errno not in FULL:
+            raise
+        attempt.publish_without_run(Verdict(HOST_DISK, FULL_DISK, hint=ROOM))
         return None

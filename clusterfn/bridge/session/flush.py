@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from ..layout import OUTCOME, VALUE
 from ..supervisor.publish import sync_folder
 from ..supervisor.worker_process import die_with_parent
 
+_GATHER_MS = 100  # each commit to the disk delays the calls that make files meanwhile
 _MOST_WAITING = 1 << 20  # bytes of names; beyond it calls are ended faster than the disk takes them
 
 
@@ -65,12 +67,15 @@ def _live(reading: int, parent: int) -> NoReturn:
     try:
         die_with_parent(9, parent)
         rest = b""
+        pause = select.poll()
+        pause.register(reading, 0)  # of all events only its closing, which no mask keeps out
         while True:
             data = os.read(reading, 65536)
             if not data:
                 break
             *names, rest = (rest + data).split(b"\0")
             sync(map(os.fsdecode, names))
+            pause.poll(_GATHER_MS)
     finally:
         os._exit(0)
 

@@ -6,22 +6,19 @@ the server fails what was to follow, and the runner is as before.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..layout import HOST_DISK, OUTCOME, RETURNED, TAKEN
+from ..layout import HOST_DISK, RETURNED
 from ..schedulers import given_gpus
-from ..supervisor import gpus, process_tree, publish
+from ..supervisor import gpus, process_tree
 from ..supervisor.classify_exit import describe_exit
-from ..supervisor.output import Pump
 from ..supervisor.run import run_through
 from ..supervisor.verdict import Verdict
-from .ahead import RecentOom
-from .call import FULL, FULL_DISK, RESTARTED, ROOM, CallAttempt, CallJob, CallRun, CallWatch, take_call
+from .call import FULL, FULL_DISK, RESTARTED, ROOM, CallAttempt, CallJob, CallRun, CallWatch, is_withdrawn, take_call
 from .link import Voice
 
 if TYPE_CHECKING:
@@ -42,15 +39,6 @@ class ActorAttempt(CallAttempt):
     def __init__(self, job: CallJob, say: Voice, is_first: bool) -> None:
         super().__init__(job, say, *([] if is_first else [""]))
 
-    def write_outcome(self, data: bytes) -> bool:
-        """Leave the reserve to the next call, unless the disk is full."""
-        try:
-            return publish.publish(self.folder, OUTCOME, data, sync=False)
-        except OSError as error:
-            if error.errno not in (*FULL, errno.ENOENT):  # the method may have removed its folder
-                raise
-            return super().write_outcome(data)
-
 
 class ActorCallRun(CallRun):
     """The run of one call of an actor, in a process that was there before it and is there after it."""
@@ -60,7 +48,7 @@ class ActorCallRun(CallRun):
         facts: Header,
     ) -> None:  # fmt: skip
         super().__init__(
-            job, attempt, watch, kept.oom.detector, lambda: kept.give(job.folder, attempt.folder, facts), is_live
+            job, attempt, watch, kept.ahead.oom, lambda: kept.give(job.folder, attempt.folder, facts), is_live
         )
         self._kept = kept
 
@@ -70,9 +58,6 @@ class ActorCallRun(CallRun):
         self._attach(self._give())
         self.stage = "function"  # the process says only how the call ended: each word would wake this one
         self.attempt.event("running", stage="function")
-
-    def _make_pump(self, fd: int, name: str) -> Pump:
-        return Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"], is_late=True)
 
     @property
     def exit_status(self) -> int | None:
@@ -111,31 +96,27 @@ class KeptProcess:
         folder: Of the session's calls.
         spec: The session's.
         first: The order of the call that constructs it.
-        take: Returns what was made for a call.
+        ahead: What was made for a call, of which the first has the process.
         signals: That wake this process when a child ends.
 
     Attributes:
         gone: Why it is gone; "" if it is not.
-        oom: The kernel's out-of-memory counters from shortly before a call.
         closes: Whether the last call that was given closes it.
         gpus: Those whose use is measured.
         process: Its process; None before the first call is given to it.
     """
 
     def __init__(
-        self, folder: str, spec: dict[str, Any], first: Header, take: Callable[[], Ahead], signals: Signals
+        self, folder: str, spec: dict[str, Any], first: Header, ahead: Ahead, signals: Signals
     ) -> None:  # fmt: skip
         self.gone = ""
         self.closes = False
         self.first = first
         self.signals = signals
         self.process: SpareProcess | None = None
-        self.oom = RecentOom()  # it serves several calls
         self._folder = folder
-        self._ahead: Ahead | None = None
-        self._take = take
+        self.ahead = ahead
         self._job = CallJob(os.path.join(folder, str(first["n"])), spec)
-        self._reserve: publish.Reserve | None = None
         self.gpus = gpus.monitored_gpus(None, spec["resources"]["gpus"], given_gpus(os.environ))
         self._grace_s: float = spec["grace_s"]
         self._has_exited = False
@@ -143,29 +124,15 @@ class KeptProcess:
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
         """Give a call to its process. If that has just died, the call finds out."""
         self.closes = bool(facts.get("closes"))
-        if self.process is None and self._ahead is not None:
-            self.process, self._ahead = self._ahead.give(folder, attempt, facts), None
-        elif self.process is not None:
+        if self.process is None:
+            self.process = self.ahead.give(folder, attempt, facts)
+        else:
             self.process.give(folder, attempt, facts)
-        assert self.process is not None
         return self.process
 
     def job(self, number: int) -> CallJob:
         """Return the job of a call."""
         return self._job.of(os.path.join(self._folder, str(number)))
-
-    def prepare(self, attempt: ActorAttempt) -> None:
-        """Have what a call needs.
-
-        Raises:
-            OSError: There is no room for its outcome.
-        """
-        if self.process is None:
-            self._ahead = self._take()
-            self._reserve = self._ahead.reserve
-        if self._reserve is None or not os.path.exists(self._reserve.path):
-            self._reserve = publish.Reserve(self._folder)
-        attempt.prepare(self._reserve)
 
     def reap(self) -> None:
         """Collect what has ended; take note if the actor has."""
@@ -207,10 +174,6 @@ class KeptProcess:
 
     def end(self) -> None:
         """Let the process run its exit functions, then end it, with all that it has started."""
-        if self._ahead is not None:
-            self._ahead.dismiss()
-        if self._reserve is not None:
-            self._reserve.release()
         if self.process is None:
             return
         self.process.give_no_more()
@@ -269,7 +232,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
         attempt = ActorAttempt(job, voice, is_first)
         if take_call(attempt, job.folder):
             try:
-                kept.prepare(attempt)
+                attempt.reserve = kept.ahead.reserve()
                 kept.pass_on()
                 watch = CallWatch(job, attempt, kept.signals)
                 work = ActorCallRun(job, attempt, watch, kept, order["live"], order["facts"])
@@ -280,7 +243,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
             else:
                 ran = True
                 _run_through(kept, attempt, work, is_first)
-        elif not os.path.islink(os.path.join(job.folder, TAKEN)):  # by which it is withdrawn
+        elif not is_withdrawn(job.folder):
             why_not = RESTARTED
     except OSError as error:
         if error.errno not in FULL:

@@ -146,7 +146,7 @@ class CallRunner:
         self._link = link
         self._preloader = Preloader()
         self._signals = Signals([signal.SIGCHLD])
-        self._ahead: Ahead | None = None
+        self._ahead = Ahead(folder, self._fork)
 
     def serve(self) -> None:
         """Run call after call, until the server closes the socket."""
@@ -155,17 +155,16 @@ class CallRunner:
             if not order["actor"]:
                 self._run(order["n"], order["live"], order["facts"])
             elif order["actor"] == order["n"]:
-                kept = KeptProcess(self._folder, self._spec, order, self._take, self._signals)
+                kept = KeptProcess(self._folder, self._spec, order, self._ahead, self._signals)
                 if not keep_actor(self._link, kept):
                     return
                 self._prepare(None, [])
             # else its actor has just ended: the server hears of that, and says so to the call
-        if self._ahead is not None:
-            self._ahead.dismiss()
+        self._ahead.dismiss()
 
     def _run(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
         job = self._job.of(os.path.join(self._folder, str(number)))
-        loaded = serve_call(job, facts, self._signals, self._take, Voice(self._link, number), is_live)
+        loaded = serve_call(job, facts, self._signals, self._ahead, Voice(self._link, number), is_live)
         ran = loaded is not None
         self._prepare(ran, self._preloader.load(loaded or []))
 
@@ -179,15 +178,12 @@ class CallRunner:
         if loaded or ran is None:
             gc.collect()
             gc.freeze()  # else the first collection in each call would copy the pages of all that is loaded
-        if self._ahead is None:
-            self._ahead = Ahead(self._folder, self._fork)
-        elif loaded:
+        if loaded:
             self._ahead.renew()
+        if ran is None:
+            self._ahead.forget_oom()  # an actor may have met it
+        self._ahead.prepare()
         self._link.say(what="ready", ran=ran, loaded=loaded)
-
-    def _take(self) -> Ahead:
-        ahead, self._ahead = self._ahead or Ahead(self._folder, self._fork), None
-        return ahead
 
     def _fork(self) -> SpareProcess:
         return fork_spare(self._spec, self._preloader, [self._link.fileno()])

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..kernel import attach
 from ..kernel.carried import READ, SocketWatcher, receive
-from ..layout import ACTOR_LOST, ATTEMPTS, CALL, CALLS, CLOSE, DOOR, HOST_DISK, LOST, OUTCOME, TAKEN, VALUE
+from ..layout import ACTOR_LOST, ATTEMPTS, CALL, CALLS, CLOSE, DOOR, HOST_DISK, LOST, OUTCOME, VALUE
 from ..schedulers import scheduler_named
 from ..supervisor import process_tree, publish
 from ..supervisor.classify_exit import describe_exit
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.worker_process import become_subreaper
 from ..worker.execute import CallRejected
-from .call import FULL_DISK, ROOM, CallAttempt, CallJob, take_call
+from .call import FULL_DISK, ROOM, CallAttempt, CallJob, is_taken, take_call
 from .door import ClientConnection, Door, Listener
 from .flush import Flusher
-from .folders import CALL_FACTS, FolderWatch, lay_out_call
+from .folders import CALL_FACTS, CallFolders, FolderWatch
 from .keep_actor import CREATE_AGAIN
 from .runner import RunnerProcess, Share, start_runner
 from .turns import ActorTurns, Turns
@@ -86,6 +86,7 @@ class SessionServer:
         self._deaths = 0
         shares = shares_of(spec)
         self._watcher = SocketWatcher()
+        self._folders = CallFolders(folder)
         self._calls = FolderWatch(folder, self._watcher)
         self._door = Door(self._watcher, self._on_frame)
         self._flusher = Flusher()
@@ -200,7 +201,7 @@ class SessionServer:
         self._listeners[number] = Listener(client, number, bool(header["live"]))
         try:
             facts = {name: header[name] for name in CALL_FACTS if name in header}
-            lay_out_call(self._folder, number, payload, facts)
+            self._folders.lay_out(number, payload, facts)
         except OSError:  # the client asks the agent to try, which says why it cannot
             del self._listeners[number]
             client.say("again", n=number)
@@ -273,7 +274,7 @@ class SessionServer:
         if runner.call:
             self._calls.busy()  # its call may have taken longer than an idle session lasts
         how = "worker %d of the session, which %%s, %s" % (runner.share.number + 1, describe_exit(status))
-        if runner.call and (not runner.actor or os.path.isdir(self._path(runner.call, TAKEN))):
+        if runner.call and (not runner.actor or is_taken(self._path(runner.call))):
             self._tell_end(runner.given.popleft(), how % "ran the call", ends_actor=bool(runner.actor))
         if runner.actor:
             self._lose_actor(runner, how % "had it")

@@ -74,6 +74,7 @@ class Pump:
         written = 0
         try:
             if self._file < 0:
+                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)  # the function may have removed it
                 self._open()
             while written < len(wanted):
                 written += os.write(self._file, wanted[written:])
@@ -108,8 +109,8 @@ class Pump:
             os.close(self.fd)
 
     def restore(self, path: str) -> None:
-        """Write the file again: the function removed it."""
-        if self._file >= 0:
+        """Write the file again: the function removed it, perhaps before the file was made."""
+        if self._file >= 0 and not os.path.exists(path):
             copy(self._file, path)
 
 
