@@ -39,6 +39,8 @@ _TIMEOUT_S = 60.0
 _PRIVATE = 0o600
 _PATHS = 200  # that the host looks for or makes at a time: it does nothing else meanwhile
 _WITHDRAWN_AT_ONCE = 16
+# A call may be taken in the same moment: what it is marked by is a file.
+_SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
 
 
 class SessionJob:
@@ -228,7 +230,7 @@ class SessionJob:
         unsent, laid_out = sorted(self._unsent)[:_PATHS], self._tracker.laid_out
         if unsent and not self._sends_skipped:
             after = [laid_out] if laid_out else []
-            said = self._session.connection.run(["mkdir", "-p", "--", *unsent], after=after)
+            said = self._session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *unsent], after=after)
             self._sends_skipped = True
             said.add_done_callback(lambda reply: self._on_skipped(reply, unsent))
 
@@ -236,7 +238,8 @@ class SessionJob:
         self._sends_skipped = False
         if reply.exception() is None and reply.result(0).rc == 0:
             self._unsent.difference_update(unsent)
-            self._send_skipped()  # those that came meanwhile
+        if not self._unsent.issubset(unsent):  # those that came meanwhile
+            self._send_skipped()
 
     def _on_job_change(self, kind: str, _: object) -> None:
         if kind == "state" and self.job.state in (PENDING, STARTING):

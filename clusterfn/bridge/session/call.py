@@ -302,10 +302,8 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
     call, taken = os.path.join(folder, CALL), os.path.join(folder, TAKEN)
     try:
         try:
-            os.link(call, taken)  # a new file, or a folder, would take ten times as long
-        except FileExistsError:
-            raise
-        except OSError:  # no links there, or too many of this file
+            os.link(call, taken)  # a folder takes ten times as long
+        except OSError:  # no links there, or too many of this file; if it is taken, this fails too
             os.mkdir(taken, 0o700)
         if os.path.exists(call):
             return True

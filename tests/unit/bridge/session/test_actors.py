@@ -367,8 +367,9 @@ def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client
     first = {"n": 1, "live": False, "facts": {}}
     said: list[dict[str, Any]] = []
     job = SimpleNamespace(folder=str(tmp_path))
-    own: dict[str, Any] = dict.fromkeys(("prepare", "pass_on", "reap", "end"), lambda *_: None)
-    kept = SimpleNamespace(gone="", first=first, signals=None, job=lambda _: job, **own)
+    own: dict[str, Any] = dict.fromkeys(("pass_on", "reap", "end"), lambda *_: None)
+    ahead = SimpleNamespace(reserve=lambda: None)
+    kept = SimpleNamespace(gone="", first=first, signals=None, job=lambda _: job, ahead=ahead, **own)
 
     assert keep_actor.keep_actor(SimpleNamespace(say=lambda **facts: said.append(facts)), kept)
     why = "its construction could not be recorded"
