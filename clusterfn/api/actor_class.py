@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterfn.api.decorator import reject_generator, undecorated
-from clusterfn.calls.payload import check_arguments
+from clusterfn.calls.arguments import check_arguments
 from clusterfn.config.options import Options
 from clusterfn.errors import ConfigError, did_you_mean
 

@@ -69,6 +69,9 @@ class ClusterFunction(Generic[P, R]):
                     f"await {name}(…): the call itself returns the function's value, which cannot be awaited",
                     hint=f"write await {name}.submit(…), or {name}(…) without await",
                 )
+        from clusterfn.calls import first_call
+
+        first_call.connect(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
 
         return call.run_call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
@@ -102,6 +105,9 @@ class ClusterFunction(Generic[P, R]):
             raise RuntimeError(
                 f"{self.__name__}.submit() inside a job: call the function directly, it runs in this process"
             )
+        from clusterfn.calls import first_call
+
+        first_call.connect(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
 
         return call.submit_call(self.__wrapped__, args, kwargs, self.options)

@@ -23,6 +23,7 @@ from clusterfn.bridge import layout
 from clusterfn.calls import checkpoint, console, files, history, job_display, user_modules
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
+from clusterfn.calls.arguments import check_arguments
 from clusterfn.calls.dependencies import Place
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
@@ -137,7 +138,7 @@ def prepare(
     imports: Collection[str] = (),
 ) -> Prepared:  # fmt: skip
     """Find the host and the environment, pack the call, and check all of it; raises as `prepare_packed`."""
-    payloads.check_arguments(function, args, kwargs)
+    check_arguments(function, args, kwargs)
     return prepare_packed(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
     )

@@ -15,8 +15,9 @@ from pathlib import PurePath
 from typing import Any
 
 from clusterfn.bridge import layout
+from clusterfn.calls.arguments import check_arguments
 from clusterfn.calls.dependencies import JobArgument, Place
-from clusterfn.calls.payload import Large, Needs, Payload, check_arguments, keep_registrations, name_of, pack_object
+from clusterfn.calls.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 

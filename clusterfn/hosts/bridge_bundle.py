@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +76,23 @@ def bridge() -> FileBundle:
     files.update({f"{ours}{name}": (inside / name).read_bytes() for name in _SINGLE_FILES})
     files.update(_python_files(inside / "serialization", "_clusterfn_wire/"))
     files.update(_python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/"))
-    for name, data in _python_files(_LIBRARY, "").items():
-        if name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS):
-            files[f"library/clusterfn/{name}"] = data
+    files.update(_python_files(_LIBRARY, "library/clusterfn/", _is_for_jobs))
     return make(files)
 
 
-def _python_files(folder: Path, prefix: str) -> dict[str, bytes]:
-    paths = sorted(folder.rglob("*.py"))
-    return {prefix + path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+def _is_for_jobs(name: str) -> bool:
+    return name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS)
+
+
+def _python_files(
+    folder: Path, prefix: str, is_wanted: Callable[[str], bool] = lambda _: True
+) -> dict[str, bytes]:  # fmt: skip
+    """Return the Python files below a folder. By os.walk, as each first call in a process waits for it."""
+    files = {}
+    for place, _, names in os.walk(folder):
+        below = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
+        for name in names:
+            path = (below + name).removeprefix("./")
+            if name.endswith(".py") and is_wanted(path):
+                files[prefix + path] = Path(place, name).read_bytes()
+    return files

@@ -115,7 +115,7 @@ class HostConnection:
 
     def __init__(
         self, host: Host, transport: Transport, have: Sequence[str] = (), asker: Asker | None = None,
-        probe: Sequence[str] = (),
+        probe: Sequence[str] = (), meanwhile: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         self.host = host
         self._transport = transport
@@ -124,7 +124,7 @@ class HostConnection:
             first.register(FIRST, host.name)
         self._probed = (tuple(probe), first.reply) if first else None
         ahead = pack(first.header(lambda _: False), first.body) if first else b""
-        opened = _open(transport, host, have, asker, ahead)
+        opened = _open(transport, host, have, asker, ahead, meanwhile)
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
         self.link = Link(host, lambda: _open(transport, host), opened, self._on_hello, first)
@@ -378,15 +378,16 @@ class ConnectedHost(Protocol):
 
 
 def _open(
-    transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None, ahead: bytes = b""
-) -> AgentStream:
+    transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None, ahead: bytes = b"",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> AgentStream:  # fmt: skip
     """Start an agent, as `boot`, and check that its hello holds all facts.
 
     Raises:
         HostError: Also where this machine cannot open one more stream, for which there may be room later.
     """
     try:
-        opened = boot(transport, host, have, asker, ahead)
+        opened = boot(transport, host, have, asker, ahead, meanwhile)
     except OSError as error:
         raise Unreachable(
             f"This machine could not open a connection to {host.name}: {error}", host=host.name, retryable=True
@@ -463,10 +464,13 @@ def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     return [ListedFile(*row) for row in rows]
 
 
-def connect(host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = ()) -> HostConnection:
+def connect(
+    host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = (), meanwhile: Callable[[], object] = lambda: None
+) -> HostConnection:
     """Open a new connection to `host`; `facts.have` says which of the paths exist.
 
     The command `probe` runs there as soon as the agent does, which saves a round trip: `probed` has its reply.
+    `meanwhile` is called here while the agent starts.
 
     The person at this process is asked for what the login needs, now and never again: not at a reconnect.
 
@@ -474,7 +478,7 @@ def connect(host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = ()) 
         HostError: Unreachable, AuthenticationError, HostKeyError; or no agent could be started there.
         ConfigError: The host's address or another of its keys cannot be used.
     """
-    connection = HostConnection(host, transport_for(host), have, prompts.person(), probe)
+    connection = HostConnection(host, transport_for(host), have, prompts.person(), probe, meanwhile)
     with _lock:
         _opened[:] = [each for each in _opened if each.usable()] + [connection]
     return connection
@@ -486,7 +490,9 @@ _exiting = False
 _shared: dict[Any, tuple[threading.Lock, list[HostConnection]]] = {}
 
 
-def connection_for(host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = ()) -> HostConnection:
+def connection_for(
+    host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = (), meanwhile: Callable[[], object] = lambda: None
+) -> HostConnection:
     """Return the connection to `host` that this process shares; open one if there is none that can be used.
 
     A callback of a connection that has ended gets that one, whose requests raise why: it must not log in again, nor
@@ -503,7 +509,7 @@ def connection_for(host: Host, *, have: Sequence[str] = (), probe: Sequence[str]
         return held[0]
     with lock:
         if not held or not held[0].usable():
-            held[:] = [connect(host, have=have, probe=probe)]
+            held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
         return held[0]
 
 

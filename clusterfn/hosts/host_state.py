@@ -67,9 +67,13 @@ class HostState:
     @property
     def connection(self) -> hosts.HostConnection:
         """The one connection to the host; opened again if it was given up."""
+        return self.connect()
+
+    def connect(self, meanwhile: Callable[[], object] = lambda: None) -> hosts.HostConnection:
+        """Return the connection, after calling `meanwhile` while the host's agent starts, if it is not open yet."""
         have = [posixpath.join(self.host.root, self._bridge_name)]
         have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
-        return hosts.connection_for(self.host, have=have, probe=self._probe)
+        return hosts.connection_for(self.host, have=have, probe=self._probe, meanwhile=meanwhile)
 
     def expect(self, wanted: EnvironmentRequest) -> None:
         """Ask for this environment together with the next connection, if there is none yet: one round trip less.

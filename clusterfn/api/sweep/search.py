@@ -26,7 +26,8 @@ from clusterfn.api.sweep.run import ResultStore, Runner
 from clusterfn.api.sweep.space import GRID, RANDOM, Configuration
 from clusterfn.api.sweep.store import Store
 from clusterfn.bridge import layout
-from clusterfn.calls import console, payload
+from clusterfn.calls import console
+from clusterfn.calls.arguments import check_arguments
 from clusterfn.calls.call import job_name
 from clusterfn.config import places
 from clusterfn.errors import ConfigError, SweepError
@@ -144,7 +145,7 @@ def _choice(configurations: object, sampler: Any, max_configs: int | None, at_on
 
 def _check_keywords(function: ClusterFunction[..., Any], choice: SweepSelection | Study, group_by: str | None) -> None:
     for keywords in choice.keywords():
-        payload.check_arguments(function.__wrapped__, (), dict.fromkeys(keywords))
+        check_arguments(function.__wrapped__, (), dict.fromkeys(keywords))
     known = choice.space.keywords()
     if group_by is not None and group_by not in known:
         raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(known)}")
