@@ -114,33 +114,44 @@ def _after_a_rest(sample: Sample) -> Sample:
 
 
 def sessions(place: Place, lab: Lab | None) -> list[Row]:
-    """A call of a session against a line through an open connection; and many at once."""
+    """A call of a session, and of an actor, against a line through an open connection; and many at once."""
     host = "bare" if lab else "here"
     with contextlib.ExitStack() as stack:
         asked = {
-            workers: Asked(place, [*place.script("session.py", host), "2", f'{{"workers": {workers}}}'])
-            for workers in (1, 2)
+            name: Asked(place, [*place.script("session.py", host), "2", *words])
+            for name, words in {"one": ["{}"], "two": ['{"workers": 2}'], "actor": ["{}", "actor"]}.items()
         }
         for process in asked.values():
             stack.callback(process.close)
             for _ in range(3):  # the first ones go as files, until the session listens
                 process.ask()
-        parts: dict[str, Sample] = {"one": lambda: _after_a_moment(asked[1])}
+        parts: dict[str, Sample] = {name: _after_a_moment(asked[name]) for name in ("one", "actor")}
         if lab:
             parts["line"], close = limits.held_line(place, lab)
             stack.callback(close)
         taken = in_turns(parts, 60)
-        many = in_turns({"many": lambda: float(asked[2].ask("200")) / 200}, 3)
-    rows = [Row("each of 200 calls at once in a session with 2 workers", many["many"])]
+        many = in_turns({name: _at_once(asked[name], 1000) for name in ("two", "actor")}, 3)
+    rows = [
+        Row("call of an actor", taken["actor"]),
+        Row("each of 1,000 calls at once in a session with 2 workers", many["two"], limit=4),
+        Row("each of 1,000 calls at once of an actor", many["actor"], limit=1),
+    ]
     if not lab:
         return [Row("call in a session", taken["one"]), *rows]
     goal = Series(tuple(3 * line + 0.005 for line in taken["line"].values))
     return [Row.versus("call in a session over SSH", taken["one"], goal, "3 lines + 5 ms", limit=1.0), *rows]
 
 
-def _after_a_moment(asked: Asked) -> float:
-    time.sleep(0.01)
-    return float(asked.ask())
+def _after_a_moment(asked: Asked) -> Sample:
+    def one() -> float:
+        time.sleep(0.01)
+        return float(asked.ask())
+
+    return one
+
+
+def _at_once(asked: Asked, calls: int) -> Sample:
+    return lambda: float(asked.ask(str(calls))) / calls
 
 
 def at_once(place: Place, lab: Lab | None) -> list[Row]:
