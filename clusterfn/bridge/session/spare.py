@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import json
 import os
 import resource
@@ -17,8 +16,6 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
-
-from _clusterfn_wire import container  # type: ignore[import-not-found]
 
 from ..layout import FAILED_RANK, WORK
 from ..supervisor.worker_process import WorkerProcess, die_with_parent
@@ -118,7 +115,7 @@ def _live(
             os.close(pipe)
         said = Report(report[1])
         children.report_own_signals(said.say)
-        _rehearse(loaded)
+        random_numbers.seed_anew(loaded.unseeded)  # torch starts from the same seed in every process, forked or not
         orders = Orders(order[0])
         call = orders.next()
         if call is not None:
@@ -135,15 +132,6 @@ def _live(
         status = 0
     finally:
         os._exit(status)
-
-
-def _rehearse(loaded: preload.Preloader) -> None:
-    """Do now what each call does and what takes its time: give it random numbers of its own, and touch its pages."""
-    random_numbers.seed_anew(loaded.unseeded)  # torch starts from the same seed in every process, forked or not
-    file = io.BytesIO()
-    container.dump((abs, (0,), {}), file)
-    container.loads(bytearray(file.getvalue()))
-    json.dumps(json.loads("{}"))
 
 
 def _enter(spec: dict[str, Any], attempt: str) -> None:
