@@ -132,8 +132,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.sent_here = True
         self.asked: Resources | None = None
         self._tracker = tracker
-        self._outputs: tuple[str, ...] = ()
-        self._outputs_to = Path.cwd()
+        self._outputs: tuple[tuple[str, Path], ...] = ()  # patterns, and where their files go
         self._outcome: Mapping[str, Any] = {}
         self._listeners: list[Listener] = []
         self._unheard: list[tuple[str, Any]] = []
@@ -522,10 +521,10 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         except ResultError as unloadable:
             self._fail(unloadable, RETURNED, unloadable.message)
             return
-        for pattern in self._outputs:
+        for pattern, to in self._outputs:
             try:
                 connection, folder = self._tracker.connection, self._tracker.work_folder
-                remote_files.fetch(connection, folder, pattern, self._outputs_to, on_transfer=self.on_transfer)
+                remote_files.fetch(connection, folder, pattern, to, on_transfer=self.on_transfer)
             except (ClusterfnError, OSError) as failed:
                 self._say(remote_files.not_fetched(failed, pattern, self.id))
         for note in self._outcome.get("notes") or () if self._listeners else ():
@@ -602,8 +601,9 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.tell("state", state)
 
     def fetch_when_done(self, patterns: Sequence[str]) -> None:
-        """Fetch these files into the present working directory once the job has returned."""
-        self._outputs, self._outputs_to = tuple(patterns), Path.cwd()
+        """Fetch these files into the current working directory once the job has returned."""
+        to = Path.cwd()
+        self._outputs = tuple((pattern, to) for pattern in patterns)
 
     def _say(self, line: str) -> None:
         """Print a sentence of ours; if a display shows the job, after what the function has printed."""
