@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterfn.api.decorator import reject_generator, undecorated
-from clusterfn.calls.arguments import check_arguments
 from clusterfn.config.options import Options
 from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.public_api import check_arguments
 
 _STAYS = "what it sets on itself stays on the host: add a method that returns it"
 

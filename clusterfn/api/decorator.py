@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
@@ -69,9 +69,7 @@ class ClusterFunction(Generic[P, R]):
                     f"await {name}(…): the call itself returns the function's value, which cannot be awaited",
                     hint=f"write await {name}.submit(…), or {name}(…) without await",
                 )
-        from clusterfn.calls import first_call
-
-        first_call.connect(self.__wrapped__, args, kwargs, self.options)
+        _begin_first_call(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
 
         return call.run_call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
@@ -105,9 +103,7 @@ class ClusterFunction(Generic[P, R]):
             raise RuntimeError(
                 f"{self.__name__}.submit() inside a job: call the function directly, it runs in this process"
             )
-        from clusterfn.calls import first_call
-
-        first_call.connect(self.__wrapped__, args, kwargs, self.options)
+        _begin_first_call(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
 
         return call.submit_call(self.__wrapped__, args, kwargs, self.options)
@@ -251,6 +247,16 @@ class BoundFunction(ClusterFunction[P, R]):
 
     def _on_its_way(self) -> tuple[Any, ...]:
         return functools.partial, self._parts
+
+
+def _begin_first_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+) -> None:
+    """Connect before the modules of calls are loaded, which takes as long as a host needs to start the agent."""
+    if "clusterfn.calls.call" not in sys.modules:
+        from clusterfn.calls import first_call
+
+        first_call.connect(function, args, kwargs, options)
 
 
 def _mark(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:

@@ -23,7 +23,6 @@ from clusterfn.bridge import layout
 from clusterfn.calls import checkpoint, console, files, history, job_display, user_modules
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
-from clusterfn.calls.arguments import check_arguments
 from clusterfn.calls.dependencies import Place
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
@@ -34,6 +33,7 @@ from clusterfn.config.spec import Host, JobSpec, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.public_api import check_arguments
 from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:

@@ -7,32 +7,27 @@ from __future__ import annotations
 
 import gc
 import importlib
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.calls.arguments import check_arguments
 from clusterfn.config import config_file
 from clusterfn.config.hosts import for_call
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import open_session
+from clusterfn.public_api import check_arguments
 
 if TYPE_CHECKING:
     from clusterfn.config.options import Options
-
-_CALLS = "clusterfn.calls.call"
 
 
 def connect(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
 ) -> None:  # fmt: skip
-    """Connect to the host of a call, if it is the first of this process.
+    """Connect to the host of a call.
 
     Raises:
         TypeError, ConfigError, HostError: As the call itself would.
     """
-    if _CALLS in sys.modules:
-        return
     check_arguments(function, args, kwargs)
     collects = gc.isenabled()
     gc.disable()  # all that is loaded stays: to look for garbage among it takes 2 % of a first call
@@ -42,7 +37,7 @@ def connect(
         session.expect(EnvironmentRequest(options.environment, options.packages))
         if options.scheduler_options:
             for_call(host, options)
-        session.connect(meanwhile=lambda: importlib.import_module(_CALLS))
+        session.connect(meanwhile=lambda: importlib.import_module("clusterfn.calls.call"))
     except KeyboardInterrupt:
         from clusterfn.calls import job_display
 

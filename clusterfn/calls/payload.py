@@ -21,11 +21,11 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.calls import user_modules
-from clusterfn.calls.arguments import check_arguments
 from clusterfn.calls.dependencies import JobArgument, NotEnded, Place, Reference
 from clusterfn.calls.files import Directory, File, FileUpload, shipment
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
+from clusterfn.public_api import check_arguments
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle

@@ -15,11 +15,11 @@ from pathlib import PurePath
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls.arguments import check_arguments
 from clusterfn.calls.dependencies import JobArgument, Place
 from clusterfn.calls.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
+from clusterfn.public_api import check_arguments
 
 _LABEL = 40
 _LONG = 1000  # characters of a string that names no item

@@ -27,11 +27,10 @@ from clusterfn.api.sweep.space import GRID, RANDOM, Configuration
 from clusterfn.api.sweep.store import Store
 from clusterfn.bridge import layout
 from clusterfn.calls import console
-from clusterfn.calls.arguments import check_arguments
 from clusterfn.calls.call import job_name
 from clusterfn.config import places
 from clusterfn.errors import ConfigError, SweepError
-from clusterfn.public_api import public_api
+from clusterfn.public_api import check_arguments, public_api
 
 R = TypeVar("R")
 _CAUSES = 10

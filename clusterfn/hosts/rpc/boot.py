@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clusterfn.bridge import agent
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, error_of, no_frame, pack
@@ -55,6 +54,7 @@ COMMAND = (
 )
 NO_LOGIN = re.compile(r"^This account is (?:currently )?not available", re.MULTILINE)
 NO_PYTHON = "CLUSTERFN-NO-PYTHON:"
+_AGENT = Path(__file__).parents[2] / "bridge" / "agent"
 LOOKED_AT = "python3 in PATH, /usr/libexec/platform-python, python3 of a login shell, conda in the home and in /opt"
 
 
@@ -152,7 +152,7 @@ def agent_line() -> bytes:
 
 def agent_sources() -> Mapping[str, str]:
     """Return the agent's modules: file name to text."""
-    return {path.name: path.read_text(encoding="utf-8") for path in Path(agent.__file__).parent.glob("*.py")}
+    return {path.name: path.read_text(encoding="utf-8") for path in _AGENT.glob("*.py")}
 
 
 def line_of(sources: Mapping[str, str]) -> bytes:
