@@ -37,6 +37,15 @@ def _ours(name: str, where: str, host: str) -> Contender:
     return Contender(name, "", where, True, "with_clusterfn.py", host)
 
 
+def _session(where: str, host: str) -> tuple[Contender, Contender]:
+    """Ours in a session: a fork for each call, and actors."""
+    name = "clusterfn, over SSH, a session"
+    script = "with_session.py"
+    return Contender(f"{name}, forks", "", where, True, script, host), Contender(
+        f"{name}, actors", "", where, False, script, host
+    )
+
+
 def _peer(name: str, peer: str, where: str, fresh: bool) -> Contender:
     return Contender(name, peer, where, fresh, f"with_{peer}.py", "slurm" if where == SLURM else "machine")
 
@@ -44,6 +53,7 @@ def _peer(name: str, peer: str, where: str, fresh: bool) -> Contender:
 CONTENDERS = (
     _ours("clusterfn", MACHINE, "here"),
     _ours("clusterfn, over SSH", MACHINE, "bare"),
+    *_session(MACHINE, "bare"),
     _peer("standard library: a pool, an interpreter for each call", "pool", MACHINE, True),
     _peer("submitit", "submitit", MACHINE, True),
     _peer("executorlib", "executorlib", MACHINE, True),
@@ -52,6 +62,7 @@ CONTENDERS = (
     _peer("dask", "dask", MACHINE, False),
     _peer("parsl", "parsl", MACHINE, False),
     _ours("clusterfn, over SSH", SLURM, "slurm"),
+    *_session(SLURM, "slurm"),
     _peer("submitit, an array", "submitit", SLURM, True),
     _peer("executorlib, an srun for each call", "executorlib", SLURM, True),
     _peer("executorlib, block allocation", "executorlib", SLURM, False),

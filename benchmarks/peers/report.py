@@ -17,10 +17,13 @@ _HEADERS = ["what", "process for each call", "passes", "calls", "ms a call", "mi
 
 
 def table(where: str, outcomes: Mapping[Contender, Outcome]) -> str:
-    """Everybody at one place, each compared with our slowest way there."""
+    """Everybody at one place, each compared with our slowest way there that promises as much."""
     here = {who: outcome for who, outcome in outcomes.items() if who.where == where}
-    ours = [_middle_s(outcome) for who, outcome in here.items() if not who.peer and not isinstance(outcome, str)]
-    return aligned(_HEADERS, [_cells(who, outcome, max(ours, default=None)) for who, outcome in here.items()])
+    ours: dict[bool, float] = {}
+    for who, outcome in here.items():
+        if not who.peer and not isinstance(outcome, str):
+            ours[who.fresh] = max(_middle_s(outcome), ours.get(who.fresh, 0.0))
+    return aligned(_HEADERS, [_cells(who, outcome, ours.get(who.fresh)) for who, outcome in here.items()])
 
 
 def _cells(who: Contender, outcome: Outcome, ours_s: float | None) -> list[str]:
@@ -29,7 +32,7 @@ def _cells(who: Contender, outcome: Outcome, ours_s: float | None) -> list[str]:
         return [*first, "", "", f"not measured: {outcome}", "", "", ""]
     each = [one.each_s * 1e3 for one in outcome]
     ratio = _middle_s(outcome) / ours_s if ours_s and who.peer else None
-    ahead = "" if ratio is None or not who.fresh else "yes" if ratio > 1 else "NO"
+    ahead = "" if ratio is None else "yes" if ratio > 1 else "NO"
     return [
         *first, str(len(outcome)), str(min(one.done for one in outcome)), f"{statistics.median(each):.2f}",
         f"{min(each):.2f}–{max(each):.2f}", "" if ratio is None else f"{ratio:.2g} ×", ahead,

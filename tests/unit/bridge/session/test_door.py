@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from clusterfn.calls import payload
 from tests.unit.bridge.session.serving import Client, Server, of_main, value_of
 from tests.waiting import until
@@ -225,6 +227,69 @@ def test_a_full_disk_fails_calls_that_wait_by_name_and_ends_no_worker(start: Cal
     assert (refused["kind"], refused["message"]) == ("host_disk", "the disk of the host is full")
     assert "make room there" in refused["hint"]
     assert client.end(4)[1][1] == runner
+
+
+NO_NEW_FILES = """
+import errno, os
+
+make = os.open
+
+def new(path, flags, *rest, **more):
+    name = os.path.basename(os.fsdecode(path)) if not isinstance(path, int) else ""
+    if os.path.exists({mark!r}) and flags & os.O_EXCL and name.startswith((".outcome", ".reserve")):
+        raise OSError(errno.ENOSPC, "no space left on device")
+    return make(path, flags, *rest, **more)
+
+os.open = new
+"""
+
+
+def test_an_outcome_that_finds_no_room_takes_the_place_that_was_reserved_for_one(
+    start: Callable[..., Server], tmp_path: Path
+):
+    server = start(before=NO_NEW_FILES.format(mark=str(tmp_path / "full")))
+    client = Client(server)
+    client.send(1, speak, "one")
+    client.end(1)
+
+    (tmp_path / "full").touch()
+    client.send(2, speak, "two")
+    in_reserve = client.end(2)[0]
+    client.send(3, speak, "three")
+    refused = client.end(3)[0]
+    (tmp_path / "full").unlink()
+    client.send(4, speak, "four")
+
+    assert in_reserve["kind"] == "returned" and json.loads(server.outcome(2).read_text()) == in_reserve
+    assert (refused["kind"], refused["message"]) == ("host_disk", "the disk of the host is full")
+    assert client.end(4)[0]["kind"] == "returned"
+
+
+NO_LINKS = """
+import os
+
+def link(*_, **__):
+    raise PermissionError(1, "Operation not permitted")
+
+os.link = link
+"""
+
+
+@pytest.mark.parametrize("before", ["", NO_LINKS])
+def test_calls_share_what_they_say_and_are_taken_by_a_link_or_where_there_is_none_by_a_folder(
+    before: str, start: Callable[..., Server]
+):
+    server = start(before=before)
+    client = Client(server)
+    for number in (1, 2):
+        client.send(number, speak, "x")
+        assert client.end(number)[0]["kind"] == "returned"
+
+    first, second = (server.folder / "calls" / str(number) for number in (1, 2))
+    assert (first / "call.json").samefile(second / "call.json") == (not before)
+    assert (second / "taken").is_dir() == bool(before)
+    assert second.joinpath("call.json").stat().st_nlink == (1 if before else 4)
+    assert json.loads(second.joinpath("call.json").read_text()) == {"sys_path": []}
 
 
 def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(start: Callable[..., Server]):
