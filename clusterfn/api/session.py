@@ -24,8 +24,8 @@ from clusterfn.calls.dependencies import NotEnded
 from clusterfn.calls.job import Job
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary
+from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
-from clusterfn.config.spec import JobSpec, SessionSpec
 from clusterfn.config.units import parse_time, shown_memory, shown_time
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import exit_flush

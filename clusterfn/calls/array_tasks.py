@@ -18,7 +18,7 @@ from clusterfn.errors import ClusterfnError, HostDiskFull, HostError
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
-    from clusterfn.config.spec import JobSpec
+    from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
     from clusterfn.hosts.landing import Value

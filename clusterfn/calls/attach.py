@@ -25,8 +25,9 @@ from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary
 from clusterfn.config import config_file
+from clusterfn.config.job_spec import known_fields
 from clusterfn.config.options import Options, parse_options
-from clusterfn.config.spec import DATA, Resources, ResultPolicy, known_fields
+from clusterfn.config.spec import DATA, Resources, ResultPolicy
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session

@@ -28,8 +28,9 @@ from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.hosts import for_call
+from clusterfn.config.job_spec import JobSpec
 from clusterfn.config.options import is_set_by_clusterfn, without_needs
-from clusterfn.config.spec import Host, JobSpec, Resources
+from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterfn.config.spec import Group
+from clusterfn.config.job_spec import Group
 
 if TYPE_CHECKING:
     from clusterfn.scheduler.base import SchedulerLimits

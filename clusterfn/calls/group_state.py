@@ -23,7 +23,8 @@ from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RAISED, RETURN
 from clusterfn.bridge.supervisor.text import in_one_line
 
 if TYPE_CHECKING:
-    from clusterfn.config.spec import Group, Resources
+    from clusterfn.config.job_spec import Group
+    from clusterfn.config.spec import Resources
     from clusterfn.errors import ClusterfnError
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.transfer import Transfer

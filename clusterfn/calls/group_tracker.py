@@ -22,7 +22,7 @@ from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
 from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job_tracker import BaseTracker
-from clusterfn.config.spec import Group, JobSpec
+from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent

@@ -23,8 +23,9 @@ from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.sent_group import in_words, limits_of, track
 from clusterfn.config import units
+from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
-from clusterfn.config.spec import Group, Resources
+from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.scheduler.base import SchedulerLimits

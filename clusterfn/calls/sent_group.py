@@ -23,8 +23,9 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker, Retried
 from clusterfn.config import config_file
+from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.options import Options
-from clusterfn.config.spec import Group, Host, JobSpec, ResultPolicy
+from clusterfn.config.spec import Host, ResultPolicy
 from clusterfn.errors import ClusterfnError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.job import Job
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.payload import Payload
-    from clusterfn.config.spec import JobSpec
+    from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.connection import SpawnReply
     from clusterfn.hosts.host_state import HostState
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config import places
+from clusterfn.config.job_spec import EnvironmentRef
 from clusterfn.config.options import names_a_file, split_file
-from clusterfn.config.spec import EnvironmentRef, Host, Interpreter
+from clusterfn.config.spec import Host, Interpreter
 from clusterfn.environment import cuda, environment_yml, solver, torch_build
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import SolveTarget

@@ -21,7 +21,7 @@ from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job
 from clusterfn.config import config_file, places
-from clusterfn.config.spec import KernelSpec
+from clusterfn.config.job_spec import KernelSpec
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.hosts.transports import held_connections

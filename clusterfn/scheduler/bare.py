@@ -10,12 +10,16 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import JobSpec, Resources
+from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Scheduler, SchedulerVerdict, Submission
 from clusterfn.scheduler.slurm.site import INHERITED
+
+if TYPE_CHECKING:
+    from clusterfn.config.job_spec import JobSpec
 
 
 class Bare(Scheduler):

@@ -10,9 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clusterfn.config.spec import JobSpec, Resources
+from clusterfn.config.spec import Resources
+
+if TYPE_CHECKING:
+    from clusterfn.config.job_spec import JobSpec
 
 T = TypeVar("T")
 PENDING, RUNNING, FINAL, UNKNOWN = "pending", "running", "final", "unknown"

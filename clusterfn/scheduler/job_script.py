@@ -11,9 +11,13 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Host, JobSpec
+from clusterfn.config.spec import Host
+
+if TYPE_CHECKING:
+    from clusterfn.config.job_spec import JobSpec
 
 _HOLE = re.compile(r"@@([a-z]+)")
 _MODULE_ERRORS = "module.err"

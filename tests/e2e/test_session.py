@@ -25,7 +25,7 @@ import clusterfn
 from clusterfn import Session, cluster
 from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import submit
-from clusterfn.config.spec import JobSpec
+from clusterfn.config.job_spec import JobSpec
 from clusterfn.errors import (
     Cancelled,
     ConfigError,
@@ -555,7 +555,7 @@ def test_numbers_to_skip_are_sent_again_only_once_the_host_has_answered(monkeypa
     run = HostConnection.run
 
     def held(connection: HostConnection, argv: Sequence[str], *rest: Any, **more: Any) -> Any:
-        if argv[0] != "mkdir":
+        if not argv[2].startswith("mkdir"):
             return run(connection, argv, *rest, **more)
         asked.append((argv, Reply(lambda: None)))
         return asked[-1][1]
@@ -572,8 +572,11 @@ def test_numbers_to_skip_are_sent_again_only_once_the_host_has_answered(monkeypa
                 with pytest.raises(KeyboardInterrupt):
                     session.call(abs, -2)
             assert len(asked) == 1
-            asked[0][1].resolve(Completed(1, None, b"", b"no space left on device"))
-            assert len(asked) == 1
+            refused = Completed(1, None, b"", b"no space left on device")
+            asked[0][1].resolve(refused)
+            assert [len(argv[4:]) for argv, _ in asked] == [1, 3], "those that came meanwhile go all the same"
+            asked[1][1].resolve(refused)
+            assert len(asked) == 2
         assert session.submit(abs, -3).result(150) == 3
 
 

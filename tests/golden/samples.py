@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
+from clusterfn.config.job_spec import Group, JobSpec
+from clusterfn.config.spec import Host, Interpreter, Resources
 
 ODD = '/home/o\'brien/a b/ü $HOME `id` "q" ;&|*'
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterfn.config.spec import Group, Resources
+from clusterfn.config.job_spec import Group
+from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import matches

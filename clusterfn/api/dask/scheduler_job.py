@@ -15,7 +15,7 @@ from clusterfn.bridge.kernel.stream import DASK, WEB
 from clusterfn.calls import console
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed
-from clusterfn.config.spec import KernelSpec
+from clusterfn.config.job_spec import KernelSpec
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.jupyter.connection_file import listen_on

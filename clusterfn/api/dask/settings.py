@@ -19,7 +19,7 @@ from clusterfn.hosts.host_state import CALLER
 
 if TYPE_CHECKING:
     from clusterfn.calls.call import Prepared
-    from clusterfn.config.spec import JobSpec
+    from clusterfn.config.job_spec import JobSpec
 
 _PROGRAM = "_clusterfn/bridge/kernel/dask_program.py"
 _PACKAGES = ("dask", "distributed")

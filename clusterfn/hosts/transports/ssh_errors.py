@@ -204,7 +204,7 @@ class SshOutput:
 def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
     """Return the error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
     said = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
-    rows = ((line, pattern.fullmatch(line), make) for pattern, make in _TABLE for line in said.told)
+    rows = ((line, re.fullmatch(pattern, line), make) for pattern, make in _TABLE for line in said.told)
     line, match, make = next((row for row in rows if row[1]), ("", None, ""))
     error: HostError | ConfigError
     if match is None:
@@ -293,27 +293,28 @@ def _configuration(said: SshOutput, match: re.Match[str]) -> ConfigError:
 
 _DROPPED = re.compile(r"(?:kex|ssh)_exchange_identification: (?:Connection closed by remote host|read: .* by peer)")
 # The first row that matches any line counts: causes before consequences, because a jump host's ssh writes here too.
-_TABLE: tuple[tuple[re.Pattern[str], str | Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
-    (re.compile(r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*"), _configuration),
+# They are compiled only where an ssh has failed: that takes a noticeable part of a first call.
+_TABLE: tuple[tuple[str, str | Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
+    (r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*", _configuration),
     (
-        re.compile(r"ssh: Could not resolve hostname (?P<name>\S+): .*"),
+        r"ssh: Could not resolve hostname (?P<name>\S+): .*",
         lambda said, match: unresolved(said.host, said.settings, match["name"], [match[0]]),
     ),
-    (re.compile(r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)"), _not_connected),
-    (re.compile(r"Connection timed out during banner exchange"), "mute"),
-    (re.compile(r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out"), "silent"),
-    (re.compile(r"Unable to negotiate with (?P<name>\S+) port (?P<port>\d+): no matching .+"), _no_common_algorithm),
-    (re.compile(r"Unable to negotiate with (?P<name>\S+): no matching .+"), _no_common_algorithm),
-    (re.compile(r"no (?:matching|hostkey|kex) .*(?:found|alg).*"), _no_common_algorithm),
-    (re.compile(r"(?:Host key verification failed\.|No \S+ host key is known for \S+ and .*)"), _host_key),
-    (re.compile(r"(?:(?P<who>\S+@\S+): )?Permission denied \((?P<methods>[\w,@.-]*)\)\."), _denied),
-    (re.compile(r"(?:Received disconnect from .*|Disconnect.*): ?Too many authentication failures.*"), _too_many),
-    (re.compile(r"channel \d+: open failed: .*|stdio forwarding failed|ssh: .*open failed.*"), "no session"),
-    (_DROPPED, "hung up"),
-    (re.compile(r"(?:kex|ssh)_exchange_identification: .*|.*: invalid format"), "no server"),
-    (re.compile(r"Protocol major versions differ: .*|Bad remote protocol version identification: .*"), "no server"),
+    (r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)", _not_connected),
+    (r"Connection timed out during banner exchange", "mute"),
+    (r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out", "silent"),
+    (r"Unable to negotiate with (?P<name>\S+) port (?P<port>\d+): no matching .+", _no_common_algorithm),
+    (r"Unable to negotiate with (?P<name>\S+): no matching .+", _no_common_algorithm),
+    (r"no (?:matching|hostkey|kex) .*(?:found|alg).*", _no_common_algorithm),
+    (r"(?:Host key verification failed\.|No \S+ host key is known for \S+ and .*)", _host_key),
+    (r"(?:(?P<who>\S+@\S+): )?Permission denied \((?P<methods>[\w,@.-]*)\)\.", _denied),
+    (r"(?:Received disconnect from .*|Disconnect.*): ?Too many authentication failures.*", _too_many),
+    (r"channel \d+: open failed: .*|stdio forwarding failed|ssh: .*open failed.*", "no session"),
+    (_DROPPED.pattern, "hung up"),
+    (r"(?:kex|ssh)_exchange_identification: .*|.*: invalid format", "no server"),
+    (r"Protocol major versions differ: .*|Bad remote protocol version identification: .*", "no server"),
     (
-        re.compile(r"Connection (?:closed|reset) by .*|ssh_dispatch_run_fatal: .*|Received disconnect from .*"),
+        r"Connection (?:closed|reset) by .*|ssh_dispatch_run_fatal: .*|Received disconnect from .*",
         "hung up",
     ),
 )

@@ -12,10 +12,10 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Host, JobSpec, Resources
+from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import (
     Answer,
@@ -31,6 +31,9 @@ from clusterfn.scheduler.base import (
 )
 from clusterfn.scheduler.grid_engine import site, states
 from clusterfn.scheduler.grid_engine.site import USUAL_NAMES
+
+if TYPE_CHECKING:
+    from clusterfn.config.job_spec import JobSpec
 
 # Variables of the login host that a job gets, without which no download would work at some sites.
 _PASSED = (

@@ -16,7 +16,7 @@ from clusterfn.bridge import layout
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
-    from clusterfn.config.spec import JobSpec
+    from clusterfn.config.job_spec import JobSpec
 
 _NOTE = "clusterfn: "
 _MB = 2**20

@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Host, JobSpec, Resources
+from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
 from clusterfn.scheduler.base import (
     FINAL,
@@ -36,6 +36,9 @@ from clusterfn.scheduler.base import (
 from clusterfn.scheduler.slurm import gres, held, site
 from clusterfn.scheduler.slurm import states as slurm_states
 from clusterfn.scheduler.slurm.site import INHERITED
+
+if TYPE_CHECKING:
+    from clusterfn.config.job_spec import JobSpec
 
 # By list, so that nothing of the login's session leaks into the job: SLURM then makes the user's login environment on
 # the node. HOME is there in any case. Without the site's proxies and certificates no download would work.

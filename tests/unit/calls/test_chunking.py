@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clusterfn.calls import chunking
 from clusterfn.calls.chunking import MachineCapacity, MapOptions
-from clusterfn.config.spec import Group
+from clusterfn.config.job_spec import Group
 from clusterfn.scheduler.base import SchedulerLimits
 from clusterfn.scheduler.slurm.site import read_limits
 

@@ -28,7 +28,8 @@ from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import Job
 from clusterfn.calls.outcome import JobLocation
 from clusterfn.calls.payload_items import pack
-from clusterfn.config.spec import Group, ResultPolicy
+from clusterfn.config.job_spec import Group
+from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.scheduler.base import SchedulerLimits
 from clusterfn.scheduler.slurm.submit import Slurm

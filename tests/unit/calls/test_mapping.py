@@ -14,7 +14,8 @@ from clusterfn import ConfigError, Executor, cluster
 from clusterfn.calls import chunking, mapping
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.config import config_file, units
-from clusterfn.config.spec import EnvironmentRef, Group, Host, Interpreter, JobSpec, Limits, Resources
+from clusterfn.config.job_spec import EnvironmentRef, Group, JobSpec
+from clusterfn.config.spec import Host, Interpreter, Limits, Resources
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import BARE, SLURM, job

@@ -27,7 +27,8 @@ from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker, describe_trouble
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
-from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
+from clusterfn.config.job_spec import Group, JobSpec
+from clusterfn.config.spec import Host, Interpreter, Resources
 from clusterfn.errors import (
     Cancelled,
     ClusterfnError,

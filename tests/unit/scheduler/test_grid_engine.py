@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Group, Resources
+from clusterfn.config.job_spec import Group
+from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, JobState, NodeGpus, SchedulerLimits
 from clusterfn.scheduler.grid_engine.site import GridEngineSite

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Group
+from clusterfn.config.job_spec import Group
 from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission

@@ -1,0 +1,220 @@
+"""A job, ready to be written: what it is made of, and its spec.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host, Interpreter, Resources, ResultPolicy
+
+
+@dataclass(frozen=True)
+class EnvironmentRef:
+    """An environment that is, or is to be, made on a host.
+
+    Attributes:
+        id: The hash of its lock.
+        root: The folder there that contains environments, absolute.
+        purged: Whether files of it may have been removed by the file system since.
+        cuda: The version of CUDA that its PyTorch must show on the GPUs; "" if that is not asked.
+        node_root: The folder on each node's own disk into which it is unpacked; "" if it runs where it was made.
+        owners: Users and groups of the host who may have made it, in addition to this user and root.
+    """
+
+    id: str
+    root: str
+    purged: bool = False
+    cuda: str = ""
+    node_root: str = ""
+    owners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """The items of one function, and how they are shared out.
+
+    Attributes:
+        count: Items.
+        chunk: Items that an element claims at a time, at most.
+        elements: How many are started.
+        at_once: How many of them run at the same time.
+        per_element: Chunks that one claims, apart from those of the dead; None: as many as it gets.
+        element_s: Seconds that one asks for; None: the scheduler's own limit.
+        aim_s: Seconds of work that one claims at a time, by what its items took so far; None: whole chunks.
+        block: Items that start together once their inputs have ended; None: all of them wait for all inputs.
+    """
+
+    count: int
+    chunk: int
+    elements: int
+    at_once: int
+    per_element: int | None = None
+    element_s: float | None = None
+    aim_s: float | None = None
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """What makes a job a session.
+
+    Attributes:
+        idle_s: It ends after so long without a call.
+        caller: (major, minor) of the Python that calls.
+        workers: How many calls run at a time; they share the cores and GPUs of the session.
+    """
+
+    idle_s: float
+    caller: tuple[int, int]
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """What makes a job hold a Jupyter kernel, the whole of JupyterLab, or a scheduler of dask.
+
+    Attributes:
+        program: The module that the environment must have: "ipykernel", "jupyterlab" or "distributed".
+        idle_s: It ends after so long in which no cell ran. A scheduler of dask is never idle.
+        reconnect_s: It ends after so long without a connection to its client.
+        caller: (major, minor) of the Python that asks for it.
+    """
+
+    program: str
+    idle_s: float
+    reconnect_s: float
+    caller: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job, ready to be written: everything that spec.json and job.sh are made from.
+
+    Attributes:
+        id: 16 hex digits, chosen by the client.
+        name: The function's name, safe for a scheduler.
+        root: The host's root, absolute.
+        bridge: The folder of the bridge there, absolute.
+        host_python: The old interpreter that runs the supervisor.
+        sys_path: Folders of the user's modules there.
+        umask: The user's own, for what the function writes.
+        resume: The job with a copy of whose checkpoint this one begins.
+        scheduler_options: Those of this call alone; `host` has them too.
+        after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.
+        warn_s: The function is warned so long before it is ended; None: it is not.
+        requeue: How often it is requeued for each cause: "timeout", "preempted", "node".
+        quiet_s: After so long without output and use of a CPU, a waiting call says so.
+        keep_value: The value stays on the host until `Job.result` fetches it.
+        results: What is accepted of its value. Only this machine knows that: the host could change its spec.json.
+    """
+
+    id: str
+    name: str
+    host: Host
+    root: str
+    bridge: str
+    host_python: str
+    resources: Resources
+    interpreter: Interpreter
+    sys_path: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    cwd: str | None = None
+    building: EnvironmentRef | None = None
+    group: Group | None = None
+    serving: SessionSpec | None = None
+    kernel: KernelSpec | None = None
+    log_limit_bytes: int = 64 * 2**20
+    grace_s: float = 10.0
+    stall_s: float | None = None
+    retries: int = 0
+    umask: int = 0o077
+    resume: str | None = None
+    scheduler_options: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    quiet_s: float = layout.QUIET_S
+    keep_value: bool = False
+    results: ResultPolicy = ResultPolicy()
+    warn_s: float | None = None
+    requeue: Mapping[str, int] = field(default_factory=dict)
+
+    def scheduler_names_of_dependencies(self) -> list[str]:
+        """Return the names by which the scheduler knows the jobs whose values it takes."""
+        return [layout.job_name(told["name"], job) for job, told in sorted(self.after.items())]
+
+    def to_json(self) -> bytes:
+        """Write spec.json, which the supervisor and the worker read: see docs/reference/protocol.md."""
+        record = {
+            "format": layout.FORMAT,
+            "id": self.id,
+            "name": self.name,
+            "host": self.host.name,
+            "scheduler": self.host.scheduler,
+            "root": self.root,
+            "bridge": self.bridge,
+            "resources": asdict(self.resources),
+            "queue_timeout_s": self.host.queue_timeout_s,
+            "lease": self.host.lease,
+            "limits": asdict(self.host.limits),
+            "python": self.interpreter.path,
+            "version": list(self.interpreter.version),
+            "activation": self.interpreter.activation,
+            "building": asdict(self.building) if self.building else None,
+            **({"group": asdict(self.group)} if self.group else {}),
+            **({"session": asdict(self.serving)} if self.serving else {}),
+            **({"kernel": asdict(self.kernel)} if self.kernel else {}),
+            "sys_path": list(self.sys_path),
+            "env": dict(self.env),
+            "secrets": sorted(self.secrets),
+            "cwd": self.cwd,
+            "outputs": list(self.outputs),
+            "keep_days": self.host.keep_days,
+            "log_limit_bytes": self.log_limit_bytes,
+            "grace_s": self.grace_s,
+            "stall_s": self.stall_s,
+            "quiet_s": self.quiet_s,
+            "retries": self.retries,
+            "umask": self.umask,
+            **({"resume": self.resume} if self.resume else {}),
+            **({"requeue": dict(self.requeue)} if self.requeue else {}),
+            **({"warn_s": self.warn_s} if self.warn_s is not None else {}),
+            **({"keep_value": True} if self.keep_value else {}),
+            **({"after": {job: dict(told) for job, told in self.after.items()}} if self.after else {}),
+            **({"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {}),
+            **({"clusters": self.host.clusters} if self.host.clusters else {}),
+        }
+        return json.dumps(record, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, spec: Mapping[str, Any], host: Host, host_python: str) -> JobSpec:
+        """Read a group's job back from its spec.json, to start more of it.
+
+        The values of its secrets are not in it, nor what only job.sh needs.
+        """
+        building = spec.get("building")
+        if building:
+            building = {**building, "owners": tuple(building.get("owners", ()))}
+        return cls(
+            id=spec["id"], name=spec["name"], host=host.with_scheduler_options(spec.get("scheduler_options", {})),
+            root=spec["root"], bridge=spec["bridge"],
+            host_python=host_python, resources=Resources(**known_fields(Resources, spec["resources"])),
+            interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
+            sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
+            building=EnvironmentRef(**known_fields(EnvironmentRef, building)) if building else None,
+            group=Group(**known_fields(Group, spec["group"])),
+            log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
+            retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
+            scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
+            quiet_s=spec.get("quiet_s", layout.QUIET_S), warn_s=spec.get("warn_s"),
+            requeue=spec.get("requeue", {}), results=host.result_policy(),
+        )  # fmt: skip
+
+
+def known_fields(kind: type[Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass that a spec.json has; another version may have written more."""
+    return {name: value for name, value in told.items() if name in kind.__dataclass_fields__}
