@@ -1,21 +1,19 @@
-"""A SLURM allocation that is held for the calls of many programs: hold it, start a job in it, and become that job.
+"""A SLURM allocation that is held for the calls of many programs: hold it, and start a job in it.
 
 `hold` runs in the job that holds it, and keeps a folder with its record below the root, as long as it takes jobs.
-`enter` runs where jobs are submitted: it starts a job by srun if it fits, or leaves it to sbatch and says why. `step`
-runs on the node, and gives the job the variables that a batch job has there.
+`enter` runs where jobs are submitted: it starts a job by srun if it fits, or leaves it to sbatch and says why.
 """
 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
-from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
-from ..supervisor.publish import publish, replace, stands
+from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, TAG
+from ..supervisor.publish import replace, stands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ _LOOK_S = 1.0
 _START_S, _START_LOOK_S = 20.0, 0.005
 _CALM_S = 5.0  # a step that srun has just been asked for may not run yet
 _LEFT_S = 30.0  # the least that must be left of the allocation
-_OF_THE_STEP = ("SLURM_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 # Not "unable to confirm allocation", which srun says of a controller that does not answer, too.
 _GONE = re.compile("invalid job id|has expired|revoked|completing or completed", re.IGNORECASE)
 _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
@@ -39,6 +36,8 @@ def hold(folder: str, facts: str) -> int:
         folder: Of the record; it appears as a whole.
         facts: What it has, and after how many seconds without a job it ends (0: never), as JSON.
     """
+    import shutil  # `enter`, for which calls wait, hardly ever needs it
+
     told = json.loads(facts)
     number, idle_s = os.environ[_ID], told.pop("idle_s")
     ends = os.environ.get("SLURM_JOB_END_TIME", "")
@@ -181,19 +180,6 @@ def _start(folder: str, record: "dict[str, Any]", asked: "dict[str, Any]") -> st
     return (errors + said[-1:] + ["srun did not start it"])[0]
 
 
-def step(folder: str, script: str) -> int:
-    """Become the job's script, with the variables of a batch job, and what SLURM has set for this step."""
-    with open(os.path.join(folder, HOLD_ENVIRONMENT), "rb") as file:
-        pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0") if each]
-    variables = {name: value for name, _, value in pairs if not name.startswith(_OF_THE_STEP)}
-    variables.update({name: value for name, value in os.environ.items() if name.startswith(_OF_THE_STEP)})
-    variables[STEP] = "1"
-    # Now: who asks what has become of a step that dies before its supervisor runs must not ask for the allocation.
-    publish(os.path.dirname(script), CLAIM, ("%s.%s" % (variables[_ID], variables[_STEP_ID])).encode())
-    os.execve("/bin/sh", ["/bin/sh", script], variables)
-    return 1  # never
-
-
 def _forget(folder: str, number: str = "") -> None:
     """Remove the record, if it is of the allocation of that number, or whosever it is: whole, or not at all."""
     if number and (read_record(folder) or {}).get("id") != number:
@@ -203,4 +189,6 @@ def _forget(folder: str, number: str = "") -> None:
         os.rename(folder, aside)
     except OSError:  # another process has done that
         return
+    import shutil  # as above
+
     shutil.rmtree(aside, ignore_errors=True)

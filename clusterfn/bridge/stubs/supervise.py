@@ -5,6 +5,6 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from _clusterfn.bridge.supervisor import main  # type: ignore[import-not-found]
+from _clusterfn.bridge.supervisor import program  # type: ignore[import-not-found]
 
-sys.exit(main.main(sys.argv[1:]))
+sys.exit(program.main(sys.argv[1:]))

@@ -16,7 +16,7 @@ from .attempt import Attempt, claim
 from .classify_exit import lost_supervisor
 from .job import JobFolder
 from .run import AttemptRun, run_through
-from .verdict import Fenced, Verdict, print_disk_full, print_state, say
+from .verdict import Fenced, Verdict, print_state, say
 from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
@@ -25,33 +25,8 @@ if TYPE_CHECKING:
 
 _EXIT_LEFT_TO_AFTER = 143
 _SETTLE_S = 2.0  # who was fenced looks for that every second
-EXIT_NO_ROOM = 28
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAY_S, _SOON_S = 86400.0, 60.0
-
-
-def main(argv: "list[str]") -> int:
-    """Run one command; the exit code is the process's, `EXIT_NO_ROOM` if the disk takes not even an outcome."""
-    os.umask(0o077)
-    try:
-        if argv[:1] == ["run"] and len(argv) in (2, 3):
-            return run(*argv[1:])
-        if argv[:1] == ["node"] and len(argv) >= 3:
-            from .nodes import run_on_node
-
-            return run_on_node(*argv[1:])
-        if argv[:1] in (["enter"], ["step"], ["hold"]) and len(argv) >= 3:
-            from .. import schedulers  # without the other commands, as a call waits for these
-
-            return schedulers.in_held_allocation(argv)
-        from .commands import run_command
-
-        return run_command(argv)
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        print_disk_full(error, argv[1])
-        return EXIT_NO_ROOM
 
 
 def run(folder: str, status: "Optional[str]" = None) -> int:

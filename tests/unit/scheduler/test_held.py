@@ -126,7 +126,7 @@ def test_a_step_that_slurm_does_not_know_has_ended(said: str, ends: bool) -> Non
 SUPERVISE = """
 import os, sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from clusterfn.bridge.supervisor.main import main
+from clusterfn.bridge.supervisor.program import main
 sys.exit(main(sys.argv[1:]))
 """
 

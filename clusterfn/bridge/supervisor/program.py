@@ -1,0 +1,39 @@
+"""The program `supervise.py`: run one command, and import only what that one needs, as calls wait for most of them."""
+
+import errno
+import os
+
+EXIT_NO_ROOM = 28
+
+
+def main(argv: "list[str]") -> int:
+    """Run one command; the exit code is the process's, `EXIT_NO_ROOM` if the disk takes not even an outcome."""
+    os.umask(0o077)
+    try:
+        return _run_command(argv)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        from .verdict import print_disk_full
+
+        print_disk_full(error, argv[1])
+        return EXIT_NO_ROOM
+
+
+def _run_command(argv: "list[str]") -> int:
+    command, count = "".join(argv[:1]), len(argv)
+    if command == "run" and count in (2, 3):
+        from .main import run
+
+        return run(*argv[1:])
+    if command == "node" and count >= 3:
+        from .nodes import run_on_node
+
+        return run_on_node(*argv[1:])
+    if command in ("enter", "step", "hold") and count >= 3:
+        from .. import schedulers
+
+        return schedulers.in_held_allocation(argv)
+    from .commands import run_command
+
+    return run_command(argv)
