@@ -66,18 +66,10 @@ def held_line(place: Place, lab: Lab) -> tuple[Sample, Callable[[], None]]:
 
 def slurm(place: Place, lab: Lab) -> dict[str, Sample]:
     """srun of a Python, sbatch of one until it has written a file, and the call of sbatch alone."""
-    folder = lab.home("bash")
-    mark = folder / f"{place.root.name}-mark"
-    env = {**place.env, "SLURM_CONF": str(lab.slurm_conf)}
-
-    def ask(*argv: str) -> None:
-        subprocess.run(
-            ["setpriv", "--reuid=cfbash", "--regid=cfbash", "--init-groups", *argv], check=True, env=env, cwd=folder,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+    mark = lab.home("bash") / f"{place.root.name}-mark"
 
     def submit(line: str) -> None:
-        ask("sbatch", "-p", "short", "-o", "/dev/null", "--wrap", line)
+        _ask_slurm(place, lab, "sbatch", "-p", "short", "-o", "/dev/null", "--wrap", line)
 
     def until_written() -> None:
         submit(f'{place.new} -c \'open("{mark}", "w")\'')
@@ -86,9 +78,26 @@ def slurm(place: Place, lab: Lab) -> dict[str, Sample]:
         mark.unlink()
 
     return {
-        "srun of python": _timed(lambda: ask("srun", "-p", "short", str(place.new), "-c", "pass")),
+        "srun of python": _timed(lambda: _ask_slurm(place, lab, "srun", "-p", "short", str(place.new), "-c", "pass")),
         "sbatch of python until it has run": _timed(until_written),
     }
+
+
+def steps(place: Place, lab: Lab, allocation: str) -> dict[str, Sample]:
+    """srun in an allocation: of a bare Python, and of one with what the worker imports."""
+    words = ("srun", f"--jobid={allocation}", "--exclusive", "--nodes=1", "--ntasks=1", "--mpi=none", str(place.new))
+    imports = f"import sys; sys.path.insert(0, {str(place.bridge)!r}); from _clusterfn.bridge.worker import main"
+    return {
+        name: _timed(lambda program=program: _ask_slurm(place, lab, *words, "-c", program))
+        for name, program in {"bare": "pass", "worker": imports}.items()
+    }
+
+
+def _ask_slurm(place: Place, lab: Lab, *argv: str) -> None:
+    subprocess.run(
+        ["setpriv", "--reuid=cfbash", "--regid=cfbash", "--init-groups", *argv], check=True, cwd=lab.home("bash"),
+        env={**place.env, "SLURM_CONF": str(lab.slurm_conf)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def large_up(lab: Lab, megabytes: int) -> Sample:
