@@ -124,7 +124,7 @@ def held(place: Place, lab: Lab) -> list[Row]:
     finally:
         place.run([*clusterfn, "release", "slurm"])
     return [
-        Row("srun of python in it", taken["bare"]),
+        Row("srun of python in a held allocation", taken["bare"]),
         Row.versus(
             "call in a held allocation", taken["slurm"], taken["worker"], "srun of python with imports", limit=1.3
         ),
