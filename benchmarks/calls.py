@@ -158,12 +158,15 @@ def sessions(place: Place, lab: Lab | None) -> list[Row]:
             parts["line"], close = limits.held_line(place, lab)
             stack.callback(close)
         taken = in_turns(parts, 60)
-        many = in_turns({name: _at_once(asked[name], 1000) for name in ("two", "actor")}, 3)
-    rows = [
-        Row("call of an actor", taken["actor"]),
-        Row("each of 1,000 calls at once in a session with 2 workers", many["two"], limit=4),
-        Row("each of 1,000 calls at once of an actor", many["actor"], limit=1),
-    ]
+        many = in_turns(
+            {f"{name} {calls}": _at_once(asked[name], calls) for calls in (200, 1000) for name in ("two", "actor")}, 3
+        )
+    rows = [Row("call of an actor", taken["actor"])]
+    for calls in (200, 1000):
+        rows += [
+            Row(f"each of {calls:,} calls at once in a session with 2 workers", many[f"two {calls}"], limit=4),
+            Row(f"each of {calls:,} calls at once of an actor", many[f"actor {calls}"], limit=1),
+        ]
     if not lab:
         return [Row("call in a session", taken["one"]), *rows]
     goal = Series(tuple(3 * line + 0.005 for line in taken["line"].values))

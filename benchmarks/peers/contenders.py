@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MACHINE, SLURM = "This machine", "SLURM"
+INTERPRETER, FORK, REUSED = "yes", "yes, forked", "no, reused"
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Contender:
         name: In words.
         peer: Whose requirements it needs; "" for ourselves.
         where: MACHINE or SLURM.
-        fresh: Whether each call has a process of its own.
+        process: INTERPRETER, FORK or REUSED: what each call gets. Only those of one kind are compared.
         script: Which of `scripts` makes the calls.
         host: What the script is told of where.
     """
@@ -23,9 +24,14 @@ class Contender:
     name: str
     peer: str
     where: str
-    fresh: bool
+    process: str
     script: str
     host: str
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether each call has a process of its own."""
+        return self.process != REUSED
 
     @property
     def in_slurm(self) -> bool:
@@ -34,38 +40,40 @@ class Contender:
 
 
 def _ours(name: str, where: str, host: str) -> Contender:
-    return Contender(name, "", where, True, "with_clusterfn.py", host)
+    return Contender(name, "", where, INTERPRETER, "with_clusterfn.py", host)
 
 
-def _session(where: str, host: str) -> tuple[Contender, Contender]:
+def _session(where: str, host: str) -> list[Contender]:
     """Ours in a session: a fork for each call, and actors."""
-    name = "clusterfn, over SSH, a session"
-    script = "with_session.py"
-    return Contender(f"{name}, forks", "", where, True, script, host), Contender(
-        f"{name}, actors", "", where, False, script, host
-    )
+    kinds = {"calls of a session": FORK, "actors of a session": REUSED}
+    return [
+        Contender(f"clusterfn, over SSH, {name}", "", where, process, "with_session.py", host)
+        for name, process in kinds.items()
+    ]
 
 
-def _peer(name: str, peer: str, where: str, fresh: bool) -> Contender:
-    return Contender(name, peer, where, fresh, f"with_{peer}.py", "slurm" if where == SLURM else "machine")
+def _peer(name: str, peer: str, where: str, process: str) -> Contender:
+    return Contender(name, peer, where, process, f"with_{peer}.py", "slurm" if where == SLURM else "machine")
 
 
 CONTENDERS = (
     _ours("clusterfn", MACHINE, "here"),
     _ours("clusterfn, over SSH", MACHINE, "bare"),
     *_session(MACHINE, "bare"),
-    _peer("standard library: a pool, an interpreter for each call", "pool", MACHINE, True),
-    _peer("submitit", "submitit", MACHINE, True),
-    _peer("executorlib", "executorlib", MACHINE, True),
-    _peer("standard library: a pool", "pool", MACHINE, False),
-    _peer("executorlib, block allocation", "executorlib", MACHINE, False),
-    _peer("dask", "dask", MACHINE, False),
-    _peer("parsl", "parsl", MACHINE, False),
+    _peer("standard library: a pool, an interpreter for each call", "pool", MACHINE, INTERPRETER),
+    _peer("submitit", "submitit", MACHINE, INTERPRETER),
+    _peer("executorlib", "executorlib", MACHINE, INTERPRETER),
+    _peer("standard library: a pool", "pool", MACHINE, REUSED),
+    _peer("executorlib, block allocation", "executorlib", MACHINE, REUSED),
+    _peer("dask", "dask", MACHINE, REUSED),
+    _peer("parsl", "parsl", MACHINE, REUSED),
     _ours("clusterfn, over SSH", SLURM, "slurm"),
     *_session(SLURM, "slurm"),
-    _peer("submitit, an array", "submitit", SLURM, True),
-    _peer("executorlib, an srun for each call", "executorlib", SLURM, True),
-    _peer("executorlib, block allocation", "executorlib", SLURM, False),
-    _peer("dask-jobqueue", "dask", SLURM, False),
-    _peer("parsl", "parsl", SLURM, False),
+    _peer("submitit, an array", "submitit", SLURM, INTERPRETER),
+    _peer("executorlib, an srun for each call", "executorlib", SLURM, INTERPRETER),
+    _peer("executorlib, block allocation", "executorlib", SLURM, REUSED),
+    _peer("dask-jobqueue", "dask", SLURM, REUSED),
+    _peer("parsl", "parsl", SLURM, REUSED),
 )
+# In the charts, ours is a call with an interpreter of its own.
+CHARTED = tuple(each for each in CONTENDERS if each.peer or each.process == INTERPRETER)

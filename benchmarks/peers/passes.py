@@ -57,7 +57,7 @@ def taken(contender: Contender, place: Place, calls: int, at_once: int) -> list[
         python = _installed(contender, place)
         env["PATH"] = f"{python.parent}:{env['PATH']}"
     with _folder(contender, place) as folder:
-        told = (contender.host, calls, at_once, LIMIT_S, "fresh" if contender.fresh else "reused")
+        told = (contender.host, calls, at_once, LIMIT_S, "fresh" if contender.is_fresh else "reused")
         argv = [python, folder / "scripts" / contender.script, *told]
         if contender.in_slurm:
             env |= {"SLURM_CONF": str(place.lab.slurm_conf) if place.lab else "", "PARTITION": _PARTITION}

@@ -17,17 +17,20 @@ _HEADERS = ["what", "process for each call", "passes", "calls", "ms a call", "mi
 
 
 def table(where: str, outcomes: Mapping[Contender, Outcome]) -> str:
-    """Everybody at one place, each compared with our slowest way there that promises as much."""
+    """Everybody at one place, each compared with our slowest way there that gives each call such a process."""
     here = {who: outcome for who, outcome in outcomes.items() if who.where == where}
-    ours: dict[bool, float] = {}
-    for who, outcome in here.items():
-        if not who.peer and not isinstance(outcome, str):
-            ours[who.fresh] = max(_middle_s(outcome), ours.get(who.fresh, 0.0))
-    return aligned(_HEADERS, [_cells(who, outcome, ours.get(who.fresh)) for who, outcome in here.items()])
+    return aligned(_HEADERS, [_cells(who, outcome, _ours_s(here, who.process)) for who, outcome in here.items()])
+
+
+def _ours_s(here: Mapping[Contender, Outcome], process: str) -> float | None:
+    """Our slowest; None if one of ours was not measured."""
+    ours = [outcome for who, outcome in here.items() if not who.peer and who.process == process]
+    passes = [outcome for outcome in ours if not isinstance(outcome, str)]
+    return max(map(_middle_s, passes)) if passes and len(passes) == len(ours) else None
 
 
 def _cells(who: Contender, outcome: Outcome, ours_s: float | None) -> list[str]:
-    first = [who.name, "yes" if who.fresh else "no, reused"]
+    first = [who.name, who.process]
     if isinstance(outcome, str):
         return [*first, "", "", f"not measured: {outcome}", "", "", ""]
     each = [one.each_s * 1e3 for one in outcome]

@@ -40,7 +40,9 @@ def made(length: int) -> object:
 
 @cluster(host=host)
 def making_s(length: int) -> float:
-    return timed(lambda: buffer(length))
+    began = time.monotonic()
+    made = buffer(length)  # whose end does not count
+    return time.monotonic() - began if made else 0.0
 
 
 @cluster(host=host)
@@ -70,7 +72,8 @@ length_of(b"")
 data = os.urandom(2**20) * (size // 2**20)
 took = {"argument": timed(lambda: check(length_of(data) == size))}
 took["again"] = timed(lambda: check(length_of(data) == size))
-took["result"] = timed(lambda: check(len(made(size)) == size)) - making_s(size)  # type: ignore[arg-type]
+took["result"] = timed(lambda: check(len(made(size)) == size))  # type: ignore[arg-type]
+took["result"] -= min(making_s(size) for _ in range(3))
 with tempfile.TemporaryDirectory() as folder:
     there, back = Path(folder, "there"), Path(folder, "back")
     there.mkdir()

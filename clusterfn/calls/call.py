@@ -27,9 +27,8 @@ from clusterfn.calls.dependencies import Place
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
-from clusterfn.config.hosts import for_call
 from clusterfn.config.job_spec import JobSpec
-from clusterfn.config.options import is_set_by_clusterfn, without_needs
+from clusterfn.config.options import is_set_by_clusterfn
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
@@ -152,15 +151,13 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
     with job_display.nothing_runs():
-        known = config_file.load()
-        host, because = known.resolve(options.host)
-        if config_file.runs_locally():
-            options = without_needs(options)
+        chosen = config_file.host_of_call(options)
+        host, options = chosen.host, chosen.options
         session = open_session(host)
         session.expect(EnvironmentRequest(options.environment, options.packages))
         rules = session.scheduler_rules
         if options.scheduler_options:
-            host = for_call(host, options)
+            host = chosen.called
             rules = scheduler_for(host)
         host = session.limit(host)
         resources = session.limit_time(resources_of(options, host, rules))
@@ -201,7 +198,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             keep_value=options.keep,
             results=host.result_policy(options.results, options.max_result_bytes),
         )
-        return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
+        return Prepared(session, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path)
 
 
 def _pack_for_environment(

@@ -5,13 +5,11 @@ Both take a noticeable time, and wait for nothing of each other.
 
 from __future__ import annotations
 
-import gc
 import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.config import config_file
-from clusterfn.config.hosts import for_call
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import open_session
 from clusterfn.public_api import check_arguments
@@ -29,20 +27,20 @@ def connect(
         TypeError, ConfigError, HostError: As the call itself would.
     """
     check_arguments(function, args, kwargs)
-    collects = gc.isenabled()
-    gc.disable()  # all that is loaded stays: to look for garbage among it takes 2 % of a first call
     try:
-        host, _ = config_file.load().resolve(options.host)
-        session = open_session(host)
-        session.expect(EnvironmentRequest(options.environment, options.packages))
-        if options.scheduler_options:
-            for_call(host, options)
-        session.connect(meanwhile=lambda: importlib.import_module("clusterfn.calls.call"))
+        chosen = config_file.host_of_call(options)
+        session = open_session(chosen.host)
+        session.expect(EnvironmentRequest(chosen.options.environment, chosen.options.packages))
+        session.connect(meanwhile=_load_calls)
     except KeyboardInterrupt:
         from clusterfn.calls import job_display
 
         with job_display.nothing_runs():
             raise
-    finally:
-        if collects:
-            gc.enable()
+
+
+def _load_calls() -> None:
+    try:
+        importlib.import_module("clusterfn.calls.call")
+    except Exception:  # noqa: BLE001 - the caller imports it again, and gets the error: the connection is not to blame
+        return

@@ -129,9 +129,12 @@ def _foreign_folders() -> tuple[str, ...]:
     return tuple({os.path.realpath(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-@functools.lru_cache(maxsize=1024)
 def _is_foreign(path: str) -> bool:
-    real = os.path.realpath(path)
+    return _is_in_foreign_folder(os.path.realpath(path))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_in_foreign_folder(real: str) -> bool:
     parts = Path(real).parts
     if "site-packages" in parts or "dist-packages" in parts:
         return True

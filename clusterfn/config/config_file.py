@@ -15,11 +15,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.config import hosts as host_keys
 from clusterfn.config import places, quiet, yamlfile
-from clusterfn.config.options import HOST_VARIABLE
+from clusterfn.config.options import HOST_VARIABLE, Options, without_needs
 from clusterfn.config.places import FILE
 from clusterfn.config.spec import Host
 from clusterfn.config.units import is_on
@@ -95,6 +95,38 @@ class Config:
         if self.named:
             return self.named[0], f"the only host in {self.title}"
         return LOCAL.name, f"{self.title} defines no host" if self.title else f"there is no {FILE}"
+
+
+class CallHost(NamedTuple):
+    """Where a call goes.
+
+    Attributes:
+        config: What clusterfn.yml says.
+        host: The host.
+        because: What decided that: a clause for messages.
+        called: The host with the options of the call for its scheduler.
+        options: The options of the call; with $CLUSTERFN_LOCAL without those that only its host can fulfil.
+    """
+
+    config: Config
+    host: Host
+    because: str
+    called: Host
+    options: Options
+
+
+def host_of_call(options: Options) -> CallHost:
+    """Find the host of a call.
+
+    Raises:
+        ConfigError: As `load`, `Config.resolve` and `for_call`.
+    """
+    config = load()
+    host, because = config.resolve(options.host)
+    if runs_locally():
+        options = without_needs(options)
+    called = host_keys.for_call(host, options) if options.scheduler_options else host
+    return CallHost(config, host, because, called, options)
 
 
 def runs_locally() -> bool:

@@ -87,9 +87,17 @@ def _is_for_jobs(name: str) -> bool:
 def _python_files(
     folder: Path, prefix: str, is_wanted: Callable[[str], bool] = lambda _: True
 ) -> dict[str, bytes]:  # fmt: skip
-    """Return the Python files below a folder. By os.walk, as each first call in a process waits for it."""
+    """Return the Python files below a folder. By os.walk, as each first call in a process waits for it.
+
+    Raises:
+        OSError: A folder or a file cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     files = {}
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(folder, onerror=refuse):
         below = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
         for name in names:
             path = (below + name).removeprefix("./")

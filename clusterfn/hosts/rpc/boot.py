@@ -101,9 +101,12 @@ def _start(
 ) -> AgentStream:
     marker = secrets.token_hex(16)
     hello = pack({"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)})
+    has_begun = False
     with _deadline(stream, MARKER_S), contextlib.suppress(OSError):  # it is gone already: what it printed says why
         stream.write(b"\n" * 8 + f"{wanted}\n".encode() + loader(marker) + hello + ahead)
-    meanwhile()
+        has_begun = True
+    if has_begun:
+        meanwhile()
     printed, rest = _until_marker(stream, marker)
     if rest is None:
         raise _no_agent(host, stream, printed)

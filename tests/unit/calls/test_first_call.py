@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 BEGIN = """
-import gc, sys
+import sys
 import clusterfn
 from clusterfn.hosts.transports.local import ProcessStream
 
-first_answer, read = [], ProcessStream.read
+begun, first_answer, read = [], [], ProcessStream.read
 
 def note(*each):
-    first_answer[:] = first_answer or ["clusterfn.calls.call" in sys.modules, gc.isenabled()]
+    first_answer[:] = first_answer or ["clusterfn.calls.call" in sys.modules]
     return read(*each)
 
 ProcessStream.read = note
@@ -44,12 +44,40 @@ def run(tmp_path: Path, code: str, host: str = "here", options: str = "") -> str
     return ran.stdout.strip()
 
 
-def test_it_loads_what_calls_need_while_the_agent_starts_and_collects_garbage_again_after_it(tmp_path: Path):
-    assert run(tmp_path, "print(double(21), first_answer, gc.isenabled())") == "42 [True, False] True"
+def test_it_loads_what_calls_need_while_the_agent_starts(tmp_path: Path):
+    assert run(tmp_path, "print(double(21), first_answer)") == "42 [True]"
 
 
-def test_garbage_is_not_collected_after_it_where_the_program_wants_none(tmp_path: Path):
-    assert run(tmp_path, "gc.disable(); print(double.submit(2).result(), gc.isenabled())") == "4 False"
+def test_it_goes_to_this_machine_without_its_hosts_options_if_all_calls_do(tmp_path: Path):
+    options = ", slurm={'partition': 'gpu'}, environment='python:/nowhere/python'"
+    code = "import os; os.environ['CLUSTERFN_LOCAL'] = '1'; print(double(21))"
+    assert run(tmp_path, code, "away", options) == "42"
+
+
+BROKEN = """
+class Broken:
+    def find_spec(self, name, *_):
+        if name == "clusterfn.calls.submit":
+            raise ERROR
+
+def begin(self, *each):
+    begun.append(1)
+    start(self, *each)
+
+start, ProcessStream.__init__ = ProcessStream.__init__, begin
+sys.meta_path.insert(0, Broken())
+for _ in range(2):
+    try: double(1)
+    except Exception as error: print(type(error).__name__, error)
+print(len(begun))
+"""
+
+
+@pytest.mark.parametrize("error", ["ImportError('damaged')", "OSError(24, 'too many open files')"])
+def test_what_cannot_be_loaded_is_no_fault_of_the_connection_which_stays(tmp_path: Path, error: str):
+    *said, connections = run(tmp_path, BROKEN.replace("ERROR", error)).splitlines()
+    shown = {"I": "ImportError damaged", "O": "OSError [Errno 24] too many open files"}[error[0]]
+    assert (said, connections) == ([shown, shown], "1")
 
 
 @pytest.mark.parametrize(
