@@ -70,7 +70,7 @@ def _other_version(installed: Path, tmp_path_factory: pytest.TempPathFactory) ->
     for name in ("bridge/agent/server.py", "bridge/supervisor/main.py", "bridge/worker/execute.py"):
         with (package / name).open("a") as file:
             file.write(f"\nOF_VERSION = {OTHERS!r}\n")
-    spec = package / "config" / "spec.py"
+    spec = package / "config" / "job_spec.py"
     record = '"resources": asdict(self.resources),'
     assert record in spec.read_text()
     more = '"resources": {**asdict(self.resources), "of_version": 1}, "of_version": 1,'  # keys that nobody knows yet
