@@ -227,19 +227,23 @@ class SessionJob:
 
     def _send_skipped(self) -> None:
         """Send the numbers to skip; again with the next call if the host could not write them, as on a full disk."""
-        unsent, laid_out = sorted(self._unsent)[:_PATHS], self._tracker.laid_out
+        known = frozenset(self._unsent)
+        unsent, laid_out = sorted(known)[:_PATHS], self._tracker.laid_out
         if unsent and not self._sends_skipped:
             after = [laid_out] if laid_out else []
             said = self._session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *unsent], after=after)
             self._sends_skipped = True
-            said.add_done_callback(lambda reply: self._on_skipped(reply, unsent))
+            said.add_done_callback(lambda reply: self._on_skipped(reply, unsent, known))
 
-    def _on_skipped(self, reply: Reply[Completed], unsent: Sequence[str]) -> None:
+    def _on_skipped(self, reply: Reply[Completed], unsent: Sequence[str], known: frozenset[str]) -> None:
         self._sends_skipped = False
-        if reply.exception() is None and reply.result(0).rc == 0:
+        if reply.exception() is not None or self.job.done():
+            return
+        if reply.result(0).rc == 0:
             self._unsent.difference_update(unsent)
-        if not self._unsent.issubset(unsent):  # those that came meanwhile
-            self._send_skipped()
+        elif self._unsent <= known:  # none came meanwhile, and the host would refuse the same ones again
+            return
+        self._send_skipped()
 
     def _on_job_change(self, kind: str, _: object) -> None:
         if kind == "state" and self.job.state in (PENDING, STARTING):

@@ -36,6 +36,7 @@ class Ahead:
     def prepare(self) -> None:
         """Make again what the last call has used."""
         self._spare = self._spare or self._fork()
+        self.forget_oom()
         self.oom()
         try:
             self.reserve()
@@ -68,7 +69,7 @@ class Ahead:
         return self._oom
 
     def forget_oom(self) -> None:
-        """Have the counters read again: what the kernel did to one call is no reason for the end of the next."""
+        """Have the counters read again: a kill that one call survived is no reason for the end of the next."""
         self._oom = None
 
     def renew(self) -> None:

@@ -25,8 +25,6 @@ from ..layout import (
     HOST_DISK,
     LOST,
     OUTCOME,
-    RAISED,
-    RETURNED,
     STDERR,
     STDOUT,
     TAKEN,
@@ -351,8 +349,6 @@ def serve_call(
         work.finish()
     work.release()
     work.close()
-    if verdict.kind not in (RETURNED, RAISED):
-        ahead.forget_oom()
     return work.loaded
 
 

@@ -269,6 +269,8 @@ def _run_through(kept: KeptProcess, attempt: ActorAttempt, work: ActorCallRun, i
         kept.gone = "it could not be constructed"
     elif work.exit_status is not None:
         attempt.actor_gone = kept.gone = "its process %s after a call" % describe_exit(work.exit_status)
+    if verdict.kind != RETURNED:
+        kept.ahead.forget_oom()
     if work.exit_status is not None or not alive:
         kept.lose(kept.gone)
     try:

@@ -157,7 +157,7 @@ class CallRunner:
             elif order["actor"] == order["n"]:
                 kept = KeptProcess(self._folder, self._spec, order, self._ahead, self._signals)
                 if not keep_actor(self._link, kept):
-                    return
+                    break
                 self._prepare(None, [])
             # else its actor has just ended: the server hears of that, and says so to the call
         self._ahead.dismiss()
@@ -180,8 +180,6 @@ class CallRunner:
             gc.freeze()  # else the first collection in each call would copy the pages of all that is loaded
         if loaded:
             self._ahead.renew()
-        if ran is None:
-            self._ahead.forget_oom()  # an actor may have met it
         self._ahead.prepare()
         self._link.say(what="ready", ran=ran, loaded=loaded)
 

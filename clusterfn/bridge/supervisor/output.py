@@ -37,6 +37,7 @@ class Pump:
         self._kept = 0
         self._lost = 0
         self._path = path
+        self._held = b""  # what came while the file could not be made
         self._file = -1
         if not is_late:
             self._open()
@@ -73,14 +74,18 @@ class Pump:
         wanted = data[: max(0, self._limit - self._kept)]
         written = 0
         try:
-            if self._file < 0:
-                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)  # the function may have removed it
+            if self._file < 0 and not self._held:
                 self._open()
-            while written < len(wanted):
+            while self._file >= 0 and written < len(wanted):
                 written += os.write(self._file, wanted[written:])
         except OSError as error:
-            self.full = error
-            self._limit = 0  # what follows would come after a gap
+            # Else the function has removed its folder, or its rights to it.
+            if self._file >= 0 or not isinstance(error, (FileNotFoundError, PermissionError)):
+                self.full = error
+                self._limit = 0  # what follows would come after a gap
+        if self._file < 0 and self.full is None:  # `close` makes it
+            self._held += wanted
+            written = len(wanted)
         self._kept += written
         if written and self.on_kept is not None:
             self.on_kept(wanted[:written])
@@ -88,6 +93,8 @@ class Pump:
 
     def close(self) -> "Optional[str]":
         """End the file with a line about what is missing, and return that line."""
+        if self._held:
+            self._write_held()
         if not self._lost:
             return None
         why = os.strerror(self.full.errno or 0) if self.full else "log_limit_bytes is %d" % self._limit
@@ -100,6 +107,15 @@ class Pump:
         if self.on_kept is not None:
             self.on_kept(data)
         return line
+
+    def _write_held(self) -> None:
+        try:
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            self._open()
+            while self._held:
+                self._held = self._held[os.write(self._file, self._held) :]
+        except OSError as error:
+            self.full, self._lost = error, self._lost + len(self._held)
 
     def forget(self) -> None:
         """Close both ends."""

@@ -352,6 +352,17 @@ def test_many_calls_of_an_actor_leave_no_descriptor_open(start: Callable[..., Se
     until(lambda: opened() == before)
 
 
+def test_a_session_that_is_closed_with_an_actor_leaves_no_reserved_disk_space(start: Callable[..., Server]):
+    server = start()
+    client = Client(server)
+    Proxy(client, 1, 10)
+    client.end(1)
+    assert list(server.folder.glob("calls/.reserve*"))
+
+    assert server.close()["why"] == "closed"
+    assert not list(server.folder.glob("calls/.reserve*"))
+
+
 def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

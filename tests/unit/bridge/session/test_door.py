@@ -285,11 +285,45 @@ def test_calls_share_what_they_say_and_are_taken_by_a_link_or_where_there_is_non
         client.send(number, speak, "x")
         assert client.end(number)[0]["kind"] == "returned"
 
-    first, second = (server.folder / "calls" / str(number) for number in (1, 2))
+    client.send(3, abs, -1, facts={"sys_path": ["/another"]})
+    client.end(3)
+    server.close()
+
+    first, second, third = (server.folder / "calls" / str(number) for number in (1, 2, 3))
     assert (first / "call.json").samefile(second / "call.json") == (not before)
     assert (second / "taken").is_dir() == bool(before)
     assert second.joinpath("call.json").stat().st_nlink == (1 if before else 4)
-    assert json.loads(second.joinpath("call.json").read_text()) == {"sys_path": []}
+    told = [json.loads(each.joinpath("call.json").read_text()) for each in (second, third)]
+    assert told == [{"sys_path": []}, {"sys_path": ["/another"]}]
+    printed = [sorted(path.name for path in each.glob("attempts/1/std*")) for each in (second, third)]
+    assert printed == [["stderr", "stdout"], []]
+    assert not list(server.folder.glob("calls/.reserve*"))
+
+
+@of_main
+def speak_without_a_folder() -> str:
+    import os
+    import shutil
+
+    shutil.rmtree(os.path.dirname(os.getcwd()))
+    for number in range(3):
+        print("line", number, flush=True)
+    return "done"
+
+
+def test_a_call_that_removes_its_folder_and_prints_keeps_its_value_and_all_that_it_printed(
+    start: Callable[..., Server],
+):
+    server = start()
+    client = Client(server)
+    client.send(1, speak_without_a_folder)
+    outcome, value = client.end(1)
+
+    folder = server.outcome(1).parent
+    assert (outcome["kind"], value) == ("returned", "done")
+    assert (folder / "stdout").read_text() == "line 0\nline 1\nline 2\n"
+    assert json.loads((folder / "outcome.json").read_text()) == outcome
+    assert "".join(body.decode() for header, body in client.frames if header["what"] == "stdout").count("line") == 3
 
 
 def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(start: Callable[..., Server]):
