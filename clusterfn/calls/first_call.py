@@ -5,6 +5,7 @@ Both take a noticeable time, and wait for nothing of each other.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,6 @@ def connect(
 
 
 def _load_calls() -> None:
-    try:
+    # The caller imports it again, and gets the error: the connection is not to blame.
+    with contextlib.suppress(ImportError, OSError):
         importlib.import_module("clusterfn.calls.call")
-    except Exception:  # noqa: BLE001 - the caller imports it again, and gets the error: the connection is not to blame
-        return
