@@ -1,6 +1,6 @@
 """The first call of a process connects before it loads what calls need, and loads that while the host starts its agent.
 
-Both take a noticeable time, and wait for nothing of each other.
+Both take a noticeable time, and neither waits for the other.
 """
 
 from __future__ import annotations

@@ -129,12 +129,8 @@ def _foreign_folders() -> tuple[str, ...]:
     return tuple({os.path.realpath(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def _is_foreign(path: str) -> bool:
-    return _is_in_foreign_folder(os.path.realpath(path))
-
-
 @functools.lru_cache(maxsize=1024)
-def _is_in_foreign_folder(real: str) -> bool:
+def _is_foreign(real: str) -> bool:
     parts = Path(real).parts
     if "site-packages" in parts or "dist-packages" in parts:
         return True
@@ -152,7 +148,7 @@ def _locations(name: str) -> list[Path]:
         places = [Path(place) for place in spec.submodule_search_locations]
     else:
         places = [Path(spec.origin)] if spec.origin and spec.has_location else []
-    return [place for place in places if not _is_foreign(str(place)) and place.exists()]
+    return [place for place in places if not _is_foreign(os.path.realpath(place)) and place.exists()]
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -195,7 +191,7 @@ def _is_part(folder: Path) -> bool:
         return False
     if not folder.is_symlink():
         return True
-    if not (folder / "__init__.py").is_file() or _is_foreign(str(folder)):
+    if not (folder / "__init__.py").is_file() or _is_foreign(os.path.realpath(folder)):
         return False
     real = folder.resolve()  # links may also lead to each other
     return not any(above.resolve().is_relative_to(real) for above in folder.parents)

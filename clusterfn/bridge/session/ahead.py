@@ -58,7 +58,6 @@ class Ahead:
             OSError: There is none.
         """
         if self._reserve is None or not os.path.exists(self._reserve.path):
-            self._reserve = None
             self._reserve = Reserve(self._folder)
         return self._reserve
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 _CHUNK = 65536
 _TAIL = 16384
 _DRAIN = 4 << 20
+_MOST_HELD = 1 << 20
 
 
 class Pump:
@@ -37,7 +38,7 @@ class Pump:
         self._kept = 0
         self._lost = 0
         self._path = path
-        self._held = b""  # what came while the file could not be made
+        self._held = bytearray()  # what came while the file could not be made
         self._file = -1
         if not is_late:
             self._open()
@@ -83,10 +84,12 @@ class Pump:
             if self._file >= 0 or not isinstance(error, (FileNotFoundError, PermissionError)):
                 self.full = error
                 self._limit = 0  # what follows would come after a gap
-        if self._file < 0 and self.full is None:  # `close` makes it
+        if self._file < 0 and self.full is None:  # `close` makes it, or this once it is too much for the memory
             self._held += wanted
             written = len(wanted)
         self._kept += written
+        if len(self._held) > _MOST_HELD:
+            self._write_held()
         if written and self.on_kept is not None:
             self.on_kept(wanted[:written])
         self._lost += len(data) - written
@@ -113,9 +116,11 @@ class Pump:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             self._open()
             while self._held:
-                self._held = self._held[os.write(self._file, self._held) :]
+                del self._held[: os.write(self._file, self._held)]
         except OSError as error:
-            self.full, self._lost = error, self._lost + len(self._held)
+            self.full, self._limit = error, 0
+            self._kept, self._lost = self._kept - len(self._held), self._lost + len(self._held)
+            self._held.clear()
 
     def forget(self) -> None:
         """Close both ends."""
