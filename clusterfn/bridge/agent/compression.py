@@ -22,7 +22,8 @@ class Compressor:
     """Decides for each piece of one transfer.
 
     Pieces go as they are until some of them took long to leave. Then one is compressed, and if that took less time than
-    it saves, the next ones are too. After a number of pieces the link is measured again.
+    it saves, the next ones are too. After a number of pieces the link is measured again. One piece that took too long
+    decides nothing: a busy machine may have stopped the compressor in the middle of it.
 
     Args:
         taken: Returns how many bytes the link has taken, of all transfers: they take turns.
@@ -36,6 +37,7 @@ class Compressor:
         self._link = 0.0  # seconds per byte; 0 where nothing is compressed
         self._pieces = 0  # for which that holds
         self._holds = self._pauses = _HOLDS
+        self._was_late = False  # whether the last compressed piece took longer than it saved
 
     def compress(self, *parts: "Union[bytes, memoryview]") -> "Optional[bytes]":
         """Return a piece compressed, or None if it is to be sent as it is. Call it once the last piece has left."""
@@ -47,13 +49,14 @@ class Compressor:
         small = b"".join([compressor.compress(part) for part in parts] + [compressor.flush()])
         took = self._clock() - began
         self._pieces -= 1
-        if took + self._link * len(small) >= _GAIN * self._link * size:
-            self._link, self._pieces = 0.0, self._pauses
+        is_smaller = len(small) < _GAIN * size
+        was_late, self._was_late = self._was_late, took + self._link * len(small) >= _GAIN * self._link * size
+        if not is_smaller or (was_late and self._was_late):
+            self._link, self._pieces, self._was_late = 0.0, self._pauses, False
             self._pauses = min(2 * self._pauses, _MOST_PLAIN)
-            return None
-        if not self._pieces:
+        elif not self._pieces:
             self._link = 0.0
-        return small
+        return small if is_smaller else None  # the time is spent
 
     def rest(self) -> None:
         """Take note that there is nothing to send: the time until the next piece is not that of the link."""
