@@ -37,7 +37,7 @@ def interpreters(place: Place) -> dict[str, Sample]:
 
 def _start_agent(place: Place) -> None:
     """The agent as it comes over a stream, which ends at once."""
-    sent = f"{place.old}\n".encode() + boot.loader("0" * 32)
+    sent = boot.preface(place.old, "0" * 32)
     subprocess.run(["/bin/sh", "-c", boot.COMMAND], input=sent, check=True, capture_output=True, env=dict(place.env))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+
 from clusterfn.config import config_file
+from clusterfn.hosts.rpc import boot
 from clusterfn.hosts.transports import prompts, shared_login
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.public_api import public_api
@@ -51,4 +54,8 @@ def logout(host: str | None = None) -> bool:
 def hold(host: str | None) -> tuple[HeldConnection, bool]:
     """Log in, and return the held connection and whether that login was made now."""
     chosen, _ = config_file.load().resolve(host)
-    return shared_login.log_in(chosen, prompts.person())
+    held, is_new = shared_login.log_in(chosen, prompts.person())
+    wanted, marker = boot.wanted_python(chosen), secrets.token_hex(16)
+    first = boot.preface(wanted, marker)
+    shared_login.keep_standby(chosen, held, boot.standby_name(wanted), boot.COMMAND, first, marker)
+    return held, is_new

@@ -33,7 +33,7 @@ _NOT_IN_JOBS = (
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/load_paramiko.py", "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
-    "hosts/transports/ssh_", "hosts/transports/trust.py",
+    "hosts/transports/ssh_", "hosts/transports/standby", "hosts/transports/trust.py",
     "jupyter/cell_magic.py", "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py",
     "jupyter/kernel", "jupyter/lab.py",
 )  # fmt: skip

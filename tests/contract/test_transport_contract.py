@@ -16,13 +16,15 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.hosts.transports import Stream, shared_login, transport_for
+from tests.fakes.standby import Held, held_here
 from tests.fakes.transport import FakeTransport, Far
 from tests.waiting import until
 
 Open = Callable[[str], Stream]
 BY_SSH = ["paramiko", "openssh", "auto"]
 HELD = "held"
-TRANSPORTS = ["fake", "local", *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, HELD])]
+STANDBY = "standby"
+TRANSPORTS = ["fake", "local", STANDBY, *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, HELD])]
 LOGIN_SHELLS = ["bash", "dash", "tcsh", "fish"]
 
 
@@ -51,10 +53,28 @@ def held_host(lab_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch) 
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def standby_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    with held_here(monkeypatch) as held:
+        held.keep()
+        yield held
+
+
 @pytest.fixture(params=TRANSPORTS)
 def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
-    """`Transport.open` of each implementation; what it opened is closed."""
+    """`Transport.open` of each implementation, or a command that waited; what it opened is closed."""
     opened: list[Stream] = []
+    if request.param == STANDBY:
+        held = request.getfixturevalue("standby_here")
+
+        def take_one(command: str) -> Stream:
+            opened.append(held.command(command).stream)
+            return opened[-1]
+
+        yield take_one
+        for stream in opened:
+            stream.close()
+        return
     make = {"fake": lambda: FakeTransport(play), "local": lambda: transport_for(local_host)}
     if request.param in BY_SSH:
         host = replace(request.getfixturevalue("lab_host")("py36-bash"), transport=request.param)

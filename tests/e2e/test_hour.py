@@ -1,8 +1,8 @@
-"""Jobs of more than an hour in half a minute: what looks at them, or waits for a word, has a clock 120 times as fast.
+"""Jobs of more than an hour in a minute: what looks at them, or waits for a word, has a clock 60 times as fast.
 
 That is the supervisor's clock, of which a copy with another `time.monotonic` is sent, and the times that agent and
 client give each other: after 20 minutes of silence an agent leaves, after less of it a client asks for a word. How long
-a client waits until it gives a stream up stays as it is: the machine is not 120 times as fast.
+a client waits until it gives a stream up stays as it is: the machine is not 60 times as fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tests.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
-TIMES = 120
+TIMES = 60
 
 FASTER = f"""
 import json, sys, time
@@ -94,7 +94,7 @@ print(json.dumps([value, jobs[0].usage["wall_s"], type(error).__name__, str(erro
 
 
 def test_a_job_of_more_than_an_hour_returns_and_one_that_had_an_hour_is_ended(hour, run_script):
-    value, wall_s, kind, said, same_agent = run_script(FASTER + LONG, timeout_s=200)
+    value, wall_s, kind, said, same_agent = run_script(FASTER + LONG, timeout_s=300)
 
     assert value == 75 and 75 * 60 < wall_s < 120 * 60
     assert kind == "TimeLimit" and "ran longer than the 1 h" in said

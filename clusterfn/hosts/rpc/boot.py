@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import re
@@ -21,8 +22,9 @@ from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, error_of, no_frame, pack
+from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, Header, error_of, no_frame, pack
 from clusterfn.hosts.transports import Asker, Stream, Transport
+from clusterfn.hosts.transports.base import KeepsStandby
 
 MARKER_S = 30.0
 HELLO_S = 60.0
@@ -52,6 +54,21 @@ COMMAND = (
     'else t "$w"; fi; '
     "echo CLUSTERFN-NO-PYTHON:$o; exit 78'"
 )
+_LOADER = """\
+import os, sys
+sys.path[:] = [folder for folder in sys.path if folder]
+import base64, json, zlib
+data = b''
+while len(data) < %d:
+    piece = os.read(0, %d - len(data))
+    if not piece:
+        os._exit(1)
+    data += piece
+sources = json.loads(zlib.decompress(base64.b64decode(data)).decode())
+space = {'__name__': 'clusterfn_bootstrap'}
+exec(compile(sources['bootstrap.py'], 'clusterfn-agent/bootstrap.py', 'exec'), space)
+space['start'](sources, '%s' '%s')
+"""
 NO_LOGIN = re.compile(r"^This account is (?:currently )?not available", re.MULTILINE)
 NO_PYTHON = "CLUSTERFN-NO-PYTHON:"
 _AGENT = Path(__file__).parents[2] / "bridge" / "agent"
@@ -73,9 +90,29 @@ def boot(
         HostError: No Python, no agent, or a root that cannot be used; what the host has printed is the evidence.
     """
     wanted = wanted_python(host)
+    hello = {"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)}
+    first = pack(hello) + ahead
+    standby = transport.take_standby(standby_name(wanted)) if isinstance(transport, KeepsStandby) else None
+    if standby is not None:
+        with _closed_on_failure(standby.stream):
+            with contextlib.suppress(OSError):  # it has ended while it waited: it does not answer either
+                standby.stream.write(first)
+            meanwhile()
+            reader = FrameReader(standby.stream.read)
+            with _deadline(standby.stream, HELLO_S):
+                answer = reader.frame()
+            if answer is not None:
+                return _greeted(standby.stream, host, reader, answer[0], standby.printed)
+        standby.stream.close()
     stream = transport.open(COMMAND, asker)
+    with _closed_on_failure(stream):
+        return _start(stream, host, wanted, first, meanwhile)
+
+
+@contextlib.contextmanager
+def _closed_on_failure(stream: Stream) -> Iterator[None]:
     try:
-        return _start(stream, host, wanted, have, ahead, meanwhile)
+        yield
     except BaseException:  # Ctrl-C too: no caller has the stream yet
         stream.close()
         raise
@@ -96,14 +133,11 @@ def wanted_python(host: Host) -> str:
     return wanted
 
 
-def _start(
-    stream: Stream, host: Host, wanted: str, have: Sequence[str], ahead: bytes, meanwhile: Callable[[], object]
-) -> AgentStream:
+def _start(stream: Stream, host: Host, wanted: str, first: bytes, meanwhile: Callable[[], object]) -> AgentStream:
     marker = secrets.token_hex(16)
-    hello = pack({"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)})
     has_begun = False
     with _deadline(stream, MARKER_S), contextlib.suppress(OSError):  # it is gone already: what it printed says why
-        stream.write(b"\n" * 8 + f"{wanted}\n".encode() + loader(marker) + hello + ahead)
+        stream.write(preface(wanted, marker) + first)
         has_begun = True
     if has_begun:
         meanwhile()
@@ -116,35 +150,32 @@ def _start(
     if answer is None:
         late = f"did not answer within {HELLO_S:g} s" if passed.is_set() else f"ended: {stream.cause()}"
         raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
-    if answer[0]["id"] != HELLO_ID or not answer[0].get("end"):
-        raise no_frame("it is not an answer to the first request", repr(answer[0]).encode())
-    if not answer[0].get("ok"):
-        raise error_of(host, answer[0]["error"])
-    return AgentStream(stream, reader, answer[0], printed[:NOISE_SHOWN].decode(errors="replace"))
+    return _greeted(stream, host, reader, answer[0], printed)
 
 
-def loader(marker: str) -> bytes:
-    """Return two lines for the interpreter: a program that reads the second, and the agent.
+def _greeted(stream: Stream, host: Host, reader: FrameReader, answer: Header, printed: bytes) -> AgentStream:
+    if answer["id"] != HELLO_ID or not answer.get("end"):
+        raise no_frame("it is not an answer to the first request", repr(answer).encode())
+    if not answer.get("ok"):
+        raise error_of(host, answer["error"])
+    return AgentStream(stream, reader, answer, printed[:NOISE_SHOWN].decode(errors="replace"))
 
-    The marker is in it in two pieces, so that a shell that echoes these lines does not print the marker.
+
+def preface(wanted: str, marker: str) -> bytes:
+    """Return what `COMMAND` reads first: the interpreter's name, and two lines for it that start the agent.
+
+    The second line is the agent, and the first is a program that reads it. The marker is in it in two pieces, so that a
+    shell that echoes these lines does not print the marker.
     """
     line = agent_line()
-    program = (
-        "import os, sys\n"
-        "sys.path[:] = [folder for folder in sys.path if folder]\n"
-        "import base64, json, zlib\n"
-        "data = b''\n"
-        f"while len(data) < {len(line)}:\n"
-        f"    piece = os.read(0, {len(line)} - len(data))\n"
-        "    if not piece:\n"
-        "        os._exit(1)\n"
-        "    data += piece\n"
-        "sources = json.loads(zlib.decompress(base64.b64decode(data)).decode())\n"
-        "space = {'__name__': 'clusterfn_bootstrap'}\n"
-        "exec(compile(sources['bootstrap.py'], 'clusterfn-agent/bootstrap.py', 'exec'), space)\n"
-        f"space['start'](sources, '{marker[:8]}' '{marker[8:]}')\n"
-    )
-    return f"exec({program!r})\n".encode() + line
+    program = _LOADER % (len(line), len(line), marker[:8], marker[8:])
+    return b"\n" * 8 + f"{wanted}\nexec({program!r})\n".encode() + line
+
+
+def standby_name(wanted: str) -> str:
+    """Return the name of an agent that waits for its hello: the same only for the same agent and interpreter."""
+    text = json.dumps([COMMAND, wanted, _LOADER, sorted(agent_sources().items())])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache

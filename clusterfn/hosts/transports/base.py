@@ -9,7 +9,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from clusterfn.errors import Unreachable
 
@@ -40,6 +41,19 @@ class Stream(Protocol):
         """Return the last few KB that the command has written to stderr."""
 
 
+@dataclass(frozen=True)
+class Standby:
+    """A command that waited on the host, and that this process has taken over.
+
+    Attributes:
+        stream: Its input and output, after the marker by which it said that it waits.
+        printed: What the login shell printed before the marker.
+    """
+
+    stream: Stream
+    printed: bytes
+
+
 class Transport(Protocol):
     """Reaches one host.
 
@@ -58,6 +72,14 @@ class Transport(Protocol):
         Raises:
             HostError: Unreachable, AuthenticationError or HostKeyError where it is one of those.
         """
+
+
+@runtime_checkable
+class KeepsStandby(Protocol):
+    """A transport that may have started a command before anybody asked for it."""
+
+    def take_standby(self, what: str) -> Standby | None:
+        """Return the command that waits under this name; None if there is none. Never waits for the host."""
 
 
 T = TypeVar("T")

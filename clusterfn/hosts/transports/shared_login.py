@@ -20,8 +20,8 @@ from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.transports import held_connections, openssh, prompts, ssh_errors
-from clusterfn.hosts.transports.base import Stream, Transport
+from clusterfn.hosts.transports import held_connections, openssh, prompts, ssh_errors, standby
+from clusterfn.hosts.transports.base import Standby, Stream, Transport
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.hosts.transports.openssh import AskPass, OpensshStream
 from clusterfn.hosts.transports.prompts import Asker, LoginQuestion
@@ -30,6 +30,7 @@ from clusterfn.hosts.transports.ssh_config import Settings, resolve
 CHECK_S = 5.0
 GONE_S = 10.0
 _LOOK_S = 0.1
+_VIA = "openssh (clusterfn login)"
 _PID = re.compile(r"pid=(\d+)")
 _REFUSED = re.compile(r"mux_client_request_session: session request failed: .*")
 
@@ -136,6 +137,12 @@ def _by_ssh(host: Host) -> Settings:
     return resolve(host)
 
 
+def keep_standby(host: Host, held: HeldConnection, what: str, command: str, first: bytes, marker: str) -> None:
+    """Keep this command started through what is held, for the next program; see `standby.keep`."""
+    stop = ["ssh", "-F", "none", "-S", held.address, "-O", "stop", "--", "held"]
+    standby.keep(held, what, _through(resolve(host), held, command), stop, first, marker)
+
+
 class ReusingTransport:
     """A way to one host through what is held, else by `own`."""
 
@@ -153,7 +160,7 @@ class ReusingTransport:
         """
         through = self._through_held(command) if can_hold(self.host) and held_connections.has_records() else None
         if through is not None:
-            self.via = "openssh (clusterfn login)"
+            self.via = _VIA
             return through
         if self._by_person and asker is None:
             raise prompts.needs_you(self.host.name, can_hold=can_hold(self.host))
@@ -166,6 +173,16 @@ class ReusingTransport:
         stream = self._own.open(command, ask if asker is not None else None)
         self.via = self._own.via
         return stream
+
+    def take_standby(self, what: str) -> Standby | None:
+        """Return what waits on the host under this name since the last login or program, or None."""
+        if not (can_hold(self.host) and held_connections.has_records()):
+            return None
+        found = find_held(resolve(self.host))
+        taken = standby.take(found, what) if found is not None else None
+        if taken is not None and found is not None:
+            self.via, self._by_person = _VIA, self._by_person or found.asked
+        return taken
 
     def _through_held(self, command: str) -> Stream | None:
         settings = resolve(self.host)
@@ -256,9 +273,7 @@ def _open_session(host: Host, settings: Settings, master: HeldConnection, comman
     """
     if _pid(Path(master.address)) is None:
         return None
-    # without its master an ssh would connect and log in by itself: this ProxyCommand prevents that
-    mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
-    stream = OpensshStream(openssh.line(settings, mux, command))
+    stream = OpensshStream(_through(settings, master, command))
     try:
         return openssh.started(host, settings, stream)
     except HostError as error:
@@ -266,6 +281,12 @@ def _open_session(host: Host, settings: Settings, master: HeldConnection, comman
         if refused:
             raise ssh_errors.unreachable("no more sessions", host, settings, refused) from error
         return None
+
+
+def _through(settings: Settings, master: HeldConnection, command: str) -> list[str]:
+    # without its master an ssh would connect and log in by itself: this ProxyCommand prevents that
+    mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
+    return openssh.line(settings, mux, command)
 
 
 def _is_alive(master: HeldConnection) -> bool:

@@ -14,7 +14,7 @@ from clusterfn.bridge.agent.facts import HelloHandler
 from clusterfn.bridge.agent.files import glob_pattern
 from clusterfn.bridge.agent.frames import Inbox, Outbox, pack
 from clusterfn.bridge.agent.handler import Failure, expand
-from clusterfn.hosts.rpc.boot import COMMAND, loader
+from clusterfn.hosts.rpc.boot import COMMAND, preface
 
 
 def test_frames_come_out_of_any_pieces() -> None:
@@ -124,8 +124,8 @@ def test_the_remote_command_passes_every_login_shell() -> None:
 def test_the_marker_does_not_stand_in_what_is_sent() -> None:
     marker = "0123456789abcdef0123456789abcdef"
 
-    assert marker.encode() not in loader(marker)
-    assert loader(marker).count(b"\n") == 2
+    assert marker.encode() not in preface("auto", marker)
+    assert preface("auto", marker).lstrip(b"\n").count(b"\n") == 3
 
 
 @pytest.mark.parametrize(

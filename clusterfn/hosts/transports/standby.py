@@ -1,0 +1,150 @@
+"""A command that waits on a host, started ahead through a held connection: the next program need not wait for it.
+
+`clusterfn login` starts a keeper (`standby_keeper.py`), a process of this machine. It holds one such command ready and
+gives its input and output to the first program that asks. What waits is one agent, so `what` names its version.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from clusterfn.hosts.transports import openssh, ssh_errors
+from clusterfn.hosts.transports.base import Standby
+from clusterfn.hosts.transports.held_connections import HeldConnection, socket_path
+from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT
+
+FRESH_S = 900.0  # an agent ends after 20 minutes of silence; and a later one sees a changed profile
+START_S = 30.0
+PAUSE_S = 2.0  # after a program took one: its own call needs the processors now
+TRIES = 3  # that fail one after another: the host gives no further session
+_KEEPER = Path(__file__).with_name("standby_keeper.py")
+_ANSWER_S = 1.0
+_MESSAGE = 64 * 1024
+
+
+def keep(held: HeldConnection, what: str, argv: list[str], stop: list[str], first: bytes, marker: str) -> None:
+    """Start a keeper for it, which ends with the held connection. One that runs already goes on.
+
+    Args:
+        what: A short name for what waits; a program takes only what has the name that it wants.
+        argv: Starts the command through the held connection.
+        stop: Ends the held connection once nothing uses it.
+        first: What the command reads first.
+        marker: What it prints as a line of its own as soon as it waits.
+    """
+    plan = {
+        "argv": argv, "stop": stop, "first": base64.b64encode(first).decode(), "marker": marker,
+        "address": str(_address(held.key, what)), "master": held.address, "pid": held.pid, "ttl_s": held.ttl_s,
+        "fresh_s": FRESH_S, "start_s": START_S, "pause_s": PAUSE_S, "tries": TRIES,
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_KEEPER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **openssh.ASK_NOBODY},
+        cwd="/",
+        start_new_session=True,
+    )
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(json.dumps(plan).encode())
+    threading.Thread(target=process.wait, name="clusterfn-keeper", daemon=True).start()  # or it becomes a zombie
+
+
+def take(held: HeldConnection, what: str) -> Standby | None:
+    """Return the waiting command of that name; None if none is ready. Waits for nothing on the host."""
+    if sys.platform == "win32":
+        raise AssertionError("no connection can be held on Windows")
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.settimeout(_ANSWER_S)
+        line.connect(str(_address(held.key, what)))
+        message, fds, _, _ = socket.recv_fds(line, _MESSAGE, 3)
+        while message and not message.endswith(b"\n"):
+            message += line.recv(_MESSAGE)
+    except OSError:
+        message, fds = b"", []
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    if len(fds) != 3 or not message:
+        for fd in fds:
+            os.close(fd)
+        line.close()
+        return None
+    return Standby(StandbyStream(line, fds), json.loads(message)["printed"].encode("latin-1"))
+
+
+def _address(key: str, what: str) -> Path:
+    return socket_path(key).with_name(f"{key}-{what[:8]}.a")
+
+
+class StandbyStream:
+    """A command's streams; see `base.Stream`. The keeper is its parent, and reports its exit status over `line`."""
+
+    def __init__(self, line: socket.socket, fds: list[int]) -> None:
+        self._line = line
+        self._line.settimeout(PATIENCE_S)
+        self._in, self._out, self._err = (socket.socket(fileno=fd) for fd in fds)
+        self._said = b""
+        self._code = ""
+        self._closed = False
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
+        self._listener.start()
+
+    def read(self, size: int) -> bytes:
+        with self._reading, contextlib.suppress(ConnectionResetError):  # ssh has ended with bytes of ours unread
+            return b"" if self._closed else self._out.recv(size)
+        return b""
+
+    def write(self, data: bytes) -> None:
+        self._in.sendall(data)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        for each in (self._in, self._out, self._err):
+            with contextlib.suppress(OSError):  # the other side has closed it
+                each.shutdown(socket.SHUT_RDWR)
+        self._in.close()
+        with self._reading:
+            self._out.close()
+        self._listener.join(PATIENCE_S)
+        self._err.close()
+        self._line.close()
+
+    def cause(self) -> str | None:
+        with self._lock:
+            if self._closed:
+                return None
+            with contextlib.suppress(OSError):  # it has not ended yet
+                self._code = self._code or self._line.recv(16).decode().strip() or "?"
+        if not self._code:
+            return None
+        self._listener.join(PATIENCE_S)
+        code = int(self._code) if self._code != "?" else openssh.LOST_STATUS
+        if code == openssh.LOST_STATUS:
+            return ssh_errors.lost(self._said.decode(errors="replace")) or "the held connection ended"
+        return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
+
+    def stderr(self) -> str:
+        if self._code:
+            self._listener.join(PATIENCE_S)
+        return ssh_errors.without_chatter(self._said.decode(errors="replace"))
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while piece := self._err.recv(STDERR_KEPT):
+                self._said = (self._said + piece)[-STDERR_KEPT:]

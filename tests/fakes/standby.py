@@ -1,0 +1,90 @@
+"""A held connection to this machine, without ssh: a keeper of programs that wait for a shell command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterfn.hosts.transports import held_connections, standby
+from clusterfn.hosts.transports.base import Standby
+from clusterfn.hosts.transports.held_connections import HeldConnection
+from tests.waiting import until
+
+MARKER = "0123456789abcdef"
+_LINE = "bytes(iter(lambda: os.read(0, 1)[0], 10))"
+WAITS = f"import os; os.write(1, b'noise' + {_LINE} + b'\\n'); os.execvp('sh', ['sh', '-c', {_LINE}])"
+
+
+class Held:
+    """What is held, and what its keeper does."""
+
+    def __init__(self, folder: Path, program: str = WAITS, ttl_s: float = 600.0) -> None:
+        self.folder = folder
+        self.stopped = folder / "stopped"
+        self.master = socket.socket(socket.AF_UNIX)
+        path = held_connections.socket_path("k" * 16)
+        self.master.bind(str(path))
+        self.held = HeldConnection("k" * 16, "here", "me@here", os.getpid(), time.time(), ttl_s, False, str(path))
+        note = f"import os; open({str(folder / 'pids')!r}, 'a').write('%d ' % os.getpid()); "
+        self.argv = [sys.executable, "-c", note + program]
+
+    def keep(self, what: str = "agent") -> None:
+        first = MARKER.encode() + b"\n"
+        standby.keep(self.held, what, self.argv, ["touch", str(self.stopped)], first, MARKER)
+
+    def take(self, what: str = "agent") -> Standby | None:
+        return standby.take(self.held, what)
+
+    def waiting(self) -> Standby:
+        """The next one, once it waits."""
+        taken: Standby = until(self.take)
+        return taken
+
+    def command(self, text: str) -> Standby:
+        """The next one, told to run this."""
+        taken = self.waiting()
+        taken.stream.write(text.encode() + b"\n")
+        return taken
+
+    def pids(self) -> list[int]:
+        """Of all that were started so far."""
+        path = self.folder / "pids"
+        return [int(each) for each in path.read_text().split()] if path.exists() else []
+
+    def address(self) -> Path | None:
+        """Where the keeper listens, while it does."""
+        return next(iter(self.folder.glob("*.a")), None)
+
+    def end(self) -> None:
+        """The connection ends."""
+        self.master.close()
+        Path(self.held.address).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def held_here(monkeypatch: pytest.MonkeyPatch, program: str = WAITS, ttl_s: float = 600.0) -> Iterator[Held]:
+    """A held connection of this test alone; nothing of it is left."""
+    folder = Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
+    monkeypatch.setenv("CLUSTERFN_RUNTIME", str(folder))
+    monkeypatch.setattr(standby, "PAUSE_S", 0.05)
+    held = Held(folder, program, ttl_s)
+    try:
+        yield held
+        held.end()
+        left = held.take()  # wakes the keeper, which then sees that its connection has ended
+        if left is not None:
+            left.stream.close()
+        until(lambda: held.address() is None)
+        until(lambda: not any(held_connections.is_running(pid) for pid in held.pids()))
+    finally:
+        held.end()
+        shutil.rmtree(folder, ignore_errors=True)
