@@ -29,6 +29,7 @@ from clusterfn.hosts.connection import connect
 from clusterfn.hosts.transports import held_connections, shared_login, transport_for
 from clusterfn.hosts.transports.prompts import LoginQuestion, NotAnswered
 from tests.contract.conftest import Connect
+from tests.lab import accounts
 from tests.lab.network import DelayProxy
 from tests.waiting import WAIT_S, until
 
@@ -531,6 +532,87 @@ def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
     assert prompts() == 1
 
 
+# an agent that waits for the next program
+
+
+def agents(lab: Any) -> set[int]:
+    """The agents of this account on the host, those that wait too."""
+    uid = lab.home("second").stat().st_uid
+    return {pid for pid in accounts.processes_of({uid}) if b"-E\0-s\0-c\0" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@contextlib.contextmanager
+def with_standby(
+    lab: Any, totp: Any, configured: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Host, DelayProxy]]:
+    """A login over a line of 50 ms, behind which an agent waits; no other follows it."""
+    monkeypatch.setattr("clusterfn.hosts.transports.standby.PAUSE_S", 600.0)
+    with DelayProxy(0, lab.host("totp-second").port, 0.025) as line:
+        key = "HostKeyAlias [127.0.0.1]:22027"
+        host = configured(totp(lines=f"Host totp-second\nPort {line.port}\n{key}"))
+        before = agents(lab)
+        assert main(["login", "totp-second"]) == 0
+        settings = shared_login.resolve(host)
+        held = shared_login.find_held(settings)
+        assert held is not None
+        until(lambda: agents(lab) - before)
+        moved = -1
+        while (now := line.bytes_down) != moved:  # it has said that it waits
+            moved = now
+            time.sleep(0.5)
+        yield host, line
+        assert main(["logout", "totp-second"]) == 0
+        until(lambda: not agents(lab) - before)
+        until(lambda: not list(held_connections.runtime_folder().glob("*.a")))
+
+
+def test_the_next_program_takes_the_agent_that_waits_and_waits_for_its_answer_alone(
+    lab: Any, totp: Any, configured: Any, person: Person, prompts: Counted, connect_to: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with with_standby(lab, totp, configured, monkeypatch) as (host, line):
+        monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: None)
+        trips = line.round_trips
+        there = connect_to(host)
+        assert line.round_trips - trips == 1
+        assert there.via == "openssh (clusterfn login)"
+        assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
+        assert line.round_trips - trips == 2
+
+        other = connect_to(host)  # none waits any more
+        assert other.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
+        assert (line.accepted, prompts()) == (1, 1)
+        for each in (there, other):
+            each.close()
+
+
+def test_an_agent_that_died_while_it_waited_keeps_nobody_from_a_connection(
+    lab: Any, totp: Any, configured: Any, person: Person, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = agents(lab)
+    with with_standby(lab, totp, configured, monkeypatch) as (host, _):
+        for pid in agents(lab) - before:
+            os.kill(pid, signal.SIGKILL)
+        there = connect_to(host)
+        assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
+        assert there.via == "openssh (clusterfn login)"
+        there.close()
+
+
+def test_an_agent_that_waits_does_not_keep_the_connection_longer_than_its_time(
+    totp: Any, configured: Any, person: Person, runtime: Path, capfd: Any
+) -> None:
+    configured(totp(), ", login_ttl: 3s")
+    assert main(["login", "totp-second"]) == 0
+    until(lambda: list(runtime.glob("*.a")))
+    made = next(shared_login.all_held())
+
+    until(lambda: not held_connections.is_running(made.pid))
+
+    assert list(shared_login.all_held()) == []
+    until(lambda: list(runtime.iterdir()) == [])
+
+
 # a cable that is pulled
 
 JOB = """
@@ -544,7 +626,7 @@ def wait(gate):
 """
 
 
-@pytest.mark.parametrize("before", ["login", "prompt"])
+@pytest.mark.parametrize("before", ["login", "standby", "prompt"])
 def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     totp: Any,
     configured: Any,
@@ -565,6 +647,10 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
         host = configured(totp(lines=f"Host totp-second\nPort {cable.port}\n{key}"))
         if before == "login":
             shared_login.log_in(host, person)
+        if before == "standby":
+            assert main(["login", "totp-second"]) == 0
+            until(lambda: list(held_connections.runtime_folder().glob("*.a")))
+            time.sleep(1.0)
         space: dict[str, Any] = {}
         exec(JOB, space)
         job = cluster(host="totp-second")(space["wait"]).submit(str(gate))

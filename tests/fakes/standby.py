@@ -76,6 +76,7 @@ def held_here(monkeypatch: pytest.MonkeyPatch, program: str = WAITS, ttl_s: floa
     folder = Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
     monkeypatch.setenv("CLUSTERFN_RUNTIME", str(folder))
     monkeypatch.setattr(standby, "PAUSE_S", 0.05)
+    monkeypatch.setattr(standby, "END_S", 1.0)
     held = Held(folder, program, ttl_s)
     try:
         yield held

@@ -106,6 +106,7 @@ def end(each: HeldConnection) -> None:
     deadline = time.monotonic() + GONE_S
     while held_connections.is_running(each.pid) and time.monotonic() < deadline:
         threading.Event().wait(_LOOK_S)
+    standby.wake(each.key)
 
 
 def find_held(settings: Settings) -> HeldConnection | None:

@@ -22,7 +22,7 @@ from clusterfn.hosts.transports.held_connections import HeldConnection, socket_p
 from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT
 
 FRESH_S = 900.0  # an agent ends after 20 minutes of silence; and a later one sees a changed profile
-START_S = 30.0
+START_S, END_S = 30.0, 5.0
 PAUSE_S = 2.0  # after a program took one: its own call needs the processors now
 TRIES = 3  # that fail one after another: the host gives no further session
 _KEEPER = Path(__file__).with_name("standby_keeper.py")
@@ -43,7 +43,7 @@ def keep(held: HeldConnection, what: str, argv: list[str], stop: list[str], firs
     plan = {
         "argv": argv, "stop": stop, "first": base64.b64encode(first).decode(), "marker": marker,
         "address": str(_address(held.key, what)), "master": held.address, "pid": held.pid, "ttl_s": held.ttl_s,
-        "fresh_s": FRESH_S, "start_s": START_S, "pause_s": PAUSE_S, "tries": TRIES,
+        "fresh_s": FRESH_S, "start_s": START_S, "end_s": END_S, "pause_s": PAUSE_S, "tries": TRIES,
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(_KEEPER)],
@@ -81,6 +81,16 @@ def take(held: HeldConnection, what: str) -> Standby | None:
         line.close()
         return None
     return Standby(StandbyStream(line, fds), json.loads(message)["printed"].encode("latin-1"))
+
+
+def wake(key: str) -> None:
+    """Have the keepers of a connection see at once that it has ended."""
+    if sys.platform == "win32":
+        raise AssertionError("no connection can be held on Windows")
+    for path in socket_path(key).parent.glob(f"{key}-*.a"):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.setblocking(False)
+            line.connect_ex(str(path))
 
 
 def _address(key: str, what: str) -> Path:

@@ -22,7 +22,6 @@ from typing import Any
 if sys.platform == "win32":
     raise AssertionError("no connection can be held on Windows")
 
-END_S = 5.0
 NOISE_KEPT = 64 * 1024
 NOISE_SENT = 2048
 LOOK_S = 60.0
@@ -31,8 +30,8 @@ LOOK_S = 60.0
 class Command:
     """The started command: ours until a program takes it over, and our child as long as it lives."""
 
-    def __init__(self, argv: list[str], first: bytes, start_s: float) -> None:
-        self.since = time.monotonic()
+    def __init__(self, argv: list[str], first: bytes, start_s: float, end_s: float) -> None:
+        self.since, self.end_s = time.monotonic(), end_s
         self.printed = b""
         self.is_ready = False
         pairs = [socket.socketpair() for _ in range(3)]
@@ -68,7 +67,7 @@ class Command:
     def end(self) -> None:
         self.release()
         try:
-            self.process.wait(END_S)
+            self.process.wait(self.end_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -82,7 +81,8 @@ class Keeper:
         self.first, self.marker = base64.b64decode(plan["first"]), plan["marker"].encode() + b"\n"
         self.address, self.master, self.pid = plan["address"], plan["master"], plan["pid"]
         self.ttl_s, self.fresh_s = plan["ttl_s"], plan["fresh_s"]
-        self.start_s, self.pause_s, self.tries = plan["start_s"], plan["pause_s"], plan["tries"]
+        self.start_s, self.end_s = plan["start_s"], plan["end_s"]
+        self.pause_s, self.tries = plan["pause_s"], plan["tries"]
         self.standby: Command | None = None
         self.start_at = self.used_at = time.monotonic()
         self.failures = 0
@@ -124,12 +124,13 @@ class Keeper:
                 now = time.monotonic()
                 if not self.taken and now - self.used_at >= self.ttl_s:
                     self.drop()
-                    subprocess.run(self.stop, stdin=subprocess.DEVNULL, capture_output=True, timeout=END_S, check=False)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        subprocess.run(self.stop, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.end_s)
                     break
                 if self.standby is not None and now - self.standby.since >= self.fresh_s:
                     self.drop()
                 if self.standby is None and now >= self.start_at and self.failures < self.tries:
-                    self.standby = Command(self.argv, self.first, self.start_s)
+                    self.standby = Command(self.argv, self.first, self.start_s, self.end_s)
                 self.wait(now)
         finally:
             self.drop()
@@ -205,7 +206,7 @@ class Keeper:
                 self.used_at = max(self.used_at, now)
                 continue
             if not ends_at and line.fileno() in ready:
-                ends_at = now + END_S
+                ends_at = now + self.end_s
             elif ends_at and now >= ends_at:
                 command.process.kill()
             left.append((command, line, ends_at))
