@@ -35,7 +35,7 @@ demo: $(STAMP)  ## a function runs on this machine and its value comes back
 	$(BIN)/clusterfn demo
 
 # What runs on hosts alone needs no types for Windows, which is no host.
-HOSTS_OWN = clusterfn/bridge/(agent/|builder/|kernel/|queue/|schedulers/|session/|supervisor/|stubs/|worker/)
+HOSTS_OWN = clusterfn/(bridge/(agent/|builder/|kernel/|queue/|schedulers/|session/|supervisor/|stubs/|worker/)|hosts/transports/standby_keeper)
 lint: venv  ## ruff, mypy for each platform, and shellcheck where it is installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy --platform linux

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 _FOR_THE_LIBRARY = {"as_reference", "has_ended", "value_here", "await_end", "open_requests", "items_left"}
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a call goes.
 
     Attributes:
@@ -62,8 +60,7 @@ for _name in (*_BINARY, *(f"r{each}" for each in _BINARY), *_OTHER):  # in a loo
     setattr(JobArgument, f"__{_name}__", _no_value)
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """What a call refers to.
 
     Attributes:
@@ -151,7 +148,7 @@ class JobPart(JobArgument):
         return self._reference
 
     def __getitem__(self, key: Any) -> JobPart:
-        return JobPart(replace(self._reference, keys=(*self._reference.keys, key)))
+        return JobPart(self._reference._replace(keys=(*self._reference.keys, key)))
 
     @public_api
     def result(self, timeout: float | None = None) -> Any:

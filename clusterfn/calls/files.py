@@ -15,8 +15,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.errors import PayloadError
 
@@ -57,8 +56,7 @@ class Directory(type(pathlib.Path())):  # type: ignore[misc]
     """
 
 
-@dataclass(frozen=True)
-class FileUpload:
+class FileUpload(NamedTuple):
     """One File or Directory as the host will have it, at `files/<digest>/<name>`.
 
     Attributes:

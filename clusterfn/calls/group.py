@@ -11,7 +11,6 @@ import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -339,7 +338,7 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
     def __getitem__(self, index: int) -> JobPart:
         """Return what means the value of this item, as an argument of another call."""
         reference = self.as_reference()
-        return JobPart(replace(reference, item=self._known.at(index)))
+        return JobPart(reference._replace(item=self._known.at(index)))
 
     def __contains__(self, value: object) -> bool:
         raise TypeError("a JobGroup does not say what is in it: look at group.results()")

@@ -11,8 +11,7 @@ import posixpath
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import printable
@@ -50,8 +49,7 @@ def wait_until_caught_up(is_caught_up: Callable[[], bool]) -> None:
         time.sleep(_LOOK_S)
 
 
-@dataclass(frozen=True)
-class RemoteGroupState:
+class RemoteGroupState(NamedTuple):
     """What the host has of a group that another process sent.
 
     Attributes:

@@ -19,8 +19,8 @@ import sys
 import sysconfig
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.calls.files import holds_credentials
@@ -302,8 +302,7 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield from _imported(child)
 
 
-@dataclass(frozen=True)
-class Guarded:
+class Guarded(NamedTuple):
     """A name of a module that `try: import …` sets.
 
     Attributes:

@@ -139,7 +139,7 @@ def ask_cluster(session: HostState) -> dict[str, Any]:
     user = session.connection.facts.user
     return {
         "nodes": [asdict(each) for each in nodes.read(_text(session, there))],
-        "waiting": [{**asdict(each), "own": each.user == user} for each in found],
+        "waiting": [{**each._asdict(), "own": each.user == user} for each in found],
     }
 
 

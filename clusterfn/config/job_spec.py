@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Interpreter, Resources, ResultPolicy
@@ -57,8 +57,7 @@ class Group:
     block: int | None = None
 
 
-@dataclass(frozen=True)
-class SessionSpec:
+class SessionSpec(NamedTuple):
     """What makes a job a session.
 
     Attributes:
@@ -72,8 +71,7 @@ class SessionSpec:
     workers: int = 1
 
 
-@dataclass(frozen=True)
-class KernelSpec:
+class KernelSpec(NamedTuple):
     """What makes a job hold a Jupyter kernel, the whole of JupyterLab, or a scheduler of dask.
 
     Attributes:
@@ -166,8 +164,8 @@ class JobSpec:
             "activation": self.interpreter.activation,
             "building": asdict(self.building) if self.building else None,
             **({"group": asdict(self.group)} if self.group else {}),
-            **({"session": asdict(self.serving)} if self.serving else {}),
-            **({"kernel": asdict(self.kernel)} if self.kernel else {}),
+            **({"session": self.serving._asdict()} if self.serving else {}),
+            **({"kernel": self.kernel._asdict()} if self.kernel else {}),
             "sys_path": list(self.sys_path),
             "env": dict(self.env),
             "secrets": sorted(self.secrets),

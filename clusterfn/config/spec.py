@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 DATA = "data"  # the word of `results` for plain data
 
@@ -156,8 +156,7 @@ class Host:
         return replace(self, scheduler_options={**self.scheduler_options, **given}) if given else self
 
 
-@dataclass(frozen=True)
-class EnvironmentSpec:
+class EnvironmentSpec(NamedTuple):
     """Which interpreter runs the function.
 
     Attributes:

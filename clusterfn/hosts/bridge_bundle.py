@@ -9,8 +9,8 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterfn.hosts import serialization
 
@@ -44,8 +44,7 @@ _OF_THE_AGENT = ("agent/__init__.py", "agent/frames.py", "agent/inotify.py", "ag
 _SINGLE_FILES = ("layout.py", "job_states.py", *_OF_THE_AGENT)
 
 
-@dataclass(frozen=True)
-class FileBundle:
+class FileBundle(NamedTuple):
     """Files that travel together.
 
     Attributes:

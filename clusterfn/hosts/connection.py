@@ -11,8 +11,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.rpc import requests as _r
@@ -33,8 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class HostFacts:
+class HostFacts(NamedTuple):
     """What a host says of itself when it is connected.
 
     Attributes:
@@ -70,8 +68,7 @@ class HostFacts:
     have: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
-class Completed:
+class Completed(NamedTuple):
     """How a program ended: `rc`, or None and the `signal` that ended it; and all that it printed."""
 
     rc: int | None
@@ -80,8 +77,7 @@ class Completed:
     err: bytes
 
 
-@dataclass(frozen=True)
-class TreeFile:
+class TreeFile(NamedTuple):
     """One file of `put_tree`: its name below the folder, with slashes, and its bytes or the local file with them.
 
     Attributes:
@@ -94,8 +90,7 @@ class TreeFile:
     crc: int | None = None
 
 
-@dataclass(frozen=True)
-class ListedFile:
+class ListedFile(NamedTuple):
     """One file found by `list`; `mtime` is the host's clock."""
 
     name: str
@@ -419,7 +414,7 @@ def _facts(hello: Header) -> HostFacts:
         KeyError: It lacks a fact.
         ValueError: A fact has another type.
     """
-    values: dict[str, Any] = {name: hello[name] for name in HostFacts.__dataclass_fields__}
+    values: dict[str, Any] = {name: hello[name] for name in HostFacts._fields}
     for name, value in values.items():
         each = _LISTS.get(name)
         wanted = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str

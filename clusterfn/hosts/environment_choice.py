@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.config.spec import Interpreter
 from clusterfn.environment import existing
@@ -26,8 +26,7 @@ Say = Callable[[str], None]
 _TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class EnvironmentRequest:
+class EnvironmentRequest(NamedTuple):
     """What a call says about its environment.
 
     Attributes:
@@ -43,8 +42,7 @@ class EnvironmentRequest:
     imports: Callable[[], Iterable[str]] = tuple
 
 
-@dataclass(frozen=True)
-class ResolvedEnvironment:
+class ResolvedEnvironment(NamedTuple):
     """An environment that can be used on the host.
 
     Attributes:

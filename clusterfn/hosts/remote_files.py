@@ -15,9 +15,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.config import units
@@ -35,8 +34,7 @@ _IN_MEMORY = 256 << 10  # of a file, before it is opened here: fewer may be open
 _TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class RemoteFile:
+class RemoteFile(NamedTuple):
     """A file that a job left.
 
     Attributes:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler, SchedulerVerdict
 
@@ -24,8 +24,7 @@ _SOON = 6  # looks that may be made sooner than that, until the time for as many
 _SHARE = "scheduler"
 
 
-@dataclass(frozen=True)
-class Silent:
+class Silent(NamedTuple):
     """The scheduler does not answer. Says nothing about the job.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from clusterfn.config.spec import Resources
 
@@ -44,8 +44,7 @@ class Submission:
         return {**common, "log": self.log} if self.do == "spawn" else {**common, "timeout_s": self.timeout_s}
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What the agent answered to a submission.
 
     Attributes:
@@ -60,8 +59,7 @@ class Answer:
     starttime: str | int | None = ""
 
 
-@dataclass(frozen=True)
-class JobState:
+class JobState(NamedTuple):
     """What the scheduler said about one job at one look.
 
     Attributes:
@@ -82,8 +80,7 @@ class JobState:
     expected_start: str = ""
 
 
-@dataclass(frozen=True)
-class SchedulerLimits:
+class SchedulerLimits(NamedTuple):
     """What a scheduler allows one user; None where it does not say.
 
     Attributes:
@@ -97,8 +94,7 @@ class SchedulerLimits:
     time_s: float | None = None
 
 
-@dataclass(frozen=True)
-class SchedulerVerdict:
+class SchedulerVerdict(NamedTuple):
     """A conclusion from outside, for `supervise.py conclude`, which publishes it or finds that the job has spoken.
 
     Attributes:
@@ -115,11 +111,10 @@ class SchedulerVerdict:
     withdraw: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "evidence": list(self.evidence)}
+        return {**self._asdict(), "evidence": list(self.evidence)}
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """What can be seen of a job from outside.
 
     Attributes:
@@ -158,8 +153,7 @@ class NodeGpus:
     used: int | None
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A job that wants GPUs and has not started.
 
     Attributes:

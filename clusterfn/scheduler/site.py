@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
@@ -49,8 +49,7 @@ class Section:
 MISSING = Section("", NOT_THERE)
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """What the person has answered in advance; None where nothing."""
 
     partition: str | None = None

@@ -479,7 +479,7 @@ def test_a_session_too_many_is_told_as_that(lab: Any, totp: Any) -> None:
 
     other = transport_for(host)
     beside = other.open("cat")  # a key was enough for the login, so it is for one more
-    held_connections.write_record(replace(made, asked=True))
+    held_connections.write_record(made._replace(asked=True))
     with pytest.raises(
         Unreachable, match=r"The held connection to 127.0.0.1:22025 accepts no further session"
     ) as caught:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from clusterfn import cluster
@@ -23,7 +21,7 @@ double.__module__ = "__main__"
 def ending_jobs(host, monkeypatch):
     """The host as if its agent had found that in logind's files."""
     connection = open_session(config_file.load().hosts[host]).connection
-    monkeypatch.setattr(connection, "facts", replace(connection.facts, ends_jobs=True))
+    monkeypatch.setattr(connection, "facts", connection.facts._replace(ends_jobs=True))
 
 
 def test_the_first_submission_of_a_process_says_that_jobs_end_with_the_connection(here, monkeypatch, capfd):

@@ -11,8 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Unreachable
@@ -34,8 +33,7 @@ _CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
 _log = logging.getLogger("clusterfn")
 
 
-@dataclass(frozen=True)
-class ConnectionState:
+class ConnectionState(NamedTuple):
     """The state of a connection, since when (time.time()), and why.
 
     "connected", "reconnecting", "waiting" (for a person, who has to log in again) or "closed".

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.rpc.frames import AgentStream
@@ -21,8 +21,7 @@ def pause_s(waits: int) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(NamedTuple):
     """The result of a try: a stream, or why it failed.
 
     Attributes:

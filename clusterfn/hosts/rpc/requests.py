@@ -11,9 +11,8 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Union
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import CHUNK, Header, pack
@@ -35,8 +34,7 @@ class Writable(Protocol):
 Sink = Union[Callable[[bytes], Any], Writable]
 
 
-@dataclass(frozen=True)
-class FilePart:
+class FilePart(NamedTuple):
     """A part of a file: `size` bytes from `offset` on. Opened when it is sent, and not kept in memory."""
 
     path: Path
@@ -384,8 +382,7 @@ class StillRequest(SimpleRequest[None]):
         self._on_silent()
 
 
-@dataclass(frozen=True)
-class Spawned:
+class Spawned(NamedTuple):
     """A process that was started on the host; with `starttime` (None where unknown) its pid names it for ever."""
 
     pid: int
@@ -434,8 +431,7 @@ class SpawnRequest(OpenRequest[Spawned]):
         self.reply.exited.reject(error)
 
 
-@dataclass(frozen=True)
-class CommandLook:
+class CommandLook(NamedTuple):
     """One look of a `repeat`.
 
     Attributes:

@@ -9,8 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from clusterfn.errors import Unreachable
 
@@ -41,8 +40,7 @@ class Stream(Protocol):
         """Return the last few KB that the command has written to stderr."""
 
 
-@dataclass(frozen=True)
-class Standby:
+class Standby(NamedTuple):
     """A command that waited on the host, and that this process has taken over.
 
     Attributes:

@@ -19,8 +19,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports.ssh_config import Settings
@@ -98,8 +98,7 @@ def _refuse_shared(path: Path) -> None:
 _RECORD = ".json"
 
 
-@dataclass(frozen=True)
-class HeldConnection:
+class HeldConnection(NamedTuple):
     """One held connection.
 
     Attributes:
@@ -144,7 +143,7 @@ def write_record(held: HeldConnection) -> None:
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            json.dump(asdict(held), file)
+            json.dump(held._asdict(), file)
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)

@@ -8,8 +8,8 @@ import functools
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterfn.errors import HostKeyError
 from clusterfn.hosts.transports.ssh_config import Settings
@@ -18,8 +18,7 @@ AUTHORITY = "@cert-authority"
 _FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is ed25519
 
 
-@dataclass(frozen=True)
-class KnownKey:
+class KnownKey(NamedTuple):
     """One line of a known_hosts file. `marker` is "", "@revoked" or "@cert-authority"."""
 
     place: str

@@ -15,8 +15,8 @@ import shlex
 import shutil
 import socket
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, Unreachable
@@ -49,8 +49,7 @@ DEFAULTS = {
 }
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """`user@name:port` in its parts."""
 
     name: str
@@ -58,8 +57,7 @@ class Address:
     port: int | None = None
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """How to reach one host.
 
     Attributes:

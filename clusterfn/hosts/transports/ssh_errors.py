@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
@@ -178,8 +178,7 @@ class SshEnded(Exception):
         self.dropped = dropped
 
 
-@dataclass(frozen=True)
-class SshOutput:
+class SshOutput(NamedTuple):
     """What one ssh has written to stderr, line by line. `asked`: whether a person could be asked."""
 
     host: Host

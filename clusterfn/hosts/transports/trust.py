@@ -15,7 +15,7 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def hosts_on_the_way(host: Host) -> list[Settings]:
     there = resolve(host)
     before = jumps(host, there)
     # the first is reached as its own configuration says, each further one through those before it
-    chained = [replace(hop, proxy_jump=there.proxy_jump[:at]) if at else hop for at, hop in enumerate(before)]
+    chained = [hop._replace(proxy_jump=there.proxy_jump[:at]) if at else hop for at, hop in enumerate(before)]
     return [*chained, there]
 
 

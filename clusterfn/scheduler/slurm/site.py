@@ -9,7 +9,7 @@ import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
@@ -39,8 +39,7 @@ class Partition:
     gres: str
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """One association of the user, as sacctmgr has it."""
 
     name: str

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def hashed(name: str) -> str:
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "config").touch()
     found = resolve(Host("lab8", "lab8:2222", "bare", "yml:1", ssh_config=str(tmp_path / "config")))
-    return replace(found, known_hosts=(tmp_path / "known_hosts", tmp_path / "not there"))
+    return found._replace(known_hosts=(tmp_path / "known_hosts", tmp_path / "not there"))
 
 
 def remember(settings: Settings, *lines: str) -> None:

@@ -14,7 +14,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -298,7 +297,7 @@ def test_a_record_is_found_by_its_key_and_belongs_to_the_last_login(folder: Path
         held_connections.has_records(),
     ) == (HELD, [HELD], True)
     assert (folder / f"{HELD.key}.json").stat().st_mode & 0o777 == 0o600
-    held_connections.forget_record(HeldConnection(**{**vars(HELD), "pid": 1}))  # another login has come meanwhile
+    held_connections.forget_record(HELD._replace(pid=1))  # another login has come meanwhile
     assert held_connections.find_record(HELD.key) == HELD
     held_connections.forget_record(HELD)
     assert held_connections.find_record(HELD.key) is None
@@ -321,7 +320,7 @@ def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(held_connections.socket_path(key)))
     held_connections.write_record(
-        replace(HELD, key=key, pid=os.getpid(), address=str(held_connections.socket_path(key)))
+        HELD._replace(key=key, pid=os.getpid(), address=str(held_connections.socket_path(key)))
     )
     assert shared_login.is_held(host)
 

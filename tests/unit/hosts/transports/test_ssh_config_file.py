@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,8 +96,8 @@ def write(folder: Path, text: str) -> Path:
 
 def asked(config: Path, address: str, explicit: bool) -> Settings:
     found = resolve(Host("lab8", address, "bare", "clusterfn.yml:3", ssh_config=str(config)))
-    found = replace(found, strict="")  # for an ssh alone
-    return found if explicit else replace(found, identity_files=())  # else the default ones, which differ by version
+    found = found._replace(strict="")  # for an ssh alone
+    return found if explicit else found._replace(identity_files=())  # else the default ones, which differ by version
 
 
 @needs_ssh
@@ -132,7 +131,7 @@ def test_a_configuration_that_ssh_does_not_read_is_named_where_a_name_cannot_be_
     monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path / "passwd")
     monkeypatch.setenv("HOME", str(tmp_path))
     host = Host("lab8", "lab8", "bare", "yml:1")
-    settings = replace(resolve(host), config_file=None)
+    settings = resolve(host)._replace(config_file=None)
     before = ssh_errors.unresolved(host, settings, "lab8", []).hint
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/config").touch()

@@ -100,7 +100,7 @@ RECORDED = [
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "config").touch()
     found = resolve(replace(HOST, ssh_config=str(tmp_path / "config")))
-    return replace(found, known_hosts=(tmp_path / "known_hosts",))
+    return found._replace(known_hosts=(tmp_path / "known_hosts",))
 
 
 @pytest.mark.parametrize(("version", "text", "kind", "sentence"), RECORDED)
@@ -161,7 +161,7 @@ def test_ssh_copy_id_is_named_only_where_it_gets_in(settings: Settings, allowed:
 
 
 def test_the_key_of_a_jump_host_is_named_as_its_own(settings: Settings) -> None:
-    jumped = replace(settings, proxy_jump=("me@10.0.0.7:2222",))
+    jumped = settings._replace(proxy_jump=("me@10.0.0.7:2222",))
     text = (
         "debug1: Server host key: ssh-ed25519 SHA256:abc\n"
         "No ED25519 host key is known for [10.0.0.7]:2222 and you have requested strict checking.\n"

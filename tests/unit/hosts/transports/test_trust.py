@@ -25,7 +25,7 @@ def settings(tmp_path: Path) -> Settings:
     (tmp_path / "config").touch()
     found = resolve(replace(HOST, ssh_config=str(tmp_path / "config")))
     mine, everybody = tmp_path / "ssh/known_hosts", tmp_path / "global"
-    return replace(found, user_known_hosts=(mine,), known_hosts=(mine, everybody), hash_known_hosts=False)
+    return found._replace(user_known_hosts=(mine,), known_hosts=(mine, everybody), hash_known_hosts=False)
 
 
 def remember(settings: Settings) -> Path:
@@ -61,7 +61,7 @@ def test_the_key_is_taken_afterwards(settings: Settings) -> None:
 
 
 def test_a_hashed_name_tells_nothing_and_fits(settings: Settings) -> None:
-    file = remember(replace(settings, hash_known_hosts=True))
+    file = remember(settings._replace(hash_known_hosts=True))
 
     assert file.read_text().startswith("|1|")
     assert "lab8" not in file.read_text()
@@ -82,7 +82,7 @@ def test_what_was_remembered_gives_way(settings: Settings, before: str, left: st
 
 
 def test_a_hashed_line_gives_way(settings: Settings) -> None:
-    file = remember(replace(settings, hash_known_hosts=True))
+    file = remember(settings._replace(hash_known_hosts=True))
     assert file.read_text().startswith("|1|")
 
     remember(settings)
@@ -108,7 +108,7 @@ def test_the_file_of_all_users_is_not_ours_to_change(settings: Settings) -> None
 
 def test_without_a_file_of_ones_own_nothing_can_be_remembered(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="names no file for host keys"):
-        remember(replace(settings, user_known_hosts=()))
+        remember(settings._replace(user_known_hosts=()))
 
 
 def test_a_link_stays_a_link(settings: Settings, tmp_path: Path) -> None:
