@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.config import config_file
-from clusterfn.hosts.environment_choice import EnvironmentRequest
-from clusterfn.hosts.host_state import open_session
 from clusterfn.public_api import check_arguments
 
 if TYPE_CHECKING:
@@ -30,9 +28,18 @@ def connect(
     check_arguments(function, args, kwargs)
     try:
         chosen = config_file.host_of_call(options)
-        session = open_session(chosen.host)
-        session.expect(EnvironmentRequest(chosen.options.environment, chosen.options.packages))
-        session.connect(meanwhile=_load_calls)
+        with contextlib.ExitStack() as stack:
+            if chosen.host.address and "local" not in (chosen.host.scheduler, chosen.host.transport):
+                from clusterfn.hosts.transports import ssh_config
+
+                stack.enter_context(ssh_config.resolving_ahead(chosen.host))
+            # Only now: ssh reads its configuration while these are loaded.
+            from clusterfn.hosts.environment_choice import EnvironmentRequest
+            from clusterfn.hosts.host_state import open_session
+
+            session = open_session(chosen.host)
+            session.expect(EnvironmentRequest(chosen.options.environment, chosen.options.packages))
+            session.connect(meanwhile=_load_calls)
     except KeyboardInterrupt:
         from clusterfn.calls import job_display
 

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,11 +154,31 @@ def resolve(host: Host, address: str | None = None) -> Settings:
         ConfigError: The address or the ssh configuration cannot be used.
     """
     wanted = parse_address(address or host.address or host.name, host)
-    config = str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
+    config = _config_of(host)
     if shutil.which("ssh"):
         return _settings(host, wanted, _asked(host, wanted, config), config)
     given: Options = {"user": [wanted.user] if wanted.user else [], "port": [str(wanted.port)] if wanted.port else []}
     return _settings(host, wanted, {**DEFAULTS, **ssh_config_file.read(host, wanted.name, given, config)}, config)
+
+
+@contextlib.contextmanager
+def resolving_ahead(host: Host) -> Iterator[None]:
+    """Start asking ssh how to reach the host, and do not wait; the next `resolve` in the block takes the answer.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
+    wanted = parse_address(host.address or host.name, host)
+    argv = _question(wanted, _config_of(host))
+    if shutil.which("ssh"):
+        _asked_ahead[tuple(argv)] = _started(argv)
+    try:
+        yield
+    finally:
+        unused = _asked_ahead.pop(tuple(argv), None)
+        if unused is not None:
+            unused.kill()
+            unused.communicate()
 
 
 def jumps(host: Host, settings: Settings) -> list[Settings]:
@@ -184,32 +205,53 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
 
 
 def _asked(host: Host, wanted: Address, config: str | None) -> Options:
-    argv = ["ssh", "-G", *(["-F", config] if config else []), *_named(wanted), "--", wanted.name]
-    try:
-        ran = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_G_TIMEOUT_S, check=False,
-            encoding="utf-8", errors="surrogateescape",
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    argv = _question(wanted, config)
+    with _asked_ahead.pop(tuple(argv), None) or _started(argv) as ssh:
+        answer = None
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                answer, said = ssh.communicate(timeout=SSH_G_TIMEOUT_S)
+        finally:
+            if answer is None:
+                ssh.kill()
+    if answer is None:
         raise Unreachable(
             f"ssh did not resolve its configuration for {wanted.name} within {SSH_G_TIMEOUT_S:g} s",
             host=host.name,
             evidence=[f"still running: {shlex.join(argv)}"],
             hint="run that command: a `Match exec` program may hang, or CanonicalizeHostname may wait for DNS",
             retryable=True,
-        ) from None
-    if ran.returncode:
+        )
+    if ssh.returncode:
         raise ConfigError(
             f"ssh cannot read its configuration for {wanted.name}",
             host=host.name,
-            evidence=ran.stderr.splitlines()[-5:],
+            evidence=said.splitlines()[-5:],
             hint=f"fix it until `{' '.join(argv)}` works",
         )
     options: Options = {}
-    for line in ran.stdout.splitlines():
+    for line in answer.splitlines():
         key, _, value = line.partition(" ")
         options.setdefault(key.lower(), []).append(value.strip())
     return options
+
+
+_asked_ahead: dict[tuple[str, ...], subprocess.Popen[str]] = {}
+
+
+def _question(wanted: Address, config: str | None) -> list[str]:
+    return ["ssh", "-G", *(["-F", config] if config else []), *_named(wanted), "--", wanted.name]
+
+
+def _started(argv: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        encoding="utf-8", errors="surrogateescape",
+    )  # fmt: skip
+
+
+def _config_of(host: Host) -> str | None:
+    return str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
 
 
 def _named(wanted: Address) -> tuple[str, ...]:

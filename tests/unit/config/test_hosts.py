@@ -525,3 +525,31 @@ def test_the_hosts_that_exist_are_evidence_and_not_advice():
         known.resolve("hcp")
     assert caught.value.evidence == (f"{known.title} describes the hosts gpu, hpc",)
     assert caught.value.hint == f"choose one of them or local, or add hcp to {known.title}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TWO,
+        'hosts: {a: {scheduler: bare, setup: ["it\'s", \'so "far"\']}}  # flow\n',
+        "hosts:\n  a:\n    setup: |\n      one\n       two\n\n    python: >-\n      folded\n      line\n",
+        '\ufeffh:\n  \u00e4\u20ac:\n    a: "\\u00e9"\n    c: 007\n    x: ~\n    y: 1_000\n    z: 12:30\n    w: yes\n',
+        "---\nhosts: !!str x\n...\n",
+        'a: ""\nb: \'\'\nc: \nd: "1"\ne: 1\n? f\n: g\n- h',
+    ],
+    ids=["block", "flow", "literal", "scalars", "markers", "quotes"],
+)
+def test_the_file_means_the_same_without_the_faster_reader(text, monkeypatch):
+    import yaml
+
+    assert yaml.__with_libyaml__
+
+    def read():
+        try:
+            return yamlfile.parse(text.encode(), "clusterfn.yml")
+        except ConfigError as error:
+            return str(error), error.evidence, error.hint
+
+    fast = read()
+    monkeypatch.delattr(yaml, "CSafeLoader")
+    assert read() == fast

@@ -10,6 +10,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, Unreachable
 from clusterfn.hosts.transports import ssh_config
 from clusterfn.hosts.transports.ssh_config import Address, parse_address, refuse_unmet, resolve
+from tests.waiting import until
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 
@@ -140,3 +141,31 @@ def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retr
         resolve(HOST)
     assert caught.value.evidence == ("still running: ssh -G -- lab8",)
     assert (caught.value.host, caught.value.retryable) == ("lab8", True)
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ssh that notes each process of it, by its pid."""
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\necho hostname lab8.example.org\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path / "pids"
+
+
+def test_what_was_asked_ahead_is_not_asked_again_and_is_used_once(counted: Path) -> None:
+    with ssh_config.resolving_ahead(HOST):
+        until(counted.exists)
+        assert resolve(HOST).hostname == "lab8.example.org"
+        assert len(counted.read_text().split()) == 1
+        resolve(HOST)  # the configuration may have changed
+    assert len(counted.read_text().split()) == 2
+
+
+def test_what_was_asked_ahead_in_vain_leaves_no_process_and_no_answer(counted: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), ssh_config.resolving_ahead(HOST):
+        until(counted.exists)
+        raise KeyboardInterrupt
+    assert not Path(f"/proc/{counted.read_text().strip()}").exists()
+
+    resolve(HOST)
+    assert len(counted.read_text().split()) == 2
