@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 
 from clusterfn.config import config_file
@@ -54,8 +55,10 @@ def logout(host: str | None = None) -> bool:
 def hold(host: str | None) -> tuple[HeldConnection, bool]:
     """Log in, and return the held connection and whether that login was made now."""
     chosen, _ = config_file.load().resolve(host)
-    held, is_new = shared_login.log_in(chosen, prompts.person())
     wanted, marker = boot.wanted_python(chosen), secrets.token_hex(16)
-    first = boot.preface(wanted, marker)
-    shared_login.keep_standby(chosen, held, boot.standby_name(wanted), boot.COMMAND, first, marker)
+    held, is_new = shared_login.log_in(chosen, prompts.person())
+    if boot.own_python():
+        with contextlib.suppress(OSError):  # without what waits, the next program only starts more slowly
+            first = boot.preface(wanted, marker)
+            shared_login.keep_standby(chosen, held, boot.standby_name(wanted), boot.COMMAND, first, marker)
     return held, is_new

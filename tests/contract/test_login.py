@@ -26,7 +26,7 @@ from clusterfn.cli import main
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import connect
-from clusterfn.hosts.transports import held_connections, shared_login, transport_for
+from clusterfn.hosts.transports import held_connections, shared_login, standby, transport_for
 from clusterfn.hosts.transports.prompts import LoginQuestion, NotAnswered
 from tests.contract.conftest import Connect
 from tests.lab import accounts
@@ -566,6 +566,22 @@ def with_standby(
         until(lambda: not list(held_connections.runtime_folder().glob("*.a")))
 
 
+@pytest.mark.parametrize("settle_s", [0.0, 0.1, 1.0])
+def test_an_agent_that_waits_does_not_keep_the_last_session_from_a_program(
+    totp: Any, configured: Any, connect_to: Connect, settle_s: float
+) -> None:
+    host = configured(totp(alias="onesession-bash"))
+    assert main(["login", "onesession-bash"]) == 0
+    held_connections.write_record(next(shared_login.all_held())._replace(asked=True))
+    time.sleep(settle_s)
+
+    there = connect_to(replace(host, python="python3"))  # another one than waits
+
+    assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
+    assert there.via == VIA
+    there.close()
+
+
 def test_the_next_program_takes_the_agent_that_waits_and_waits_for_its_answer_alone(
     lab: Any, totp: Any, configured: Any, person: Person, prompts: Counted, connect_to: Connect,
     monkeypatch: pytest.MonkeyPatch,
@@ -642,6 +658,7 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 0.1)
 
     gate = lab.home("second") / f"gate-{tmp_path.name}"
+    taken: list[Any] = []
     with DelayProxy(0, lab.host("totp-second").port) as cable:
         key = "HostKeyAlias [127.0.0.1]:22027"
         host = configured(totp(lines=f"Host totp-second\nPort {cable.port}\n{key}"))
@@ -651,11 +668,14 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
             assert main(["login", "totp-second"]) == 0
             until(lambda: list(held_connections.runtime_folder().glob("*.a")))
             time.sleep(1.0)
+            take = standby.take
+            monkeypatch.setattr(standby, "take", lambda *args: taken.append(take(*args)) or taken[-1])
         space: dict[str, Any] = {}
         exec(JOB, space)
         job = cluster(host="totp-second")(space["wait"]).submit(str(gate))
         until(lambda: job.state == "RUNNING")
         assert prompts() == 1
+        assert [type(each).__name__ for each in taken] == ["Standby"] * (before == "standby")
 
         knocks = cable.accepted
         cable.refuse()

@@ -21,25 +21,25 @@ from tests.waiting import until
 
 MARKER = "0123456789abcdef"
 _LINE = "bytes(iter(lambda: os.read(0, 1)[0], 10))"
-WAITS = f"import os; os.write(1, b'noise' + {_LINE} + b'\\n'); os.execvp('sh', ['sh', '-c', {_LINE}])"
+WAITS = f"os.write(1, b'noise' + {_LINE} + b'\\n'); open(READY, 'w'); os.execvp('sh', ['sh', '-c', {_LINE}])"
 
 
 class Held:
     """What is held, and what its keeper does."""
 
-    def __init__(self, folder: Path, program: str = WAITS, ttl_s: float = 600.0) -> None:
+    def __init__(self, folder: Path, program: str) -> None:
         self.folder = folder
-        self.stopped = folder / "stopped"
         self.master = socket.socket(socket.AF_UNIX)
         path = held_connections.socket_path("k" * 16)
         self.master.bind(str(path))
-        self.held = HeldConnection("k" * 16, "here", "me@here", os.getpid(), time.time(), ttl_s, False, str(path))
-        note = f"import os; open({str(folder / 'pids')!r}, 'a').write('%d ' % os.getpid()); "
+        self.held = HeldConnection("k" * 16, "here", "me@here", os.getpid(), time.time(), 1e6, False, str(path))
+        pids, ready = (str(folder / name) for name in ("pids", "ready"))
+        note = f"import os; READY = {ready!r}; open({pids!r}, 'a').write('%d ' % os.getpid()); "
         self.argv = [sys.executable, "-c", note + program]
 
     def keep(self, what: str = "agent") -> None:
         first = MARKER.encode() + b"\n"
-        standby.keep(self.held, what, self.argv, ["touch", str(self.stopped)], first, MARKER)
+        standby.keep(self.held, what, self.argv, first, MARKER)
 
     def take(self, what: str = "agent") -> Standby | None:
         return standby.take(self.held, what)
@@ -60,6 +60,26 @@ class Held:
         path = self.folder / "pids"
         return [int(each) for each in path.read_text().split()] if path.exists() else []
 
+    def becomes_ready(self) -> None:
+        """Wait until one waits, and leave it there."""
+        until(lambda: (self.folder / "ready").exists())
+        time.sleep(0.1)  # it has printed, but its keeper may not have read that yet
+
+    def inode(self) -> int:
+        """Of the address: another keeper has another."""
+        address = self.address()
+        assert address is not None
+        return address.stat().st_ino
+
+    def keepers(self) -> int:
+        """How many there are, for this folder."""
+        found = 0
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                is_keeper = b"standby_keeper.py" in (folder / "cmdline").read_bytes()
+                found += is_keeper and os.fsencode(self.folder) in (folder / "environ").read_bytes()
+        return found
+
     def address(self) -> Path | None:
         """Where the keeper listens, while it does."""
         return next(iter(self.folder.glob("*.a")), None)
@@ -71,19 +91,18 @@ class Held:
 
 
 @contextlib.contextmanager
-def held_here(monkeypatch: pytest.MonkeyPatch, program: str = WAITS, ttl_s: float = 600.0) -> Iterator[Held]:
+def held_here(monkeypatch: pytest.MonkeyPatch, program: str = WAITS, idle_s: float = 600.0) -> Iterator[Held]:
     """A held connection of this test alone; nothing of it is left."""
     folder = Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
     monkeypatch.setenv("CLUSTERFN_RUNTIME", str(folder))
     monkeypatch.setattr(standby, "PAUSE_S", 0.05)
     monkeypatch.setattr(standby, "END_S", 1.0)
-    held = Held(folder, program, ttl_s)
+    monkeypatch.setattr(standby, "IDLE_S", idle_s)
+    held = Held(folder, program)
     try:
         yield held
         held.end()
-        left = held.take()  # wakes the keeper, which then sees that its connection has ended
-        if left is not None:
-            left.stream.close()
+        standby.wake(held.held.key)
         until(lambda: held.address() is None)
         until(lambda: not any(held_connections.is_running(pid) for pid in held.pids()))
     finally:

@@ -28,6 +28,7 @@ from clusterfn.hosts.transports.base import KeepsStandby
 
 MARKER_S = 30.0
 HELLO_S = 60.0
+STANDBY_S = 10.0
 NOISE_KEPT = 64 * 1024
 NOISE_SHOWN = 2048
 EVIDENCE_LINES = 20
@@ -83,7 +84,8 @@ def boot(
 
     Args:
         asker: As for `Transport.open`.
-        ahead: Frames that go right after the hello; their answers come after its own, and the caller reads them.
+        ahead: Frames that go right after the hello; their answers come after its own, and the caller reads them. They
+            may be sent twice, to two agents.
         meanwhile: Called while the agent starts.
 
     Raises:
@@ -95,11 +97,12 @@ def boot(
     standby = transport.take_standby(standby_name(wanted)) if isinstance(transport, KeepsStandby) else None
     if standby is not None:
         with _closed_on_failure(standby.stream):
-            with contextlib.suppress(OSError):  # it has ended while it waited: it does not answer either
+            # It may have ended, or its connection be stuck: then all is sent once more by another way, and runs twice.
+            with _deadline(standby.stream, STANDBY_S), contextlib.suppress(OSError):
                 standby.stream.write(first)
             meanwhile()
             reader = FrameReader(standby.stream.read)
-            with _deadline(standby.stream, HELLO_S):
+            with _deadline(standby.stream, STANDBY_S):
                 answer = reader.frame()
             if answer is not None:
                 return _greeted(standby.stream, host, reader, answer[0], standby.printed)
@@ -118,11 +121,16 @@ def _closed_on_failure(stream: Stream) -> Iterator[None]:
         raise
 
 
+def own_python() -> str:
+    """Return the path of this interpreter; "" where Python is embedded in another program, or the path is unusual."""
+    own = sys.executable or ""
+    usable = os.path.basename(own).startswith(("python", "pypy")) and os.path.isabs(own) and not {"$", "\n"} & set(own)
+    return own if usable else ""
+
+
 def wanted_python(host: Host) -> str:
     """Return the interpreter as the remote command reads it: one line."""
-    own = sys.executable or ""  # "" or another program where Python is embedded in one
-    usable = os.path.basename(own).startswith(("python", "pypy")) and os.path.isabs(own) and not {"$", "\n"} & set(own)
-    wanted = host.python or (own if usable and "local" in (host.scheduler, host.transport) else "auto")
+    wanted = host.python or (own_python() if "local" in (host.scheduler, host.transport) else "") or "auto"
     if "\n" in wanted or "$" in wanted:
         raise ConfigError(
             f"python: {wanted!r} of host {host.name} cannot be used",
@@ -173,8 +181,12 @@ def preface(wanted: str, marker: str) -> bytes:
 
 
 def standby_name(wanted: str) -> str:
-    """Return the name of an agent that waits for its hello: the same only for the same agent and interpreter."""
-    text = json.dumps([COMMAND, wanted, _LOADER, sorted(agent_sources().items())])
+    """Return the name of an agent that waits for its hello: the same only for the same agent, interpreter and language.
+
+    Many configurations of ssh send the language to the host (`SendEnv LANG LC_*`).
+    """
+    sent = {name: value for name, value in os.environ.items() if name == "LANG" or name.startswith("LC_")}
+    text = json.dumps([COMMAND, wanted, _LOADER, sorted(agent_sources().items()), sorted(sent.items())])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -140,8 +140,7 @@ def _by_ssh(host: Host) -> Settings:
 
 def keep_standby(host: Host, held: HeldConnection, what: str, command: str, first: bytes, marker: str) -> None:
     """Keep this command started through what is held, for the next program; see `standby.keep`."""
-    stop = ["ssh", "-F", "none", "-S", held.address, "-O", "stop", "--", "held"]
-    standby.keep(held, what, _through(resolve(host), held, command), stop, first, marker)
+    standby.keep(held, what, _through(resolve(host), held, command), first, marker)
 
 
 class ReusingTransport:
@@ -192,7 +191,11 @@ class ReusingTransport:
             return None
         self._by_person = self._by_person or found.asked
         try:
-            stream = _open_session(self.host, settings, found, command)
+            try:
+                stream = _open_session(self.host, settings, found, command)
+            except HostError:
+                standby.release(found.key)  # it may be what waits that has the last session
+                stream = _open_session(self.host, settings, found, command)
         except HostError:
             if found.asked:
                 raise

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from clusterfn.hosts.transports import openssh, ssh_errors
@@ -21,29 +22,33 @@ from clusterfn.hosts.transports.base import Standby
 from clusterfn.hosts.transports.held_connections import HeldConnection, socket_path
 from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT
 
+IDLE_S = 3600.0  # how long one waits after the last program; it counts as use of the held connection
 FRESH_S = 900.0  # an agent ends after 20 minutes of silence; and a later one sees a changed profile
 START_S, END_S = 30.0, 5.0
 PAUSE_S = 2.0  # after a program took one: its own call needs the processors now
-TRIES = 3  # that fail one after another: the host gives no further session
+TRIES = 3  # that fail one after another: the host gives no further session, or ends what waits
 _KEEPER = Path(__file__).with_name("standby_keeper.py")
-_ANSWER_S = 1.0
+ANSWER_S = 0.3
 _MESSAGE = 64 * 1024
 
 
-def keep(held: HeldConnection, what: str, argv: list[str], stop: list[str], first: bytes, marker: str) -> None:
+def keep(held: HeldConnection, what: str, argv: list[str], first: bytes, marker: str) -> None:
     """Start a keeper for it, which ends with the held connection. One that runs already goes on.
 
     Args:
         what: A short name for what waits; a program takes only what has the name that it wants.
         argv: Starts the command through the held connection.
-        stop: Ends the held connection once nothing uses it.
         first: What the command reads first.
         marker: What it prints as a line of its own as soon as it waits.
+
+    Raises:
+        OSError: The keeper cannot be started.
     """
     plan = {
-        "argv": argv, "stop": stop, "first": base64.b64encode(first).decode(), "marker": marker,
-        "address": str(_address(held.key, what)), "master": held.address, "pid": held.pid, "ttl_s": held.ttl_s,
-        "fresh_s": FRESH_S, "start_s": START_S, "end_s": END_S, "pause_s": PAUSE_S, "tries": TRIES,
+        "argv": argv, "first": base64.b64encode(first).decode(), "marker": marker,
+        "address": str(_address(held.key, what)), "master": held.address, "pid": held.pid,
+        "idle_s": min(IDLE_S, held.ttl_s / 8), "fresh_s": FRESH_S, "start_s": START_S, "end_s": END_S,
+        "pause_s": PAUSE_S, "tries": TRIES,
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(_KEEPER)],
@@ -65,32 +70,57 @@ def take(held: HeldConnection, what: str) -> Standby | None:
     if sys.platform == "win32":
         raise AssertionError("no connection can be held on Windows")
     line = socket.socket(socket.AF_UNIX)
+    fds: list[int] = []
     try:
-        line.settimeout(_ANSWER_S)
+        line.settimeout(ANSWER_S)
         line.connect(str(_address(held.key, what)))
+        line.sendall(b"T")
         message, fds, _, _ = socket.recv_fds(line, _MESSAGE, 3)
         while message and not message.endswith(b"\n"):
-            message += line.recv(_MESSAGE)
-    except OSError:
-        message, fds = b"", []
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    if len(fds) != 3 or not message:
+            piece = line.recv(_MESSAGE)
+            message = message + piece if piece else b""
+        printed = json.loads(message)["printed"].encode("latin-1")
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        stdin, stdout, stderr = fds
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # there is none, or it answers otherwise
         for fd in fds:
             os.close(fd)
         line.close()
         return None
-    return Standby(StandbyStream(line, fds), json.loads(message)["printed"].encode("latin-1"))
+    return Standby(StandbyStream(line, stdin, stdout, stderr), printed)
+
+
+def release(key: str) -> None:
+    """End what waits behind a connection, because its session is wanted; none is started for a while."""
+    for line in _keepers(key):
+        with contextlib.suppress(OSError):
+            line.settimeout(END_S + 1.0)
+            line.sendall(b"R")
+            line.recv(1)  # it closes the line once the session is free
 
 
 def wake(key: str) -> None:
     """Have the keepers of a connection see at once that it has ended."""
+    for _ in _keepers(key):
+        pass
+
+
+def _keepers(key: str) -> Iterator[socket.socket]:
+    """Yield a line to each keeper of a connection; remove the address of a dead one."""
     if sys.platform == "win32":
         raise AssertionError("no connection can be held on Windows")
     for path in socket_path(key).parent.glob(f"{key}-*.a"):
         with socket.socket(socket.AF_UNIX) as line:
-            line.setblocking(False)
-            line.connect_ex(str(path))
+            line.settimeout(ANSWER_S)
+            try:
+                line.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+                continue
+            except OSError:
+                continue
+            yield line
 
 
 def _address(key: str, what: str) -> Path:
@@ -100,10 +130,10 @@ def _address(key: str, what: str) -> Path:
 class StandbyStream:
     """A command's streams; see `base.Stream`. The keeper is its parent, and reports its exit status over `line`."""
 
-    def __init__(self, line: socket.socket, fds: list[int]) -> None:
+    def __init__(self, line: socket.socket, stdin: int, stdout: int, stderr: int) -> None:
         self._line = line
         self._line.settimeout(PATIENCE_S)
-        self._in, self._out, self._err = (socket.socket(fileno=fd) for fd in fds)
+        self._in, self._out, self._err = (socket.socket(fileno=fd) for fd in (stdin, stdout, stderr))
         self._said = b""
         self._code = ""
         self._closed = False
@@ -144,9 +174,12 @@ class StandbyStream:
         if not self._code:
             return None
         self._listener.join(PATIENCE_S)
-        code = int(self._code) if self._code != "?" else openssh.LOST_STATUS
-        if code == openssh.LOST_STATUS:
-            return ssh_errors.lost(self._said.decode(errors="replace")) or "the held connection ended"
+        lost = ssh_errors.lost(self._said.decode(errors="replace"))
+        if self._code == "?":
+            return lost or "it ended; its exit status is unknown, because the keeper of the held connection ended too"
+        code = int(self._code)
+        if code == openssh.LOST_STATUS and lost:
+            return lost
         return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
 
     def stderr(self) -> str:

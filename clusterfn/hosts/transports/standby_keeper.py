@@ -1,7 +1,8 @@
 """Keep one command started on a host, through a held connection, until a program of this user takes it over.
 
 `standby.keep` starts this file by itself, with its plan on stdin. It imports only the standard library, because it
-stays for hours. It ends with the held connection, and ends that connection once nothing has used it for its time.
+stays for hours. A program connects and sends one byte: `T` takes the command, `R` has it ended because it wants its
+session, `P` asks for which connection this keeper works. The keeper ends with the held connection.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -22,12 +24,13 @@ from typing import Any
 NOISE_KEPT = 64 * 1024
 NOISE_SENT = 2048
 LOOK_S = 60.0
+ASK_S = 0.3  # in which a program says what it wants
 
 
 class Command:
     """The started command: ours until a program takes it over, and our child as long as it lives."""
 
-    def __init__(self, argv: list[str], first: bytes, start_s: float, end_s: float) -> None:
+    def __init__(self, argv: list[str], first: bytes, end_s: float) -> None:
         self.since, self.end_s = time.monotonic(), end_s
         self.printed = b""
         self.is_ready = False
@@ -39,7 +42,7 @@ class Command:
         )
         for each in theirs:
             each.close()
-        self.ours[0].settimeout(start_s)
+        self.ours[0].settimeout(end_s)
         with contextlib.suppress(OSError):  # it has ended already, or does not read: its output says so
             self.ours[0].sendall(first)
         self.ours[0].settimeout(None)
@@ -71,13 +74,13 @@ class Command:
 
 
 class Keeper:
-    """Holds one command ready, gives it to the first program that connects, and then starts the next."""
+    """Holds one command ready, gives it to the first program that asks, and then starts the next."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
-        self.argv, self.stop = plan["argv"], plan["stop"]
+        self.argv = plan["argv"]
         self.first, self.marker = base64.b64decode(plan["first"]), plan["marker"].encode() + b"\n"
         self.address, self.master, self.pid = plan["address"], plan["master"], plan["pid"]
-        self.ttl_s, self.fresh_s = plan["ttl_s"], plan["fresh_s"]
+        self.idle_s, self.fresh_s = plan["idle_s"], plan["fresh_s"]
         self.start_s, self.end_s = plan["start_s"], plan["end_s"]
         self.pause_s, self.tries = plan["pause_s"], plan["tries"]
         self.standby: Command | None = None
@@ -91,21 +94,21 @@ class Keeper:
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
 
     def bind(self) -> bool:
-        """Listen at the address; return False if another keeper does."""
+        """Listen at the address; return False if another keeper of this connection does."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(ASK_S)
+            line.connect(self.address)
+            line.sendall(b"P")
+            if line.recv(16) == b"%d\n" % self.pid:
+                return False
         self.listener = socket.socket(socket.AF_UNIX)
-        for _ in range(2):
-            try:
-                self.listener.bind(self.address)
-            except OSError:
-                with socket.socket(socket.AF_UNIX) as line:
-                    if line.connect_ex(self.address) == 0:
-                        return False
-                Path(self.address).unlink(missing_ok=True)
-                continue
-            self.listener.listen()
-            self.inode = os.stat(self.address).st_ino
-            return True
-        return False
+        own = f"{self.address}{os.getpid()}"
+        self.listener.bind(own)
+        self.listener.listen()
+        self.listener.setblocking(False)
+        self.inode = os.stat(own).st_ino
+        os.rename(own, self.address)  # whose place this takes sees it, and ends
+        return True
 
     def is_wanted(self) -> bool:
         """Whether the connection is held, and its programs find this keeper."""
@@ -119,16 +122,13 @@ class Keeper:
         try:
             while self.is_wanted() and (self.failures < self.tries or self.taken):
                 now = time.monotonic()
-                if not self.taken and now - self.used_at >= self.ttl_s:
+                if self.standby is not None and now >= self.ends_at():
+                    if now - self.standby.since >= self.fresh_s:
+                        self.failures = 0
                     self.drop()
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        subprocess.run(self.stop, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.end_s)
-                    break
-                if self.standby is not None and now - self.standby.since >= self.fresh_s:
-                    self.drop()
-                if self.standby is None and now >= self.start_at and self.failures < self.tries:
-                    self.standby = Command(self.argv, self.first, self.start_s, self.end_s)
-                self.wait(now)
+                if self.standby is None and self.start_at <= now < self.used_at + self.idle_s:
+                    self.standby = Command(self.argv, self.first, self.end_s)
+                self.wait()
         finally:
             self.drop()
             self.listener.close()
@@ -136,61 +136,77 @@ class Keeper:
                 if os.stat(self.address).st_ino == self.inode:
                     os.unlink(self.address)
 
+    def ends_at(self) -> float:
+        """Return when the command is too old, or was kept for long enough in vain."""
+        since = self.standby.since if self.standby is not None else math.inf
+        return float(min(since + self.fresh_s, self.used_at + self.idle_s))
+
     def drop(self) -> None:
         if self.standby is not None:
             self.standby.end()
         self.standby = None
 
-    def wait(self, now: float) -> None:
+    def wait(self) -> None:
         """Wait for a program, the command, the end of a child or the next thing to do."""
+        now, command = time.monotonic(), self.standby
         watched = [self.listener.fileno(), self.woken]
         watched += [line.fileno() for _, line, ends_at in self.taken if not ends_at]
-        due = [LOOK_S, *([] if self.taken else [self.used_at + self.ttl_s - now])]
-        starting = self.standby
-        if starting is None:
-            due += [self.start_at - now] if self.failures < self.tries else []
-        else:
-            due.append(starting.since + (self.fresh_s if starting.is_ready else self.start_s) - now)
-            watched.append(starting.ours[1].fileno())
-        due += [ends_at - now for _, _, ends_at in self.taken if ends_at]
+        due = [LOOK_S, *(ends_at - now for _, _, ends_at in self.taken if ends_at)]
+        if command is not None:
+            watched += [each.fileno() for each in command.ours[1:]]
+            due.append((self.ends_at() if command.is_ready else command.since + self.start_s) - now)
+        elif self.start_at < self.used_at + self.idle_s:
+            due.append(self.start_at - now)
         ready = set(select.select(watched, [], [], max(0.0, min(due)))[0])
         with contextlib.suppress(BlockingIOError):
             os.read(self.woken, 512)
-        if starting is not None:
-            self.look_at(starting, starting.ours[1].fileno() in ready)
+        if command is not None:
+            self.look_at(command, ready)
         if self.listener.fileno() in ready:
-            self.hand_over()
+            with contextlib.suppress(OSError):  # it left before it said what it wants
+                self.answer()
         self.look_at_taken(ready)
 
-    def look_at(self, command: Command, has_output: bool) -> None:
+    def look_at(self, command: Command, ready: set[int]) -> None:
         """Take note that the command is ready, or has failed; one that prints after its marker has ended too."""
-        was_ready = command.is_ready
-        late = not was_ready and time.monotonic() - command.since >= self.start_s
-        failed = (has_output and (was_ready or not command.read(self.marker))) or late
+        if command.ours[2].fileno() in ready:
+            command.ours[2].recv(NOISE_KEPT)  # or a full buffer stops it
+        failed = not command.is_ready and time.monotonic() - command.since >= self.start_s
+        if command.ours[1].fileno() in ready:
+            failed = command.is_ready or not command.read(self.marker)
         if failed:
             self.drop()
-            self.failures += 1
-            self.start_at = time.monotonic() + self.pause_s * 4**self.failures
-        elif command.is_ready and not was_ready:
-            self.failures = 0
+            self.failures += 1  # a command that nobody took counts, though it was ready: something on the host ends it
+            late = self.failures >= self.tries
+            self.start_at = math.inf if late else time.monotonic() + self.pause_s * 4**self.failures
 
-    def hand_over(self) -> None:
-        """Give the command to the program that has connected; without one, close the line at once."""
+    def answer(self) -> None:
+        """Do what a program that has connected wants."""
         line, _ = self.listener.accept()
-        command = self.standby
+        line.settimeout(ASK_S)
+        wanted = line.recv(1)
+        if wanted == b"P" and self.is_wanted():
+            line.sendall(b"%d\n" % self.pid)
+        if wanted == b"R":
+            self.drop()
+            self.start_at = max(self.start_at, time.monotonic() + LOOK_S)
+        if wanted != b"T" or not self.hand_over(line):
+            line.close()
+
+    def hand_over(self, line: socket.socket) -> bool:
+        """Give the command to a program; return False if there is none to give."""
+        command, now = self.standby, time.monotonic()
+        if now >= self.used_at + self.idle_s:
+            self.start_at = max(self.start_at, now + self.pause_s)
+        self.used_at = now
         if command is None or not command.is_ready or command.is_over():
-            line.close()
-            return
+            return False
         message = json.dumps({"printed": command.printed[:NOISE_SENT].decode("latin-1")}).encode() + b"\n"
-        try:
-            socket.send_fds(line, [message], [each.fileno() for each in command.ours])
-        except OSError:  # it left; the command waits for the next one
-            line.close()
-            return
+        socket.send_fds(line, [message], [each.fileno() for each in command.ours])
         command.release()
-        self.standby = None
+        self.standby, self.failures, self.start_at = None, 0, now + self.pause_s
         self.taken.append((command, line, 0.0))
-        self.start_at = self.used_at = time.monotonic() + self.pause_s
+        return True
 
     def look_at_taken(self, ready: set[int]) -> None:
         """Tell a program how its command ended; end a command whose program has closed it."""
@@ -200,12 +216,13 @@ class Keeper:
                 with contextlib.suppress(OSError):
                     line.sendall(b"%d\n" % command.process.returncode)
                 line.close()
-                self.used_at = max(self.used_at, now)
+                self.used_at = now
                 continue
             if not ends_at and line.fileno() in ready:
                 ends_at = now + self.end_s
             elif ends_at and now >= ends_at:
                 command.process.kill()
+                ends_at = math.inf
             left.append((command, line, ends_at))
         self.taken = left
 

@@ -116,7 +116,7 @@ def test_an_agent_that_waits_is_taken_and_nothing_else_is_opened() -> None:
 def test_an_agent_that_does_not_answer_after_all_is_closed_and_another_is_started(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boot, "HELLO_S", WAIT_S if how == "ended" else 0.2)
+    monkeypatch.setattr(boot, "STANDBY_S", WAIT_S if how == "ended" else 0.2)
 
     def program(command: str, far: Far) -> int:
         while how == "silent" and far.read(1000):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import pytest
 
 from clusterfn.hosts.transports import held_connections, standby
 from clusterfn.hosts.transports.base import Stream
-from tests.fakes.standby import Held, held_here
+from tests.fakes.standby import WAITS, Held, held_here
 from tests.waiting import WAIT_S, until
 
-Make = Callable[..., Held]
+ENDS_READY = "os.write(1, os.read(0, 100)); import time; time.sleep(0.2)"
 
 
 @pytest.fixture
@@ -68,9 +69,10 @@ def test_there_is_none_before_a_keeper_has_started_or_of_another_name(held: Held
     assert held.take("other") is None
 
 
-def test_programs_that_ask_at_once_get_one_each_or_none(held: Held) -> None:
+def test_of_programs_that_ask_at_once_one_gets_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "PAUSE_S", 600.0)
     held.keep()
-    until(held.pids)
+    held.becomes_ready()
     found: list[Any] = []
     threads = [threading.Thread(target=lambda: found.append(held.take())) for _ in range(8)]
     for thread in threads:
@@ -79,22 +81,49 @@ def test_programs_that_ask_at_once_get_one_each_or_none(held: Held) -> None:
         thread.join(WAIT_S)
 
     taken = [each for each in found if each is not None]
-    assert len(found) == 8
-    for number, each in enumerate(taken):
-        each.stream.write(b"echo %d\n" % number)
-        assert read_all(each.stream) == b"%d\n" % number
-        each.stream.close()
+    assert (len(found), len(taken)) == (8, 1)
+    taken[0].stream.write(b"echo alive\n")
+    assert read_all(taken[0].stream) == b"alive\n"
+    taken[0].stream.close()
 
 
-def test_a_second_keeper_leaves_the_first_alone(held: Held) -> None:
+def test_a_second_keeper_leaves_the_first_and_what_waits_alone(held: Held) -> None:
     held.keep()
-    before = until(held.address).stat().st_ino
-    held.keep()
-    time.sleep(0.5)
+    held.becomes_ready()
+    before = held.inode()
+    for _ in range(5):
+        held.keep()
+        time.sleep(0.2)
 
+    taken = held.take()
+
+    assert taken is not None
+    taken.stream.close()
+    assert (held.inode(), len(held.pids()) <= 2) == (before, True)
+
+
+def test_keepers_that_start_at_once_leave_one(held: Held) -> None:
+    for _ in range(4):
+        held.keep()
+    held.becomes_ready()
+    until(lambda: held.keepers() == 1)
     held.waiting().stream.close()
 
-    assert until(held.address).stat().st_ino == before
+
+def test_a_keeper_takes_the_place_of_one_whose_connection_has_ended(held: Held) -> None:
+    now = held.held
+    with subprocess.Popen(["sleep", "600"]) as ssh:
+        held.held = now._replace(pid=ssh.pid)
+        held.keep()
+        held.becomes_ready()
+        before = held.inode()
+        ssh.kill()
+    held.held = now
+
+    held.keep()
+
+    until(lambda: held.address() and held.inode() != before)
+    held.waiting().stream.close()
 
 
 def test_a_keeper_that_was_killed_is_replaced_at_the_next_login(held: Held) -> None:
@@ -106,10 +135,21 @@ def test_a_keeper_that_was_killed_is_replaced_at_the_next_login(held: Held) -> N
 
     before.stream.write(b"echo still here\n")  # what was taken goes on
     assert read_all(before.stream) == b"still here\n"
+    assert "exit status is unknown" in str(before.stream.cause())
     assert held.take() is None
     held.keep()
     held.command("true").stream.close()
     before.stream.close()
+
+
+def test_the_address_of_a_keeper_that_was_killed_is_removed_with_the_login(held: Held) -> None:
+    held.keep()
+    held.becomes_ready()
+    killed = keeper_of(held)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not held_connections.is_running(killed))
+    standby.wake(held.held.key)
+    assert held.address() is None
 
 
 def test_a_program_that_is_killed_leaves_nothing_behind(held: Held) -> None:
@@ -162,22 +202,33 @@ def test_an_old_one_is_replaced(held: Held, monkeypatch: pytest.MonkeyPatch) -> 
     held.command("true").stream.close()
 
 
-def test_the_connection_is_ended_once_nothing_has_used_it_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    with held_here(monkeypatch, ttl_s=1.0) as held:
+def test_none_waits_after_a_time_without_a_program_until_one_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_here(monkeypatch, idle_s=0.6) as held:
         held.keep()
-        taken = held.waiting()
-        time.sleep(1.5)
-        assert not held.stopped.exists()  # it is in use
-        taken.stream.close()
-        until(held.stopped.exists)
-        until(lambda: held.address() is None)
+        pid = until(held.pids)[0]
+        until(lambda: not held_connections.is_running(pid))
+        assert len(held.pids()) == 1
+        assert held.take() is None
+        held.waiting().stream.close()
+
+
+def test_what_waits_gives_its_session_to_a_program_that_wants_another(held: Held) -> None:
+    held.keep()
+    held.becomes_ready()
+    pid = held.pids()[0]
+
+    standby.release(held.held.key)
+
+    assert not held_connections.is_running(pid)
+    time.sleep(0.5)
+    assert held.take() is None
 
 
 @pytest.mark.parametrize(
     "program",
     ["raise SystemExit(255)", "import os; os.read(0, 100); os.write(1, b'no marker' * 20000)",
-     "import time; time.sleep(600)"],
-    ids=["ends", "prints", "hangs"],
+     "import time; time.sleep(600)", ENDS_READY],
+    ids=["ends", "prints", "hangs", "ends once it waits"],
 )  # fmt: skip
 def test_a_host_on_which_nothing_can_wait_is_left_alone(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setattr(standby, "START_S", 1.0)
@@ -185,13 +236,13 @@ def test_a_host_on_which_nothing_can_wait_is_left_alone(monkeypatch: pytest.Monk
         held.keep()
         until(lambda: len(held.pids()) == standby.TRIES)
         until(lambda: held.address() is None)
-        assert held.take() is None
+        assert (held.take(), len(held.pids())) == (None, standby.TRIES)
 
 
 def test_one_that_died_while_it_waited_is_not_given(held: Held) -> None:
     held.keep()
-    pid = until(held.pids)[0]
-    until(lambda: held.address() is not None)
+    held.becomes_ready()
+    pid = held.pids()[0]
     os.kill(pid, signal.SIGKILL)
     until(lambda: not held_connections.is_running(pid))
 
@@ -199,6 +250,35 @@ def test_one_that_died_while_it_waited_is_not_given(held: Held) -> None:
 
     assert read_all(taken.stream) == b"alive\n"
     taken.stream.close()
+
+
+def test_what_fills_stderr_while_it_waits_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_here(monkeypatch, "import os; os.write(2, b'x' * 1000000); " + WAITS) as held:
+        held.keep()
+        taken = held.command("echo alive")
+        assert read_all(taken.stream) == b"alive\n"
+        taken.stream.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"{", b"{}\n", b"[1]\n", b"x\n", None], ids=str)
+def test_a_keeper_that_answers_otherwise_gives_nothing(
+    monkeypatch: pytest.MonkeyPatch, held: Held, answer: bytes | None
+) -> None:
+    monkeypatch.setattr(standby, "ANSWER_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(held.folder / f"{held.held.key}-agent.a"))
+        other.listen()
+        found: list[Any] = []
+        asking = threading.Thread(target=lambda: found.append(held.take()))
+        asking.start()
+        line, _ = other.accept()
+        if answer is not None:
+            socket.send_fds(line, [answer or b"\n"], [0, 0, 0])
+            line.close()
+        asking.join(WAIT_S)
+        line.close()
+    (held.folder / f"{held.held.key}-agent.a").unlink()
+    assert found == [None]
 
 
 def test_programs_that_this_one_starts_do_not_inherit_it(held: Held) -> None:
