@@ -669,10 +669,11 @@ def test_on_a_host_strangers_reach_nothing(hosts, environment, host, together):
     asked = {"nodes": NODES[host], "workers": 2} if together else {"workers": 1}
     with clusterfn.dask_client(host, environment=environment, **asked, **LITTLE):
         jobs = hosts.jobs() - earlier
-        theirs = listening(pids_of(hosts.root, earlier))
+        # The scheduler, and a nanny and a worker, or two of each: the block begins before all workers have started.
+        wanted = 5 if together else 3
+        theirs = until(lambda: len(found := listening(pids_of(hosts.root, earlier))) >= wanted and found)
         admitted = [each for each in theirs if admits_a_stranger(each)]
 
     assert len(jobs) == (1 if together else 2)
-    assert len(theirs) >= (5 if together else 3), "the scheduler, and a nanny and a worker, or two of each"
     assert not admitted
     assert host == "slurm" or {ip for ip, _ in theirs} == {"127.0.0.1"}
