@@ -96,7 +96,8 @@ def _python_files(
         raise error
 
     files = {}
-    for place, _, names in os.walk(folder, onerror=refuse):
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if name != "__pycache__"]
         below = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
         for name in names:
             path = (below + name).removeprefix("./")

@@ -16,7 +16,7 @@ from clusterfn.bridge import layout
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Scheduler, SchedulerVerdict, Submission
-from clusterfn.scheduler.slurm.site import INHERITED
+from clusterfn.scheduler.slurm import INHERITED
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec

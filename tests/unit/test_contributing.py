@@ -128,13 +128,8 @@ class LsfOnHost(HostScheduler):
 """
 SCHEDULER: list[Edit] = [
     ("clusterfn/scheduler/lsf.py", "", LSF_OF_CLIENT),
-    (
-        "clusterfn/scheduler/__init__.py",
-        "from clusterfn.scheduler.base import Scheduler\n",
-        "from clusterfn.scheduler.lsf import Lsf, LsfSite\n",
-    ),
-    ("clusterfn/scheduler/__init__.py", 'SCHEDULERS = {"slurm": Slurm, ', '"lsf": Lsf, '),
-    ("clusterfn/scheduler/__init__.py", '{"slurm": SlurmSite, ', '"lsf": LsfSite, '),
+    ("clusterfn/scheduler/__init__.py", 'SCHEDULERS = {"slurm": "slurm.submit.Slurm", ', '"lsf": "lsf.Lsf", '),
+    ("clusterfn/scheduler/__init__.py", 'SITES = {"slurm": "slurm.site.SlurmSite", ', '"lsf": "lsf.LsfSite", '),
     ("clusterfn/bridge/schedulers/lsf.py", "", LSF_ON_HOST),
     (
         "clusterfn/bridge/schedulers/__init__.py",

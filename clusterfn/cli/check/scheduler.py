@@ -5,11 +5,11 @@ from __future__ import annotations
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.hosts.site_rules import FILE
 from clusterfn.hosts.survey import SurveyedGpus
-from clusterfn.scheduler import SITES
+from clusterfn.scheduler import kind_of_site
 
 
 def scheduler(found: CheckState) -> str:
-    kind = SITES.get(found.host.scheduler)
+    kind = kind_of_site(found.host.scheduler)
     if kind is None:
         return _none(found)
     there = found.site.schedulers.get(found.host.scheduler)

@@ -12,7 +12,7 @@ from clusterfn.cli import screen
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.survey import Site, Volume
-from clusterfn.scheduler import SITES
+from clusterfn.scheduler import kind_of_site
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.site import Given
 
@@ -40,7 +40,7 @@ def keys(
         ConfigError: An answer does not fit the host.
     """
     word = scheduler or site.scheduler
-    there, kind = site.schedulers.get(word), SITES.get(word)
+    there, kind = site.schedulers.get(word), kind_of_site(word)
     if kind is not None and there is None:
         problem = f"that host has no {kind.title}: {kind.program} is missing"
         raise ConfigError(problem, hint="leave --scheduler out")

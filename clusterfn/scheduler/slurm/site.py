@@ -6,7 +6,6 @@ A tool that a site does not have limits nothing.
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,13 +15,6 @@ from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import SchedulerLimits
 from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section, check_given
 
-_LETTERS = string.ascii_uppercase + string.digits + "_"
-# What sbatch, squeue and scancel would obey or pass on from the login's environment, as prefixes. SLURM_CONF says where
-# SLURM is: the prefixes cover every other name that begins with SLURM_.
-INHERITED = (
-    "SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_",
-    *("SLURM_" + "CONF"[:length] + each for length, kept in enumerate("CONF") for each in _LETTERS if each != kept),
-)  # fmt: skip
 _NODES = re.compile(r"\d{1,18}", re.ASCII)
 _NOTHING = ("", "UNLIMITED", "(null)", "none")
 

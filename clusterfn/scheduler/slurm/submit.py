@@ -33,9 +33,8 @@ from clusterfn.scheduler.base import (
     Submission,
     Waiting,
 )
-from clusterfn.scheduler.slurm import gres, held, site
+from clusterfn.scheduler.slurm import INHERITED, gres, held, site
 from clusterfn.scheduler.slurm import states as slurm_states
-from clusterfn.scheduler.slurm.site import INHERITED
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec

@@ -13,7 +13,7 @@ from clusterfn.config.job_spec import Group
 from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission
-from clusterfn.scheduler.slurm.site import INHERITED
+from clusterfn.scheduler.slurm import INHERITED
 from clusterfn.scheduler.slurm.states import PHASES
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import recorded
