@@ -17,8 +17,11 @@ _PEAK_OF = "size of the buffer, above a call without one"
 
 
 def imports(place: Place) -> list[Row]:
-    """`import clusterfn` in a fresh process."""
-    programs = {"nothing": "pass", "clusterfn": "import clusterfn", "paramiko": "import paramiko"}
+    """The import of clusterfn in a fresh process: alone, which loads nothing, and with the decorator."""
+    programs = {
+        "nothing": "pass", "clusterfn": "import clusterfn", "cluster": "from clusterfn import cluster",
+        "paramiko": "import paramiko",
+    }  # fmt: skip
     parts = {
         name: lambda text=text: seconds(lambda: place.run([sys.executable, "-c", text]))
         for name, text in programs.items()
@@ -27,7 +30,8 @@ def imports(place: Place) -> list[Row]:
     return [
         Row("python -c pass", taken["nothing"]),
         Row("python -c 'import clusterfn'", taken["clusterfn"], limit=60),
-        Row.versus("python -c 'import clusterfn'", taken["clusterfn"], taken["nothing"], "python -c pass"),
+        Row.versus("python -c 'import clusterfn'", taken["clusterfn"], taken["nothing"], "python -c pass", limit=2.2),
+        Row.versus("the same with 'from clusterfn import cluster'", taken["cluster"], taken["nothing"], "python -c pass"),
         Row("python -c 'import paramiko'", taken["paramiko"]),
     ]  # fmt: skip
 
