@@ -31,7 +31,7 @@ def imports(place: Place) -> list[Row]:
         Row("python -c pass", taken["nothing"]),
         Row("python -c 'import clusterfn'", taken["clusterfn"], limit=60),
         Row.versus("python -c 'import clusterfn'", taken["clusterfn"], taken["nothing"], "python -c pass", limit=2.2),
-        Row.versus("the same with 'from clusterfn import cluster'", taken["cluster"], taken["nothing"], "python -c pass"),
+        Row.versus("'from clusterfn import cluster'", taken["cluster"], taken["nothing"], "python -c pass"),
         Row("python -c 'import paramiko'", taken["paramiko"]),
     ]  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,9 +133,17 @@ def _numbered_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
     return (base / str(number) for number in itertools.count())
 
 
+@pytest.fixture(scope="session")
+def _runtime() -> Iterator[str]:
+    """A folder for held logins, which are others than the person's; its path is short, as those of sockets must be."""
+    path = f"/tmp/cf-{os.getpid()}"
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, _numbered_folders: Iterator[Path]) -> None:
-    """No test sees the person's configuration, state or proxies; each has its own XDG folders."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch, _numbered_folders: Iterator[Path], _runtime: str) -> None:
+    """No test sees the person's configuration, state, logins or proxies; each has its own XDG folders."""
     names = [name for name in os.environ if name.startswith("CLUSTERFN_") or name.lower() in PROXIES]
     for name in names:
         monkeypatch.delenv(name)
@@ -142,6 +151,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, _numbered_folders: Iterat
     folder.mkdir()
     for kind in ("config", "cache", "state", "data"):
         monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(folder / kind))
+    monkeypatch.setenv("CLUSTERFN_RUNTIME", _runtime)
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "config" / "clusterfn" / "config.yml"))
     monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: None)  # the tester is not asked for codes
 
