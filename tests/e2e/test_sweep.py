@@ -329,6 +329,8 @@ def test_a_sweep_that_was_stopped_goes_on_with_what_it_had_not_run(here, script,
         assert first.poll() is None
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=150)
+    (sent,) = lines(folder / "journal", "sent")
+    clusterfn.attach(sent["group"]).wait(150)  # stopped, and not let go
 
     (folder / "go").touch()
     second = started("here")
@@ -336,7 +338,7 @@ def test_a_sweep_that_was_stopped_goes_on_with_what_it_had_not_run(here, script,
 
     assert second.returncode == 0, said
     assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
-    assert "4 of 6 configurations: were stopped earlier and run again" in said and "✗" not in said
+    assert "4 of 6 configurations: were stopped earlier and run again" in said and "✗" not in said, said
     assert said.splitlines()[-1] == "6/6 configurations completed; best: GRID_0005 5.000 x=5"
 
 
