@@ -21,7 +21,18 @@ from tests.waiting import until
 
 MARKER = "0123456789abcdef"
 _LINE = "bytes(iter(lambda: os.read(0, 1)[0], 10))"
-WAITS = f"os.write(1, b'noise' + {_LINE} + b'\\n'); open(READY, 'w'); os.execvp('sh', ['sh', '-c', {_LINE}])"
+WAITS = f"os.write(1, b'noise' + {_LINE} + b'\\n'); os.execvp('sh', ['sh', '-c', {_LINE}])"
+
+
+def is_waiting(folder: Path) -> bool:
+    """Whether a keeper in this folder says that a command waits."""
+    for address in folder.glob("*.a"):
+        with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError):
+            line.settimeout(5)
+            line.connect(str(address))
+            line.sendall(b"P")
+            return line.recv(16).endswith(b" 1\n")
+    return False
 
 
 class Held:
@@ -33,8 +44,7 @@ class Held:
         path = held_connections.socket_path("k" * 16)
         self.master.bind(str(path))
         self.held = HeldConnection("k" * 16, "here", "me@here", os.getpid(), time.time(), 1e6, False, str(path))
-        pids, ready = (str(folder / name) for name in ("pids", "ready"))
-        note = f"import os; READY = {ready!r}; open({pids!r}, 'a').write('%d ' % os.getpid()); "
+        note = f"import os; open({str(folder / 'pids')!r}, 'a').write('%d ' % os.getpid()); "
         self.argv = [sys.executable, "-c", note + program]
 
     def keep(self, what: str = "agent") -> None:
@@ -62,8 +72,7 @@ class Held:
 
     def becomes_ready(self) -> None:
         """Wait until one waits, and leave it there."""
-        until(lambda: (self.folder / "ready").exists())
-        time.sleep(0.1)  # it has printed, but its keeper may not have read that yet
+        until(lambda: is_waiting(self.folder))
 
     def inode(self) -> int:
         """Of the address: another keeper has another."""

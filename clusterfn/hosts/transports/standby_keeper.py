@@ -2,7 +2,8 @@
 
 `standby.keep` starts this file by itself, with its plan on stdin. It imports only the standard library, because it
 stays for hours. A program connects and sends one byte: `T` takes the command, `R` has it ended because it wants its
-session, `P` asks for which connection this keeper works. The keeper ends with the held connection.
+session, `P` asks for which connection this keeper works, and whether a command waits. The keeper ends with the held
+connection.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Keeper:
             line.settimeout(ASK_S)
             line.connect(self.address)
             line.sendall(b"P")
-            if line.recv(16) == b"%d\n" % self.pid:
+            if line.recv(16).startswith(b"%d " % self.pid):
                 return False
         self.listener = socket.socket(socket.AF_UNIX)
         own = f"{self.address}{os.getpid()}"
@@ -186,7 +187,7 @@ class Keeper:
         line.settimeout(ASK_S)
         wanted = line.recv(1)
         if wanted == b"P" and self.is_wanted():
-            line.sendall(b"%d\n" % self.pid)
+            line.sendall(b"%d %d\n" % (self.pid, self.standby is not None and self.standby.is_ready))
         if wanted == b"R":
             self.drop()
             self.start_at = max(self.start_at, time.monotonic() + LOOK_S)
