@@ -94,10 +94,11 @@ def boot(
     wanted = wanted_python(host)
     hello = {"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)}
     first = pack(hello) + ahead
-    standby = transport.take_standby(standby_name(wanted)) if isinstance(transport, KeepsStandby) else None
+    name = functools.partial(standby_name, wanted)
+    standby = transport.take_standby(name) if isinstance(transport, KeepsStandby) else None
     if standby is not None:
         with _closed_on_failure(standby.stream):
-            # It may have ended, or its connection be stuck: then all is sent once more by another way, and runs twice.
+            # It may have ended, or its connection may be stuck: then all of it is sent again by another way.
             with _deadline(standby.stream, STANDBY_S), contextlib.suppress(OSError):
                 standby.stream.write(first)
             meanwhile()
@@ -105,7 +106,7 @@ def boot(
             with _deadline(standby.stream, STANDBY_S):
                 answer = reader.frame()
             if answer is not None:
-                return _greeted(standby.stream, host, reader, answer[0], standby.printed)
+                return _check_greeting(standby.stream, host, reader, answer[0], standby.printed)
         standby.stream.close()
     stream = transport.open(COMMAND, asker)
     with _closed_on_failure(stream):
@@ -158,10 +159,10 @@ def _start(stream: Stream, host: Host, wanted: str, first: bytes, meanwhile: Cal
     if answer is None:
         late = f"did not answer within {HELLO_S:g} s" if passed.is_set() else f"ended: {stream.cause()}"
         raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
-    return _greeted(stream, host, reader, answer[0], printed)
+    return _check_greeting(stream, host, reader, answer[0], printed)
 
 
-def _greeted(stream: Stream, host: Host, reader: FrameReader, answer: Header, printed: bytes) -> AgentStream:
+def _check_greeting(stream: Stream, host: Host, reader: FrameReader, answer: Header, printed: bytes) -> AgentStream:
     if answer["id"] != HELLO_ID or not answer.get("end"):
         raise no_frame("it is not an answer to the first request", repr(answer).encode())
     if not answer.get("ok"):

@@ -76,8 +76,12 @@ class Transport(Protocol):
 class KeepsStandby(Protocol):
     """A transport that may have started a command before anybody asked for it."""
 
-    def take_standby(self, what: str) -> Standby | None:
-        """Return the command that waits under this name; None if there is none. Never waits for the host."""
+    def take_standby(self, name: Callable[[], str]) -> Standby | None:
+        """Return the command that waits under this name; None if there is none. Never waits for the host.
+
+        Args:
+            name: Returns the name, which takes time; called only if something may wait.
+        """
 
 
 T = TypeVar("T")

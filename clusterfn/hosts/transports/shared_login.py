@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clusterfn.config.spec import Host
@@ -151,6 +151,7 @@ class ReusingTransport:
         self.via = ""
         self._own = own
         self._by_person = False
+        self._settings: Settings | None = None
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """See `Transport.open`.
@@ -174,18 +175,21 @@ class ReusingTransport:
         self.via = self._own.via
         return stream
 
-    def take_standby(self, what: str) -> Standby | None:
-        """Return what waits on the host under this name since the last login or program, or None."""
+    def take_standby(self, name: Callable[[], str]) -> Standby | None:
+        """See `KeepsStandby.take_standby`."""
         if not (can_hold(self.host) and held_connections.has_records()):
             return None
-        found = find_held(resolve(self.host))
-        taken = standby.take(found, what) if found is not None else None
-        if taken is not None and found is not None:
-            self.via, self._by_person = _VIA, self._by_person or found.asked
+        settings = resolve(self.host)
+        found = find_held(settings)
+        taken = standby.take(found, name()) if found is not None else None
+        if taken is None or found is None:
+            self._settings = settings  # `open` follows at once, and need not ask ssh again
+            return None
+        self.via, self._by_person = _VIA, self._by_person or found.asked
         return taken
 
     def _through_held(self, command: str) -> Stream | None:
-        settings = resolve(self.host)
+        settings, self._settings = self._settings or resolve(self.host), None
         found = find_held(settings)
         if found is None:
             return None
@@ -194,7 +198,8 @@ class ReusingTransport:
             try:
                 stream = _open_session(self.host, settings, found, command)
             except HostError:
-                standby.release(found.key)  # it may be what waits that has the last session
+                if not standby.release(found.key):  # what waits may have the last session
+                    raise
                 stream = _open_session(self.host, settings, found, command)
         except HostError:
             if found.asked:

@@ -33,7 +33,7 @@ _MESSAGE = 64 * 1024
 
 
 def keep(held: HeldConnection, what: str, argv: list[str], first: bytes, marker: str) -> None:
-    """Start a keeper for it, which ends with the held connection. One that runs already goes on.
+    """Start a keeper, which ends with the held connection. If one is running already, it stays instead.
 
     Args:
         what: A short name for what waits; a program takes only what has the name that it wants.
@@ -91,13 +91,16 @@ def take(held: HeldConnection, what: str) -> Standby | None:
     return Standby(StandbyStream(line, stdin, stdout, stderr), printed)
 
 
-def release(key: str) -> None:
-    """End what waits behind a connection, because its session is wanted; none is started for a while."""
+def release(key: str) -> bool:
+    """End what waits behind a connection, because its session is wanted; return whether there was a keeper."""
+    found = False
     for line in _keepers(key):
+        found = True
         with contextlib.suppress(OSError):
             line.settimeout(END_S + 1.0)
             line.sendall(b"R")
             line.recv(1)  # it closes the line once the session is free
+    return found
 
 
 def wake(key: str) -> None:

@@ -177,7 +177,7 @@ class Keeper:
             failed = command.is_ready or not command.read(self.marker)
         if failed:
             self.drop()
-            self.failures += 1  # a command that nobody took counts, though it was ready: something on the host ends it
+            self.failures += 1  # even if it was ready: something on the host ends what waits
             late = self.failures >= self.tries
             self.start_at = math.inf if late else time.monotonic() + self.pause_s * 4**self.failures
 

@@ -96,8 +96,8 @@ class WithStandby(FakeTransport):
         while not self.stream.read(1000).endswith(b"0\n"):
             pass
 
-    def take_standby(self, what: str) -> Standby:
-        self.names.append(what)
+    def take_standby(self, name: Callable[[], str]) -> Standby:
+        self.names.append(name())
         return Standby(self.stream, b"noise")
 
 
