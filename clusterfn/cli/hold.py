@@ -10,28 +10,34 @@ import json
 import math
 import posixpath
 import sys
+import time
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.job_states import FINAL, SHORT
+from clusterfn.calls import attach, console, job_display
 from clusterfn.calls.call import resources_of
+from clusterfn.calls.job import Job
 from clusterfn.cli import screen, target
-from clusterfn.cli.submission import call_options, start_detached
+from clusterfn.cli.submission import call_options, print_sent, send
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host
 from clusterfn.config.units import parse_time
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.scheduler.base import Evidence
 
+_NAME = "hold"
+_LOOK_S = 0.2
+_NOTICED_S = 10.0  # the job that holds an allocation looks each second whether it is released
 _TIMEOUT_S = 60.0
 _MB = 2**20
 
 
 def hold(given: argparse.Namespace) -> int:
-    """Submit the job that holds an allocation; return once the host has it."""
+    """Submit the job that holds an allocation; return once the host has it, or with --wait once calls can use it."""
     session, host = _of(given, "hold")
     found = _record(session)
     if found is not None:
@@ -39,7 +45,7 @@ def hold(given: argparse.Namespace) -> int:
             f"{host.name} already holds {_described(found)}", host=host.name,
             hint=f"clusterfn release {host.name} ends that one; then hold again",
         )  # fmt: skip
-    chosen = {**call_options(given), "host": host.name, "name": "hold"}
+    chosen = {**call_options(given), "host": host.name, "name": _NAME}
     resources = resources_of(parse_options(chosen), host, session.scheduler_rules)
     facts = {
         "cores": resources.cores, "gpus": resources.gpus, "gpu_type": resources.gpu_type, "time_s": resources.time_s,
@@ -49,23 +55,51 @@ def hold(given: argparse.Namespace) -> int:
     words = [session.connection.facts.python, "-I", "-S", posixpath.join(session.bridge, layout.SUPERVISE)]
     words += ["hold", _folder(session), json.dumps(facts)]
     held: ClusterFunction[Any, Any] = cluster(_hold_until_released).with_options(**chosen)
-    return start_detached(held, (words,), {}, as_json=given.json)
+    job = send(held, (words,), {})
+    job_display.remember_going(job, f"calls use it once it runs; clusterfn release {host.name} ends it")
+    if given.wait:
+        found = _await_record(session, job)
+        job_display.remember_going(job, f"calls use it; clusterfn release {host.name} ends it")
+        console.tell(f"{host.name} holds {_described(found)}")
+    print_sent(job, given.json)
+    return 0
+
+
+def _await_record(session: HostState, job: Job[Any]) -> dict[str, Any]:
+    """Wait until the job that holds an allocation runs, and say why it waits.
+
+    Raises:
+        ClusterfnError: It has ended.
+    """
+    said = ""
+    # Not another job's record: two may hold at the same time, and the second one fails.
+    while (found := _read_record(session)) is None or found["job"] != job.id:
+        if job.done():
+            job.result(0)
+            raise ClusterfnError("the job that holds the allocation has ended", host=job.host, job=job.id)
+        if job.reason and job.status != said:
+            said = job.status
+            console.tell(f"{job.id[:SHORT]} {said}")
+        time.sleep(_LOOK_S)
+    return found
 
 
 def release(given: argparse.Namespace) -> int:
-    """Ask what is held to end; return 1 if nothing is."""
+    """Ask what is held to end, and wait until it takes no more calls; return 1 if nothing is held."""
     session, host = _of(given, "release")
     found = _record(session)
     if found is not None:
         place = posixpath.join(_folder(session), layout.HOLD_RELEASE)
         session.connection.put(place, b"", sync=False).result(_TIMEOUT_S)
+        until = time.monotonic() + _NOTICED_S
+        while time.monotonic() < until and session.connection.have([place]).result(_TIMEOUT_S) == [True]:
+            time.sleep(_LOOK_S)
     if given.json:
         print(screen.as_json({"host": host.name, "released": found is not None, "id": (found or {}).get("job")}))
     elif found is None:
-        print(
-            f"clusterfn: nothing is held on {host.name}; if a hold still waits in the queue: clusterfn cancel ID",
-            file=sys.stderr,
-        )
+        waiting = [job.id[:SHORT] for job in attach.jobs(host.name) if job.name == _NAME and job.state not in FINAL]
+        withdraw = f"; clusterfn cancel {' '.join(waiting)} withdraws what has not begun" if waiting else ""
+        print(f"clusterfn: nothing is held on {host.name}{withdraw}", file=sys.stderr)
     else:
         print(f"{host.name}: released {_described(found)}; jobs that run in it end first")
     return 0 if found is not None else 1
@@ -75,9 +109,10 @@ def _hold_until_released(words: list[str]) -> None:
     """Run the supervisor's `hold` in the job."""
     import subprocess
 
-    status = subprocess.call(words)
-    if status:
-        raise RuntimeError(f"what holds the allocation ended with status {status}")
+    ended = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
+    if ended.returncode:
+        said = ended.stderr.strip() or f"it ended with status {ended.returncode}"
+        raise RuntimeError(f"what holds the allocation: {said}")
 
 
 _hold_until_released.__module__ = "__main__"  # travels as itself: a job has no command line
@@ -106,17 +141,22 @@ def _folder(session: HostState) -> str:
 
 def _record(session: HostState) -> dict[str, Any] | None:
     """Return what is held there; None if nothing is, or the scheduler no longer knows it."""
-    (data,) = remote_files.read_each(session.connection, [posixpath.join(_folder(session), layout.HOLD_RECORD)])
-    try:
-        found = json.loads(data or b"null")
-    except ValueError:
-        return None
-    if not isinstance(found, dict):
+    found = _read_record(session)
+    if found is None:
         return None
     scheduler, number = session.scheduler, str(found["id"])
     asked = session.connection.run(scheduler.evidence_command(number), unset=scheduler.unset).result(_TIMEOUT_S)
     said = (asked.out + asked.err).decode("utf-8", "replace")
     return None if scheduler.explain(Evidence(said, "", number)) else found  # its node may have died
+
+
+def _read_record(session: HostState) -> dict[str, Any] | None:
+    (data,) = remote_files.read_each(session.connection, [posixpath.join(_folder(session), layout.HOLD_RECORD)])
+    try:
+        found = json.loads(data or b"null")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _described(record: dict[str, Any]) -> str:

@@ -163,6 +163,7 @@ def _add_logins(commands: Any) -> None:
     command.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
     about = "release it after so long without a call (never); such as 20min"
     command.add_argument("--idle", metavar="DURATION", help=about)
+    command.add_argument("--wait", action="store_true", help="return only once calls can use it")
     _add_json(command, "one object")
     command = _add(commands, "release", "hold.release", "end what hold keeps, once the calls that run in it have ended")
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")

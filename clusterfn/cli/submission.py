@@ -9,6 +9,7 @@ from typing import Any
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import console
+from clusterfn.calls.job import Job
 from clusterfn.cli import screen
 from clusterfn.config.options import read_requeue
 from clusterfn.errors import HostError, SubmitError, Unsatisfiable
@@ -31,11 +32,22 @@ def start_detached(
     called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, as_json: bool
 ) -> int:
     """Send the call, and print its id once the host has it."""
+    job = send(called, args, kwargs)
+    console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
+    print_sent(job, as_json)
+    return 0
+
+
+def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[Any]:
+    """Send the call, and return its job once the host has it."""
     job = called.submit(*args, **kwargs)
     while exit_flush.unanswered and not job.done():  # until the host has it, files included
         time.sleep(_LOOK_S)
     if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable)):
         raise error
-    console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
+    return job
+
+
+def print_sent(job: Job[Any], as_json: bool) -> None:
+    """Print the id of a job that was sent."""
     print(screen.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
-    return 0

@@ -43,7 +43,9 @@ def hold(root: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..
 
     def begin(*words: str) -> dict[str, Any]:
         assert command(["hold", "held", "--json", *words]) == 0
-        held.append(json.loads(capsys.readouterr().out)["id"])
+        said = capsys.readouterr()
+        held.append(json.loads(said.out)["id"])
+        assert (f"(job {held[0][:4]})" in said.err) is ("--wait" in words)
         job = attach(held[0], "held")
         until(lambda: (root / "held" / "record").exists() or job.done())
         assert not job.done(), job.exception()
@@ -157,7 +159,7 @@ def test_release_ends_it_once_its_calls_have_ended(
 
     assert command(["release", "held"]) == 0
 
-    until(lambda: not (root / "held").exists())
+    assert not (root / "held").exists(), "it waits until no call enters any more"
     assert ended(running)[0] == 1
     assert attach(record["job"], "held").result(60) is None
     assert command(["release", "held"]) == 1
@@ -199,3 +201,18 @@ def test_a_call_whose_processes_are_killed_ends_with_its_cause(hold: Hold, progr
     said, _ = ended(program(last))
 
     assert said.startswith("the job ended in the held allocation and left no result")
+
+
+def test_a_call_names_the_allocation_that_is_cancelled_under_it(hold: Hold, program: Program, root: Path) -> None:
+    record = hold("--cores", "1", "--memory", "1GB", "--time", "10min", "--wait")
+    last = (
+        "try: remote(time.sleep)(120)\nexcept Exception as error: print(json.dumps([type(error).__name__, str(error)]))"
+    )
+    busy = program(last)
+    until(lambda: len(list(root.glob("jobs/*/attempts/1/events.jsonl"))) == 2)
+
+    attach(record["job"], "held").stop()
+
+    (kind, message), _ = ended(busy)
+    assert kind == "Cancelled"
+    assert f"the held allocation {record['id']}, in which it ran, was cancelled" in message

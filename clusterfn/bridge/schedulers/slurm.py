@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LOG_TAIL = 4096
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
-_ENDS = re.compile(rb"slurmstepd.*\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
+_ENDS = re.compile(rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _SHOW_JOB_S = 5
@@ -49,13 +49,15 @@ class SlurmOnHost(HostScheduler):
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        facts = _show("job", str(os.environ.get("SLURM_JOB_ID")), _SHOW_JOB_S)
+        facts = show("job", str(os.environ.get("SLURM_JOB_ID")), _SHOW_JOB_S)
         state = facts.get("JobState", "")
         if int(facts.get("Restarts") or 0) > self.restarts():
             message = "the scheduler took the resources back and starts the job again"
             return Verdict(PREEMPTED, message, stage="scheduler")
         if state == "COMPLETING":
             state = _state_by_log(log)
+        if os.environ.get(STEP):
+            return _end_of_held(str(os.environ.get("SLURM_JOB_ID")), state)
         if state.startswith("CANCELLED"):
             return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
         if state in ("TIMEOUT", "DEADLINE"):
@@ -135,7 +137,22 @@ class SlurmOnHost(HostScheduler):
                 "SLURM_NTASKS_PER_NODE": str(tasks)}  # fmt: skip
 
     def node_address(self, name: str) -> str:
-        return _show("node", name, _SHOW_NODE_S).get("NodeAddr", "")
+        return show("node", name, _SHOW_NODE_S).get("NodeAddr", "")
+
+
+def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
+    """Return what ended a job with the allocation in which it ran; None if the allocation is not ending."""
+    which = "the held allocation %s, in which it ran," % number
+    if state.startswith("CANCELLED"):
+        return Verdict(CANCELLED, which + " was cancelled", stage="scheduler")
+    if state in ("TIMEOUT", "DEADLINE"):
+        hint = "hold one for longer (clusterfn hold --time), or set time=: a call that does not fit goes to sbatch"
+        return Verdict(TIME, which + " reached its time limit", stage="scheduler", hint=hint)
+    if state in ("PREEMPTED", "REVOKED"):
+        return Verdict(LOST, which + " was taken back for another job", stage="scheduler")
+    if state in ("COMPLETED", "FAILED", "NODE_FAIL"):
+        return Verdict(LOST, which + " has ended", stage="scheduler", hint="hold another one: clusterfn hold")
+    return None
 
 
 def _state_by_log(log: str) -> str:
@@ -149,7 +166,7 @@ def _state_by_log(log: str) -> str:
     return _STATES.get(said[-1], "") if said else ""
 
 
-def _show(what: str, name: str, patience_s: int) -> "dict[str, str]":
+def show(what: str, name: str, patience_s: int) -> "dict[str, str]":
     """Return what scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
     words = [word.partition("=") for word in _run(["scontrol", "-o", "show", what, name], patience_s).split()]
     return {key: value for key, separator, value in words if separator}

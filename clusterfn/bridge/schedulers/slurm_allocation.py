@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NOTE = "clusterfn: "  # begins a line for the user
 _LOOK_S = 1.0
+_SHOW_S = 5
 _START_S, _START_LOOK_S = 20.0, 0.005
 _CALM_S = 5.0  # a step that srun has just been asked for may not run yet
 _LEFT_S = 30.0  # the least that must be left of the allocation
@@ -38,6 +39,12 @@ def hold(folder: str, facts: str) -> int:
     """
     import shutil  # `enter`, for which calls wait, hardly ever needs it
 
+    from .slurm import show
+
+    held = read_record(folder)  # another job may have begun to hold one since the client looked
+    if held is not None and show("job", str(held["id"]), _SHOW_S).get("JobState") == "RUNNING":
+        sys.stderr.write("the allocation %s is held already, by job %s\n" % (held["id"], held["job"]))
+        return 1
     told = json.loads(facts)
     number, idle_s = os.environ[_ID], told.pop("idle_s")
     ends = os.environ.get("SLURM_JOB_END_TIME", "")
@@ -49,11 +56,11 @@ def hold(folder: str, facts: str) -> int:
     os.makedirs(part, mode=0o700)
     replace(os.path.join(part, HOLD_ENVIRONMENT), _environment_of_batch())
     replace(os.path.join(part, HOLD_RECORD), json.dumps(mine).encode())
-    _forget(folder)  # of one that is gone: the client has looked
+    _forget(folder)  # of one that is gone
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         os.rename(part, folder)
-        _wait_for_release(folder, number, idle_s)
+        _wait_for_release(folder, number, idle_s, mine["ends"])
     finally:
         _forget(folder, number)
     calm = time.monotonic()
@@ -63,10 +70,13 @@ def hold(folder: str, facts: str) -> int:
     return 0
 
 
-def _wait_for_release(folder: str, number: str, idle_s: float) -> None:
+def _wait_for_release(folder: str, number: str, idle_s: float, ends: "Optional[float]") -> None:
+    """Wait until it is released, has been idle for too long, or is so near its end that no job fits any more."""
     busy, release = time.monotonic(), os.path.join(folder, HOLD_RELEASE)
     while os.path.isdir(folder) and not os.path.exists(release):
         time.sleep(min(_LOOK_S, idle_s / 4) if idle_s else _LOOK_S)
+        if ends is not None and time.time() >= ends - _LEFT_S:
+            return
         if idle_s and _jobs_in(number):
             busy = time.monotonic()
         if idle_s and time.monotonic() - busy >= idle_s:

@@ -9,7 +9,6 @@ import json
 import math
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
@@ -42,7 +41,7 @@ def request(job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str],
     }  # fmt: skip
     enter = [job.host_python, "-I", "-S", posixpath.join(job.bridge, layout.SUPERVISE), "enter"]
     record = posixpath.join(job.root, layout.HOLD)
-    return replace(by_sbatch, argv=(*enter, record, json.dumps(wanted), *by_sbatch.argv))
+    return by_sbatch._replace(argv=(*enter, record, json.dumps(wanted), *by_sbatch.argv))
 
 
 def never(job: JobSpec) -> str:

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import clusterfn
+from clusterfn.bridge.layout import STEP
+from clusterfn.bridge.schedulers.slurm import SlurmOnHost
 from clusterfn.bridge.schedulers.slurm_allocation import misfit
 from clusterfn.config.spec import Resources
 from clusterfn.scheduler import scheduler_for
@@ -72,7 +74,7 @@ def test_a_step_without_gpus_gets_none_of_the_allocations() -> None:
 
 
 def test_the_hosts_default_time_is_no_time_that_a_call_asks_for() -> None:
-    host = replace(HOST, defaults=replace(HOST.defaults, time_s=3600.0))
+    host = HOST._replace(defaults=HOST.defaults._replace(time_s=3600.0))
     slurm = scheduler_for(host, {"user": "ada"})
 
     def time_of(time_s: float) -> Any:
@@ -215,3 +217,71 @@ def test_without_a_hold_sbatch_gets_the_job_and_nothing_is_said(there: Path) -> 
     done = enter(there)
 
     assert (done.stdout, done.stderr) == ("1235\n", "")
+
+
+def test_it_ends_before_its_time_limit_if_no_job_can_enter_any_more(there: Path) -> None:
+    (there / "supervise.py").write_text(SUPERVISE)
+    facts = {"cores": 1, "memory_mb": None, "gpus": 0, "gpu_type": None, "time_s": 60.0, "idle_s": 0}
+    argv = [sys.executable, str(there / "supervise.py"), "hold", str(there / "held"), json.dumps(facts)]
+    ends = str(int(time.time()) + 20)
+    env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "4321", "SLURM_JOB_END_TIME": ends, "CLUSTERFN_JOB": "7f3a/1"}
+
+    assert subprocess.run(argv, env=env, timeout=60, check=False).returncode == 0
+    assert time.time() < int(ends)
+    assert not (there / "held").exists()
+
+
+BY_LIMIT = "slurmstepd: error: *** STEP 1234.5 ON n1 CANCELLED AT 2026-11-23T10:00:00 DUE TO TIME LIMIT ***"
+BY_HAND = "slurmstepd: error: *** STEP 1234.5 ON n1 CANCELLED AT 2026-11-23T10:00:00 ***"
+
+
+@pytest.mark.parametrize(
+    ("state", "log", "kind", "says"),
+    [
+        ("COMPLETING", BY_LIMIT, "time", "reached its time limit"),
+        ("COMPLETING", BY_HAND, "cancelled", "was cancelled"),
+        ("TIMEOUT", "", "time", "reached its time limit"),
+        ("CANCELLED", "", "cancelled", "was cancelled"),
+        ("PREEMPTED", "", "lost", "was taken back for another job"),
+        ("COMPLETED", "", "lost", "has ended"),
+    ],
+)
+def test_a_job_that_ends_with_the_allocation_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, log: str, kind: str, says: str
+) -> None:
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho JobId=1234 JobState={state}\n")
+    (tmp_path / "scontrol").chmod(0o700)
+    (tmp_path / "log").write_text(f"{log}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "1234")
+    monkeypatch.setenv(STEP, "1")
+
+    found = SlurmOnHost().ending(str(tmp_path / "log"))
+
+    assert found is not None and found.kind == kind
+    assert found.facts["message"] == f"the held allocation 1234, in which it ran, {says}"
+
+
+def test_a_job_in_an_allocation_that_runs_was_not_ended_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho JobId=1234 JobState=RUNNING\n")
+    (tmp_path / "scontrol").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "1234")
+    monkeypatch.setenv(STEP, "1")
+
+    assert SlurmOnHost().ending(str(tmp_path / "log")) is None
+
+
+def test_two_that_hold_at_the_same_time_do_not_replace_each_other(there: Path) -> None:
+    (there / "supervise.py").write_text(SUPERVISE)
+    (there / "bin" / "scontrol").write_text("#!/bin/sh\necho JobId=1234 JobState=RUNNING\n")
+    (there / "bin" / "scontrol").chmod(0o700)
+    before = (there / "held" / "record").read_text()
+    facts = {"cores": 1, "memory_mb": None, "gpus": 0, "gpu_type": None, "time_s": 60.0, "idle_s": 0}
+    argv = [sys.executable, str(there / "supervise.py"), "hold", str(there / "held"), json.dumps(facts)]
+    env = {"PATH": f"{there}/bin:/usr/bin:/bin", "SLURM_JOB_ID": "4321", "CLUSTERFN_JOB": "8f3a/1"}
+
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stderr) == (1, "the allocation 1234 is held already, by job 7f3a\n")
+    assert (there / "held" / "record").read_text() == before
