@@ -45,11 +45,18 @@ class Actor:
         ...     labels = model.predict(batch)
     """
 
-    def __init__(self, kind: ActorClass, constructed: SessionCallJob[Any], send: ActorSender) -> None:
+    def __init__(
+        self, kind: ActorClass, constructed: SessionCallJob[Any], send: ActorSender, abandon: Callable[[int], None]
+    ) -> None:  # fmt: skip
         handle = ActorHandle(kind, constructed, send)
         object.__setattr__(self, "_handle", handle)
-        # Not by `threading`, whose lock the thread may have that collects the garbage.
-        weakref.finalize(self, _thread.start_new_thread, handle.release, ()).atexit = False
+
+        def end() -> None:
+            abandon(handle.number)  # a call that comes before the thread closes it
+            # Not by `threading`, whose lock the thread may have that collects the garbage.
+            _thread.start_new_thread(handle.release, ())
+
+        weakref.finalize(self, end).atexit = False
 
     _handle: ActorHandle
 

@@ -9,7 +9,6 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.session_tracker import SessionCallJob
 
 R = TypeVar("R")
+_MOMENT_S = 1.0  # of waiting without a word
 # Of these the session must have as much; its time ends all of its calls together.
 _AMOUNTS = ("cores", "memory_bytes", "gpus", "time_s")
 _SHARED = ("cores", "memory_bytes", "gpus")  # by the workers
@@ -201,20 +201,26 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], of_actor: ActorCall,
             own: Options, follow: bool,
         ) -> SessionCallJob[Any]:  # fmt: skip
-            if of_actor.closes and self._closed:
-                raise actor_lost(kind.name, "its session is closed")
+            if self._closed:
+                raise actor_lost(kind.name, "its session is closed", call.host, call.held.id)
             return self._send(
                 lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor), own,
                 lambda: self._having(call.held, of_actor.actor, kind.name, own),
             )  # fmt: skip
 
+        def abandon(number: int) -> None:
+            holding = self._holding
+            if holding is not None and holding.job is call.held:
+                holding.abandon(number)
+
         try:
             job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
         except BaseException:  # such as a signal's: nobody has the actor, which may be constructed all the same
             if call.state not in (RAISED, DIED, CANCELLED):
+                abandon(call.tracker.number)  # a call that comes before the thread closes it
                 exit_flush.run_in_thread(ActorHandle(kind, call, send).release, "clusterfn-actor")
             raise
-        return Actor(kind, call, send)
+        return Actor(kind, call, send, abandon)
 
     def _call(
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool
@@ -230,11 +236,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         """Send a call with these options to the session's job, or to the one that `holding` returns."""
         if inside_job():
             raise RuntimeError("a session inside a job: call the function directly, it runs in this process")
-        if os.getpid() != self._pid:  # its parent numbers the calls, and the host takes each number once
-            raise RuntimeError(
-                f"this Session belongs to process {self._pid}, and process {os.getpid()} was forked from it: "
-                "make a Session here"
-            )
+        self._check_process()
         while True:
             try:
                 with self._lock:
@@ -242,7 +244,15 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                         raise RuntimeError("cannot schedule new futures after shutdown")
                     return send(holding() if holding is not None else self._going(own))
             except NotEnded as open_one:  # without the lock: other calls go on, and it may be one that waits for it
-                open_one.source.await_end()
+                _await_end(open_one)
+
+    def _check_process(self) -> None:
+        """Reject a forked child: its parent numbers the calls, and the host takes each number once."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this Session belongs to process {self._pid}, and process {os.getpid()} was forked from it: "
+                "make a Session here"
+            )
 
     def _going(self, wanted: Options) -> SessionJob:
         """Return the session's job; start it if it has not begun or has ended."""
@@ -254,15 +264,15 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
         resources = prepared.job.resources
         if self._options.cores is None:
-            resources = replace(resources, cores=max(resources.cores, self._workers))
-        _refuse_what_it_lacks(wanted, self._options, replace(prepared.job, resources=resources), self._workers)
+            resources = resources._replace(cores=max(resources.cores, self._workers))
+        _refuse_what_it_lacks(wanted, self._options, prepared.job._replace(resources=resources), self._workers)
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
         from clusterfn.calls.session_job import SessionJob  # here: it does not travel with jobs, which have no sessions
 
         serving = SessionSpec(self._idle_s, CALLER, self._workers)
-        job = replace(prepared.job, name="session", serving=serving, resources=resources)
-        self._holding = SessionJob(replace(prepared, job=job), self._again)
+        job = prepared.job._replace(name="session", serving=serving, resources=resources)
+        self._holding = SessionJob(prepared._replace(job=job), self._again)
         return self._holding
 
     def _having(self, held: Job[Any], actor: int, name: str, wanted: Options) -> SessionJob:
@@ -276,7 +286,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         holding = self._holding
         if holding is None or holding.job is not held or held.done():
             why = f" ({holding.why_over})" if holding is not None and holding.job is held else ""
-            raise actor_lost(name, f"its session has ended{why}")
+            raise actor_lost(name, f"its session has ended{why}", held.host, held.id)
         holding.actors.check(actor, name)
         _refuse_what_it_lacks(wanted, self._options, holding.spec, self._workers)
         return holding
@@ -317,9 +327,17 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
     @public_api
     def stop(self) -> None:
-        """End it now, with the call that runs; calls that wait raise `Cancelled`. The next call starts it again."""
+        """End it, with the call that runs, and wait until it has ended. Calls that wait raise `Cancelled`.
+
+        The next call starts the session again.
+
+        Raises:
+            RuntimeError: This process is a forked child of the one that made the session.
+        """
+        self._check_process()
         if self._holding is not None:
             self._holding.job.stop()
+            concurrent.futures.wait([self._holding.job])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -342,10 +360,19 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             return Summary("session: not begun", lines=["its first call starts it"])
         ends = f"ends after {duration(self._idle_s)} without a call"
         held = self.job._summary()
-        return replace(held, title=f"session on {held.title.partition(' on ')[2]}", lines=[*held.lines, ends])
+        return held._replace(title=f"session on {held.title.partition(' on ')[2]}", lines=[*held.lines, ends])
 
     def __repr__(self) -> str:
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: unused>"
+
+
+def _await_end(open_one: NotEnded) -> None:
+    """Wait for what a call needs; say which actor it waits for if that takes longer than a moment."""
+    source = open_one.source
+    actors = [source] if open_one.leaving and isinstance(source, concurrent.futures.Future) else []
+    if concurrent.futures.wait(actors, _MOMENT_S).not_done:
+        console.tell(f"waiting for the worker of the actor {open_one.leaving}, which is ending")
+    source.await_end()
 
 
 def _parse_workers(workers: object, options: Options) -> int:
@@ -380,13 +407,13 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec, worke
             raise _lacks(name, asked, held, "each worker of the session" if is_shared else "the session")
     if wanted.host is not None and wanted.host != session.host.name:
         raise _lacks("host", wanted.host, session.host.name)
-    for name, silent in vars(Options()).items():
+    for name, silent in Options()._asdict().items():
         asked = getattr(wanted, name)
         if name not in (*_AMOUNTS, *_OF_EACH_CALL) and asked not in (silent, getattr(own, name)):
+            on_session = "set it on the Session, and " if keyword_of(name) in JobOptions.__annotations__ else ""
             raise ConfigError(
                 f"the function asks for {keyword_of(name)}={_shown(name, asked)}, which only a whole session can have",
-                hint="set it on the Session if it has that option, and send the undecorated function: "
-                "session.call(f.__wrapped__, …)",
+                hint=f"{on_session}send the undecorated function: session.call(f.__wrapped__, …)",
             )
 
 

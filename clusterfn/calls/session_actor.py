@@ -61,6 +61,14 @@ class Actors:
         if self._gone.get(number) == _CLOSED and number in self._living:
             del self._gone[number]
 
+    def is_gone(self, number: int) -> bool:
+        """Whether an actor is gone, or being closed."""
+        return number in self._gone
+
+    def name_of(self, number: int) -> str:
+        """Return the name of an actor's class."""
+        return self._living.get(number, "")
+
     def check_room(self, name: str) -> None:
         """Reject a call that no worker could run before an actor is closed.
 
@@ -87,10 +95,10 @@ class Actors:
             raise actor_lost(name, self._gone[number])
 
 
-def actor_lost(name: str, why: str) -> ActorLost:
-    """Return the error of a call of an actor that is gone."""
+def actor_lost(name: str, why: str, host: str | None = None, job: str | None = None) -> ActorLost:
+    """Return the error of a call of an actor that is gone; `host` and `job` are where it was."""
     return ActorLost(
-        f"the actor {name} is gone, and its state with it: {why}", stage="submit",
+        f"the actor {name} is gone, and its state with it: {why}", host=host, job=job, stage="submit",
         hint=f"create it again: session.actor({name}, …)",
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from clusterfn.bridge.job_states import PENDING, RETURNED, STARTING, UNKNOWN
 from clusterfn.calls import job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
-from clusterfn.calls.dependencies import Place
+from clusterfn.calls.dependencies import NotEnded, Place
 from clusterfn.calls.session_actor import ActorCall, Actors, actor_lost, is_packed_at_once
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
@@ -62,6 +62,7 @@ class SessionJob:
         self._unsent: set[str] = set()
         self._sends_skipped = False
         self._unheld: set[int] = set()  # actors without a local object, which may live on the host
+        self._abandoned: set[int] = set()  # actors whose local object is gone; some of them are closed
         self._settling = threading.Lock()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
         self.job, self._tracker = send_call(prepared)
@@ -87,10 +88,14 @@ class SessionJob:
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool,
         of_actor: ActorCall | None = None,
     ) -> SessionCallJob[R]:  # fmt: skip
-        """Send one call; copy large buffers if the caller does not wait for it, as he may change them."""
+        """Send one call; copy large buffers if the caller does not wait for it, as he may change them.
+
+        Raises:
+            NotEnded: An actor is leaving the worker that the call needs.
+        """
         name = name or str(getattr(fn, "__name__", "function"))
         if of_actor is None or not of_actor.actor:
-            self.actors.check_room(name)
+            self._check_room(name)
         quick = of_actor is not None and is_packed_at_once(args, kwargs)
         with job_display.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
@@ -103,6 +108,16 @@ class SessionJob:
         call.given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
+
+    def _check_room(self, name: str) -> None:
+        try:
+            self.actors.check_room(name)
+        except ConfigError:
+            for call in list(self._open):
+                of_actor = call.tracker.of_actor
+                if of_actor is not None and (of_actor.closes or call.is_stopping):
+                    raise NotEnded(call, self.actors.name_of(of_actor.actor or call.tracker.number)) from None
+            raise
 
     def take_over(self, call: SessionCallJob[Any]) -> None:
         """Send a call of another session to this one, or tell it that actors have taken all workers meanwhile."""
@@ -123,9 +138,9 @@ class SessionJob:
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
-        call.add_done_callback(self._open.discard)
         if call.tracker.of_actor is not None:
             self._note_actor(call, call.tracker.of_actor)
+        call.add_done_callback(self._open.discard)  # after what it does to its actor is noted
         try:
             self._send(call, payload)
         except BaseException:  # such as Ctrl-C: the caller has no handle of the call
@@ -180,7 +195,18 @@ class SessionJob:
         """Have the host close actors without a local object: each keeps a worker from the calls that come now."""
         for number in sorted(self._unheld):
             self._unheld.discard(number)  # before it is sent: where that fails, it is added again
-            self.send(type(None), (), {}, "close", False, ActorCall(number, "close", closes=True))
+            self._close_actor(number)
+        for number in sorted(self._abandoned):
+            self._abandoned.discard(number)
+            if not self.actors.is_gone(number):
+                self._close_actor(number)
+
+    def _close_actor(self, number: int) -> None:
+        self.send(type(None), (), {}, "close", False, ActorCall(number, "close", closes=True))
+
+    def abandon(self, number: int) -> None:
+        """Have an actor closed before the next call that needs a worker. The garbage collector calls this: no lock."""
+        self._abandoned.add(number)
 
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._await_folder()
@@ -337,9 +363,7 @@ class SessionJob:
     def _lost(self, call: SessionCallJob[Any]) -> ClusterfnError:
         """Make the error of this call from the end of its session."""
         if self.job.state == RETURNED and call.tracker.of_actor is not None:
-            lost = actor_lost(call.name, f"its session has ended ({self.why_over})")
-            lost.host, lost.job = call.host, call.id
-            return lost
+            return actor_lost(call.name, f"its session has ended ({self.why_over})", call.host, call.id)
         error = None if self.job.cancelled() else self.job.exception(0)
         kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
         facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}

@@ -52,6 +52,10 @@ def test_an_actor_keeps_its_object_and_its_calls_behave_as_calls_of_a_session(ca
         assert model.close() is None
         assert session.call(abs, -1) == 1, "its worker is free again"
 
+        other = session.actor(Model, "y")
+
+    with pytest.raises(ActorLost, match="its session is closed"):
+        other.predict(1)
     with pytest.raises(RuntimeError, match="after shutdown"):
         session.actor(Model, "x")
 
@@ -76,7 +80,8 @@ def test_an_actor_that_dies_says_so_at_its_call_and_at_each_later_one(tmp_path: 
         until((tmp_path / "spins").exists)
         assert withdrawn.cancel()
         spinning.stop()
-        assert isinstance(spinning.exception(150), Cancelled)
+        assert session.call(abs, -1) == 1, "the call waits for the worker that the actor leaves"
+        assert isinstance(spinning.exception(0), Cancelled)
         assert isinstance(waiting.exception(150), ActorLost)
         assert withdrawn.cancelled()
 
@@ -119,7 +124,7 @@ def test_actors_have_workers_and_what_none_is_left_for_is_rejected():
         assert session.call(abs, -3) == 3, "the block has closed it"
         del second, full
         gc.collect()
-        until(lambda: _has_room(session), "what nothing refers to any more is closed")
+        assert session.call(abs, -5) == 5, "what nothing refers to any more is closed"
         assert [session.actor(Model, "d").predict(1), session.call(abs, -4)] == [2, 4]
 
 
@@ -273,7 +278,7 @@ def test_an_actor_that_nobody_has_when_it_is_constructed_is_closed(
         with monkeypatch.context() as patched, pytest.raises(error):
             patched.setattr(job_display, "result", ends)
             session.actor(Model, "a")
-        until(lambda: _has_room(session))
+        assert session.submit(abs, -1).result(150) == 1
 
 
 @pytest.mark.usefixtures("here")
@@ -318,16 +323,18 @@ def test_a_closing_that_could_only_fail_is_rejected_and_the_actor_stays(tmp_path
 
 
 @pytest.mark.usefixtures("here")
-def test_who_leaves_the_block_of_an_actor_by_ctrl_c_waits_for_none_of_its_calls(tmp_path: Path):
+def test_who_leaves_the_block_of_an_actor_by_ctrl_c_waits_for_none_of_its_calls(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     with Session() as session:
         with pytest.raises(KeyboardInterrupt), session.actor(Plain) as plain:
             waiting = plain.wait_for.submit(str(tmp_path / "gate"))
             raise KeyboardInterrupt
         assert not waiting.done()
-        (tmp_path / "gate").touch()
-        waiting.result(150)
-        until(lambda: _has_room(session))
+        threading.Timer(1.5, (tmp_path / "gate").touch).start()
         later = session.actor(Plain)
+        assert "waiting for the worker of the actor Plain, which is ending" in capfd.readouterr().err
+        assert waiting.done()
     assert later.close() is None, "its session has ended it"
 
 

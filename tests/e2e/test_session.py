@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from clusterfn.bridge.supervisor.process_tree import parent_of
 from clusterfn.calls import submit
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.errors import (
+    ActorLost,
     Cancelled,
     ConfigError,
     DiskFull,
@@ -109,7 +109,7 @@ def in_a_fork(work: Callable[[], object]) -> str:
 @pytest.mark.usefixtures("here")
 def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     whole = JobSpec.to_json
-    monkeypatch.setattr(JobSpec, "to_json", lambda job: whole(replace(job, log_limit_bytes=200)))
+    monkeypatch.setattr(JobSpec, "to_json", lambda job: whole(job._replace(log_limit_bytes=200)))
 
     with Session() as session:
         job = session.submit(chatter, 50_000)
@@ -586,10 +586,17 @@ def test_a_forked_child_sends_no_calls_under_its_parents_numbers_and_ends_nothin
     with Session(workers=2, cores=2) as session:
         model = session.actor(Model, "a")
         said = [in_a_fork(lambda number=number: session.call(abs, -number)) for number in (2, 3)]  # type: ignore[misc]
+        said.append(in_a_fork(session.stop))
         assert [in_a_fork(model.close), in_a_fork(session.shutdown)] == ["None", "None"]
 
         assert session.submit(abs, -4).result(150) == 4, "what a child sends takes no number of its parent"
         assert model.predict.submit(5).result(150) == 10
+
+        session.stop()
+        assert session.job is not None
+        assert session.job.cancelled() or session.job.done(), "it has ended, so no call reaches it any more"
+        with pytest.raises(ActorLost, match="its session has ended"):
+            model.predict(6)
     for each in said:
         assert re.match(rf"RuntimeError\('this Session belongs to process {os.getpid()}, .*make a Session here", each)
 
