@@ -11,7 +11,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
 from clusterfn.bridge import layout
@@ -361,7 +360,7 @@ def cluster(function: Any = None, **options: Any) -> Any:
         raise ConfigError(f"@cluster({function!r}): options are keywords", hint=f"write @cluster({example})")
     parsed = parse_options(options)
     if redirected := os.environ.get(HOST_VARIABLE):  # what the code names, but not what `.on()` chooses while it runs
-        parsed = replace(parsed, host=redirected)
+        parsed = parsed._replace(host=redirected)
 
     @public_api
     def decorate(wanted: Any) -> Any:

@@ -15,9 +15,8 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.calls import checkpoint, console, files, history, job_display, user_modules
@@ -103,7 +102,7 @@ def submit_call(
         limit: Decides when it is sent; None sends it now.
     """
     prepared = prepare(function, args, kwargs, options)
-    job, _ = send_call(replace(prepared, payload=prepared.payload.with_own_buffers()), limit=limit)
+    job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), limit=limit)
     job.on_interrupt = options.on_interrupt
     return job
 
@@ -116,8 +115,7 @@ def describe_call(
     return submission.describe(prepared.session, prepared.job, prepared.payload)
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A call of which everything is known, and nothing sent.
 
     Attributes:
@@ -228,7 +226,7 @@ def _pack_for_environment(
     ready = session.environment(request, console.tell)
     tell_decisions(payload)
     if ready.interpreter.version != expected:
-        payload = replace(pack_for(ready.interpreter.version), edited=payload.edited)
+        payload = pack_for(ready.interpreter.version)._replace(edited=payload.edited)
     return payload, ready
 
 
@@ -252,8 +250,7 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
         allow_cpu=bool(options.allow_cpu),
     )
     if gpus:
-        asked = replace(
-            asked,
+        asked = asked._replace(
             gpu_memory_bytes=options.gpu_memory_bytes or defaults.gpu_memory_bytes,
             gpu_type=options.gpu_type or defaults.gpu_type,
         )

@@ -127,15 +127,17 @@ def describe_open(inputs: Sequence[Reference]) -> str:
 
 
 class NotEnded(Exception):
-    """A call of a session takes a value that does not exist yet.
+    """A call of a session takes a value that does not exist yet, or a worker that an actor is about to leave.
 
     Attributes:
-        source: The Job or JobGroup.
+        source: The Job or JobGroup to wait for.
+        leaving: The name of the actor; "" for a value.
     """
 
-    def __init__(self, source: ArgumentSource) -> None:
+    def __init__(self, source: ArgumentSource, leaving: str = "") -> None:
         super().__init__(source)
         self.source = source
+        self.leaving = leaving
 
 
 class JobPart(JobArgument):

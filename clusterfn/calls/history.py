@@ -9,7 +9,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ def remember(job: Job[Any] | GroupState, config: Path | None, results: ResultPol
             "at": int(time.time()),
         }
         if results is not None and results != ResultPolicy():
-            entry["results"] = asdict(results)
+            entry["results"] = results._asdict()
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 

@@ -12,7 +12,6 @@ import posixpath
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
@@ -193,7 +192,7 @@ class ItemResults:
         """Load one item's value or exception; if that fails, its result is the error."""
         line, index = record.line, self._numbers[record.line["index"]]
         name = f"{self._group.id}[{index}]"
-        place = replace(self._place, job=name, folder=layout.element_dir(self._folder, record.element))
+        place = self._place._replace(job=name, folder=layout.element_dir(self._folder, record.element))
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
         try:
             outcome.checked(published)
@@ -240,9 +239,9 @@ class ItemResults:
             Exception: As `Job.result`.
         """
         number, attempt, line = self._places[self._on_host[index]]
-        place = replace(
-            self._place, job=f"{self._group.id}[{index}]", folder=layout.element_dir(self._folder, number),
-            results=replace(self._place.results, max_bytes=most),
+        place = self._place._replace(
+            job=f"{self._group.id}[{index}]", folder=layout.element_dir(self._folder, number),
+            results=self._place.results._replace(max_bytes=most),
         )  # fmt: skip
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": attempt}
         if large := outcome.too_large(published, place, self._how_to_fetch(index)):

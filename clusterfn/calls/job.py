@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -557,7 +556,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         with self._settling:
             if not self._fetched:
                 place = self._place()
-                place = replace(place, results=replace(place.results, max_bytes=most)) if most else place
+                place = place._replace(results=place.results._replace(max_bytes=most)) if most else place
                 large = outcome.too_large(self._outcome, place)
                 if large is not None:
                     size = shown_memory(large.size_bytes)

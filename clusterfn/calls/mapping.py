@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -94,7 +94,7 @@ def run(
     alone = one.job.resources.nodes * one.job.resources.tasks_per_node == 1
     one_by_one = alone and session.scheduler.starts_one_by_one and packed.starts_one_by_one()
     group = chunking.in_blocks(group, how) if one_by_one else group
-    job = replace(one.job, group=group)
+    job = one.job._replace(group=group)
     say_how(one, group, how, limits)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
     made.on_interrupt, made.asked = options.on_interrupt, job.resources
@@ -109,7 +109,7 @@ def run(
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
-    _send(replace(one, job=job), files, made, track(session, job, made, limits))
+    _send(one._replace(job=job), files, made, track(session, job, made, limits))
     return JobGroup(made)
 
 
@@ -173,7 +173,7 @@ def _prepare(
         return kept[0].payload
 
     prepared = prepare_packed(function, pack, options)
-    return replace(prepared, payload=kept[0].payload.with_own_buffers()), kept[0]
+    return prepared._replace(payload=kept[0].payload.with_own_buffers()), kept[0]
 
 
 def machine_capacity(session: HostState, asked: Resources) -> chunking.MachineCapacity:

@@ -12,20 +12,19 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn import errors
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.calls import data_reader, user_modules
-from clusterfn.calls.data_reader import NotData
+from clusterfn.calls import user_modules
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
 if TYPE_CHECKING:
+    from clusterfn.calls.data_reader import NotData
     from clusterfn.hosts.landing import Value
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
@@ -58,8 +57,7 @@ _NOT_RAISED_HERE = (
 )
 
 
-@dataclass(frozen=True)
-class JobLocation:
+class JobLocation(NamedTuple):
     """Where a job ran, for messages.
 
     Attributes:
@@ -272,12 +270,19 @@ def _facts(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
 
 def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> Any:
     container = serialization.part("container")
+    read: Callable[..., Any] | None = None
+    other: tuple[type[NotData], ...] = ()
+    damaged: tuple[type[Exception], ...] = (container.Damaged,)
+    if place.results.data_only:
+        from clusterfn.calls import data_reader  # it loads the modules of all types that are data
+
+        read, other, damaged = data_reader.load, (data_reader.NotData,), (*damaged, data_reader.DamagedPickle)
     try:
-        whole, read = _whole(outcome, value, container), data_reader.load if place.results.data_only else None
+        whole = _whole(outcome, value, container)
         return container.loads(whole, read=read, crc=getattr(whole, "crc", None))
-    except NotData as other:
+    except other as error:
         raise _result_error(
-            f'the value holds {other.name}: with results="data" {place.host} may return plain data alone',
+            f'the value holds {error.name}: with results="data" {place.host} may return plain data alone',
             outcome, place,
             hint="return numbers, strings, lists, dicts, dates, paths, arrays or tensors; or write a file and fetch it"
             ' with outputs=; if you trust the host, set results="objects"',
@@ -287,7 +292,7 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
             hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
         ) from error  # fmt: skip
-    except (container.Damaged, data_reader.DamagedPickle) as error:
+    except damaged as error:
         raise _result_error(
             f"the value is damaged: {error}", outcome, place,
             hint=f"fetch it again: clusterfn.attach({place.job!r}).result()",

@@ -16,9 +16,9 @@ import sys
 import types
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.calls import user_modules
 from clusterfn.calls.dependencies import JobArgument, NotEnded, Place, Reference
@@ -35,8 +35,7 @@ _MAX_SOURCE = 1 << 20
 _HASHED_AT_ONCE = 2 << 20  # bytes
 
 
-@dataclass(frozen=True)
-class Payload:
+class Payload(NamedTuple):
     """One call, ready to travel.
 
     Attributes:
@@ -62,15 +61,15 @@ class Payload:
     edited: tuple[str, ...]
     needs: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
-    given: Mapping[str, PurePath] = field(default_factory=dict)
-    crcs: Mapping[str, int] = field(default_factory=dict)
+    given: Mapping[str, PurePath] = {}
+    crcs: Mapping[str, int] = {}
     decided_here: tuple[str, ...] = ()
     inputs: tuple[Reference, ...] = ()
-    after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    after: Mapping[str, Mapping[str, Any]] = {}
 
     def with_own_buffers(self) -> Payload:
         """Return the same with copies of the large buffers: the caller may change the arrays while they are sent."""
-        return replace(self, blobs={digest: memoryview(bytes(view)) for digest, view in self.blobs.items()})
+        return self._replace(blobs={digest: memoryview(bytes(view)) for digest, view in self.blobs.items()})
 
 
 def pack(

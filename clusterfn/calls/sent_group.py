@@ -82,7 +82,7 @@ def attach(session: HostState, spec: Mapping[str, Any], results: ResultPolicy) -
 
 
 def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupState:
-    job = replace(JobSpec.from_json(spec, session.host, session.connection.facts.python), results=results)
+    job = JobSpec.from_json(spec, session.host, session.connection.facts.python)._replace(results=results)
     count = cast(Group, job.group).count
     folder = layout.job_dir(job.root, job.id)
     paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
@@ -128,7 +128,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     spec, script, payload, data, index = remote_files.read_each(old.connection, paths)
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
-    job = replace(old.job, id=secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
+    job = old.job._replace(id=secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
     told = json.loads(spec.replace(group.id.encode(), job.id.encode()))
     files = {
         layout.SPEC: json.dumps({**told, "group": asdict(cast(Group, job.group))}).encode(),

@@ -6,16 +6,14 @@ Making a summary asks no host.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.bridge.supervisor.text import duration
 from clusterfn.config.spec import Resources
 from clusterfn.config.units import shown_memory
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """The facts that a display shows.
 
     Attributes:
@@ -39,7 +37,7 @@ class Summary:
     progress: tuple[int, int] | None = None
     lines: Sequence[str] = ()
     columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = field(default_factory=list)
+    rows: Sequence[Sequence[str]] = ()
     output: bytes = b""
     is_final: bool = True
 

@@ -6,14 +6,13 @@ import argparse
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from clusterfn.cli import screen, target
 from clusterfn.config import config_file, options, places, schema, yamlfile
 from clusterfn.config.hosts import KEY_READERS
 from clusterfn.config.schedulers import SCHEDULER_KEYS
-from clusterfn.config.spec import Host
+from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, shown_time
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
@@ -80,7 +79,7 @@ def _of_host(host: Host, written: Mapping[str, Value]) -> Iterator[Setting]:
         elif below:
             yield from ((f"{key}.{name}", each, _DEFAULT) for name, each in below.items())
         elif field != "making.cuda":
-            yield key, None if is_dataclass(value) else _with_unit(field, value), _DEFAULT
+            yield key, None if isinstance(value, (Limits, Resources)) else _with_unit(field, value), _DEFAULT
 
 
 def _attribute(host: Host, field: str) -> Any:
@@ -92,7 +91,7 @@ def _attribute(host: Host, field: str) -> Any:
 
 def _below(value: Any) -> dict[str, Any]:
     """Return the defaults below `defaults:` that hold without being written, by the words of the file."""
-    facts = asdict(value) if is_dataclass(value) and not isinstance(value, type) else {}
+    facts = value._asdict() if isinstance(value, (Limits, Resources)) else {}
     kept = {name: each for name, each in facts.items() if each is not None and name not in ("nodes", "allow_cpu")}
     return {name.removesuffix("_bytes").removesuffix("_s"): _with_unit(name, each) for name, each in kept.items()}
 

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.bridge.job_states import SHORT
@@ -138,7 +138,7 @@ def ask_cluster(session: HostState) -> dict[str, Any]:
     found = queue.read(_text(session, waiting))
     user = session.connection.facts.user
     return {
-        "nodes": [asdict(each) for each in nodes.read(_text(session, there))],
+        "nodes": [each._asdict() for each in nodes.read(_text(session, there))],
         "waiting": [{**each._asdict(), "own": each.user == user} for each in found],
     }
 

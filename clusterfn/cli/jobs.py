@@ -95,9 +95,11 @@ def _say_what_is_not_shown(
     if not found:
         console.tell(f"no jobs on {', '.join(hosts)}")
     elif not shown:
-        console.tell(f"none of {len(found)} jobs on {', '.join(hosts)} matches -n, --state and --since")
+        options = {"-n": given.number, "--state": given.state, "--since": given.since}
+        asked = " and ".join(name for name, value in options.items() if value is not None)
+        console.tell(f"none of {len(found)} jobs on {', '.join(hosts)} matches {asked}")
     others = [name for name in history.hosts(known.path) if name in known.hosts and name not in hosts]
-    if others and not given.hosts:
+    if others and not given.hosts and not given.all_hosts:
         console.tell(f"other hosts with jobs: {', '.join(others)} (clusterfn jobs --all-hosts)")
 
 

@@ -242,4 +242,7 @@ def _no_such_name(word: str, found: Sequence[JobInfo], hosts: Sequence[str], com
         hint = f"clusterfn {command} ID"
         if command not in _FOR_ONE:
             hint = f"clusterfn {command} --all {word} is for all its jobs, and {hint} for one"
+    session, _, call = word.partition("/")
+    if call.isdecimal() and session:
+        near, hint = "; that is a call of a session", f"clusterfn {command} {session} is for the session itself"
     return ConfigError(in_one_line(f"there is no job named {word!r}{where}{near}"), hint=hint)

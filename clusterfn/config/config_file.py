@@ -190,7 +190,7 @@ def _made_of(content: Mapping[str, Any]) -> Config:
     except ConfigError as error:  # its line is one of the text that was made here
         problem = error.message.rpartition(f"{IN_PROCESS}:")[2].partition(": ")[2]
         raise ConfigError(f"{IN_PROCESS}: {problem}", hint=error.hint) from None
-    hosts = {name: replace(config.hosts[name], source=IN_PROCESS) for name in config.named}
+    hosts = {name: config.hosts[name]._replace(source=IN_PROCESS) for name in config.named}
     place = IN_PROCESS if config.default_place else ""
     return replace(config, hosts={**config.hosts, **hosts}, path=None, title=IN_PROCESS, default_place=place)
 

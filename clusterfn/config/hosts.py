@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def for_call(host: Host, options: Options) -> Host:
     if sets_memory({name: value for name, value in given.items() if value is not None}) and options.memory_bytes:
         problem = f"memory= and {host.scheduler}= both set the memory"
         raise ConfigError(problem, host=host.name, hint="keep one of them")
-    return replace(called, defaults=replace(host.defaults, memory_bytes=None)) if sets_memory(given) else called
+    return called._replace(defaults=host.defaults._replace(memory_bytes=None)) if sets_memory(given) else called
 
 
 def refuse_passwords(value: Value) -> None:
@@ -225,7 +225,7 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         raise keys["root"].error(f'"{root}": {happens}', "choose a folder without these characters")
     defaults = facts.get("defaults", Resources())
     if defaults.memory_bytes is None and not scheduler.sets_memory(facts.get(OPTIONS, {})):
-        facts["defaults"] = replace(defaults, memory_bytes=USUAL_MEMORY)
+        facts["defaults"] = defaults._replace(memory_bytes=USUAL_MEMORY)
 
 
 def _address(value: Value) -> str:

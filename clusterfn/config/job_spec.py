@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Interpreter, Resources, ResultPolicy
 
 
-@dataclass(frozen=True)
-class EnvironmentRef:
+class EnvironmentRef(NamedTuple):
     """An environment that is, or is to be, made on a host.
 
     Attributes:
@@ -87,8 +86,7 @@ class KernelSpec(NamedTuple):
     caller: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class JobSpec:
+class JobSpec(NamedTuple):
     """One job, ready to be written: everything that spec.json and job.sh are made from.
 
     Attributes:
@@ -119,8 +117,8 @@ class JobSpec:
     interpreter: Interpreter
     sys_path: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
+    secrets: Mapping[str, str] = {}
     outputs: tuple[str, ...] = ()
     cwd: str | None = None
     building: EnvironmentRef | None = None
@@ -133,13 +131,13 @@ class JobSpec:
     retries: int = 0
     umask: int = 0o077
     resume: str | None = None
-    scheduler_options: Mapping[str, Any] = field(default_factory=dict)
-    after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    scheduler_options: Mapping[str, Any] = {}
+    after: Mapping[str, Mapping[str, Any]] = {}
     quiet_s: float = layout.QUIET_S
     keep_value: bool = False
     results: ResultPolicy = ResultPolicy()
     warn_s: float | None = None
-    requeue: Mapping[str, int] = field(default_factory=dict)
+    requeue: Mapping[str, int] = {}
 
     def scheduler_names_of_dependencies(self) -> list[str]:
         """Return the names by which the scheduler knows the jobs whose values it takes."""
@@ -155,14 +153,14 @@ class JobSpec:
             "scheduler": self.host.scheduler,
             "root": self.root,
             "bridge": self.bridge,
-            "resources": asdict(self.resources),
+            "resources": self.resources._asdict(),
             "queue_timeout_s": self.host.queue_timeout_s,
             "lease": self.host.lease,
-            "limits": asdict(self.host.limits),
+            "limits": self.host.limits._asdict(),
             "python": self.interpreter.path,
             "version": list(self.interpreter.version),
             "activation": self.interpreter.activation,
-            "building": asdict(self.building) if self.building else None,
+            "building": self.building._asdict() if self.building else None,
             **({"group": asdict(self.group)} if self.group else {}),
             **({"session": self.serving._asdict()} if self.serving else {}),
             **({"kernel": self.kernel._asdict()} if self.kernel else {}),
@@ -214,5 +212,5 @@ class JobSpec:
 
 
 def known_fields(kind: type[Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass that a spec.json has; another version may have written more."""
-    return {name: value for name, value in told.items() if name in kind.__dataclass_fields__}
+    """Return the fields of a record that a spec.json has; another version may have written more."""
+    return {name: value for name, value in told.items() if name in kind.__annotations__}

@@ -9,10 +9,9 @@ import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import Any, Callable, TypedDict, Union
+from typing import Any, Callable, NamedTuple, TypedDict, Union
 
 from clusterfn.config.units import GPU_TYPE, NUMBER, finite, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
@@ -521,54 +520,69 @@ def _one_of(*words: str) -> Check:
     return check
 
 
-def _option(check: Check, keyword: str = "", default: Any = None) -> Any:
-    """Make a field of `Options`; `keyword` where users write another word."""
-    metadata = {"keyword": keyword, "check": check}
-    return (
-        field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
-    )
+class Options(NamedTuple):
+    """What the decorator (or `with_options`) said: `CallOptions`, checked, units parsed; None where it was silent."""
 
-
-@dataclass(frozen=True)
-class Options:
-    """What the decorator (or `with_options`) said: `CallOptions`, checked, with units parsed; None where it was silent.
-
-    Each field has the check of its keyword.
-    """
-
-    cores: int | None = _option(_whole_number(1))
-    memory_bytes: int | None = _option(parse_memory, "memory")
-    gpus: int | None = _option(_whole_number(0))
-    nodes: int | None = _option(_whole_number(1))
-    tasks_per_node: int | None = _option(_whole_number(1))
-    gpu_memory_bytes: int | None = _option(parse_memory, "gpu_memory")
-    gpu_type: str | None = _option(_matching(GPU_TYPE, "a6000"))
-    allow_cpu: bool | None = _option(_yes_or_no)
-    time_s: float | None = _option(parse_time, "time")
-    stall_s: float | None = _option(parse_time, "stall_timeout")
-    warn_s: float | None = _option(parse_time, "warn_before")
-    retries: int = _option(_whole_number(0), default=0)
-    requeue: Mapping[str, int] = _option(_requeue, default={})
-    resume: str | None = _option(_job_id)
-    host: str | None = _option(_host_name)
-    environment: str | None = _option(_environment)
-    packages: tuple[str, ...] = _option(_several(_package), default=())
-    modules: tuple[str, ...] = _option(_several(_matching(MODULE, "cuda/12.4")), default=())
-    env: Mapping[str, str] = _option(_environment_variables, default={})
-    secrets: tuple[str, ...] = _option(_several(_matching(VARIABLE, "HF_TOKEN")), default=())
-    scheduler_options: Mapping[str, Any] = _option(_sbatch_options, "slurm", default={})
-    outputs: tuple[str, ...] = _option(_several(_output), default=())
-    cwd: str | None = _option(_folder)
-    name: str | None = _option(_job_name)
-    on_interrupt: str = _option(_one_of("detach", "stop"), default="detach")
-    keep: bool = _option(_keep, default=False)
-    results: str | None = _option(_one_of("objects", "data"))
-    max_result_bytes: int | None = _option(parse_memory, "max_result")
+    cores: int | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
+    nodes: int | None = None
+    tasks_per_node: int | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_type: str | None = None
+    allow_cpu: bool | None = None
+    time_s: float | None = None
+    stall_s: float | None = None
+    warn_s: float | None = None
+    retries: int = 0
+    requeue: Mapping[str, int] = {}
+    resume: str | None = None
+    host: str | None = None
+    environment: str | None = None
+    packages: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    scheduler_options: Mapping[str, Any] = {}
+    outputs: tuple[str, ...] = ()
+    cwd: str | None = None
+    name: str | None = None
+    on_interrupt: str = "detach"
+    keep: bool = False
+    results: str | None = None
+    max_result_bytes: int | None = None
 
 
 # keyword -> field of Options, and its check
 _KEYWORDS: dict[str, tuple[str, Check]] = {
-    each.metadata["keyword"] or each.name: (each.name, each.metadata["check"]) for each in fields(Options)
+    "cores": ("cores", _whole_number(1)),
+    "memory": ("memory_bytes", parse_memory),
+    "gpus": ("gpus", _whole_number(0)),
+    "nodes": ("nodes", _whole_number(1)),
+    "tasks_per_node": ("tasks_per_node", _whole_number(1)),
+    "gpu_memory": ("gpu_memory_bytes", parse_memory),
+    "gpu_type": ("gpu_type", _matching(GPU_TYPE, "a6000")),
+    "allow_cpu": ("allow_cpu", _yes_or_no),
+    "time": ("time_s", parse_time),
+    "stall_timeout": ("stall_s", parse_time),
+    "warn_before": ("warn_s", parse_time),
+    "retries": ("retries", _whole_number(0)),
+    "requeue": ("requeue", _requeue),
+    "resume": ("resume", _job_id),
+    "host": ("host", _host_name),
+    "environment": ("environment", _environment),
+    "packages": ("packages", _several(_package)),
+    "modules": ("modules", _several(_matching(MODULE, "cuda/12.4"))),
+    "env": ("env", _environment_variables),
+    "secrets": ("secrets", _several(_matching(VARIABLE, "HF_TOKEN"))),
+    "slurm": ("scheduler_options", _sbatch_options),
+    "outputs": ("outputs", _several(_output)),
+    "cwd": ("cwd", _folder),
+    "name": ("name", _job_name),
+    "on_interrupt": ("on_interrupt", _one_of("detach", "stop")),
+    "keep": ("keep", _keep),
+    "results": ("results", _one_of("objects", "data")),
+    "max_result": ("max_result_bytes", parse_memory),
 }
 
 
@@ -604,14 +618,14 @@ def changed(before: Options, given: Mapping[str, object]) -> Options:
         if value is not None:
             name, check = _KEYWORDS[keyword]
             facts[name] = check(value, keyword)
-    kept = replace(before, gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
-    return replace(kept, **facts)
+    kept = before._replace(gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
+    return kept._replace(**facts)
 
 
 def without_needs(options: Options) -> Options:
     """Return options for a machine that has no GPUs, and none of the host's environments, modules and folders."""
-    return replace(
-        options, cores=None, memory_bytes=None, gpus=0, nodes=None, tasks_per_node=None, gpu_memory_bytes=None,
+    return options._replace(
+        cores=None, memory_bytes=None, gpus=0, nodes=None, tasks_per_node=None, gpu_memory_bytes=None,
         gpu_type=None, allow_cpu=None, environment="current", packages=(), modules=(), cwd=None, scheduler_options={},
     )  # fmt: skip
 

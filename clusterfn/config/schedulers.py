@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from clusterfn.config.units import GPU_TYPE
 from clusterfn.config.yamlfile import Value
@@ -26,8 +26,7 @@ LINES: Mapping[str, Any] = {
 OPTIONS = "scheduler_options"
 
 
-@dataclass(frozen=True)
-class SchedulerKeys:
+class SchedulerKeys(NamedTuple):
     """What a host with one scheduler may have in addition to the keys of every host, and what it may not.
 
     Attributes:
@@ -41,11 +40,11 @@ class SchedulerKeys:
             for the usual amount.
     """
 
-    keys: Mapping[str, Key] = field(default_factory=dict)
+    keys: Mapping[str, Key] = {}
     written_beside: tuple[str, ...] = ()
     limits: tuple[str, str] | None = None
     misread: tuple[str, str] = ("", "")
-    schema: Mapping[str, Any] = field(default_factory=dict)
+    schema: Mapping[str, Any] = {}
     sets_memory: Callable[[Mapping[str, Any]], bool] = lambda options: True
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 DATA = "data"  # the word of `results` for plain data
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(NamedTuple):
     """What a job asks for. None means: the host's default.
 
     Attributes:
@@ -36,8 +34,7 @@ class Resources:
     tasks_per_node: int = 1
 
 
-@dataclass(frozen=True)
-class EnvironmentSettings:
+class EnvironmentSettings(NamedTuple):
     """How environments are made on a host.
 
     Attributes:
@@ -70,8 +67,7 @@ class EnvironmentSettings:
     table: str | None = None
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What all of one user's running jobs may take of a machine together; None: as much as there is.
 
     Attributes:
@@ -84,8 +80,7 @@ class Limits:
     jobs: int | None = None
 
 
-@dataclass(frozen=True)
-class ResultPolicy:
+class ResultPolicy(NamedTuple):
     """What this machine accepts of what a host returns.
 
     Attributes:
@@ -97,8 +92,7 @@ class ResultPolicy:
     max_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """One host of clusterfn.yml, checked. The keys are documented in docs/reference/configuration.md.
 
     Attributes:
@@ -127,11 +121,11 @@ class Host:
     setup: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     prolog: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     secrets: tuple[str, ...] = ()
-    scheduler_options: Mapping[str, Any] = field(default_factory=dict)
+    scheduler_options: Mapping[str, Any] = {}
     gpu_option: str = "gres"
-    gpu_sizes: Mapping[str, int] = field(default_factory=dict)
+    gpu_sizes: Mapping[str, int] = {}
     lease: str = "socket"
     limits: Limits = Limits()
     poll_floor_s: float = 2.0
@@ -153,7 +147,7 @@ class Host:
 
     def with_scheduler_options(self, given: Mapping[str, Any]) -> Host:
         """Return the host with these options of one call merged over its own."""
-        return replace(self, scheduler_options={**self.scheduler_options, **given}) if given else self
+        return self._replace(scheduler_options={**self.scheduler_options, **given}) if given else self
 
 
 class EnvironmentSpec(NamedTuple):
@@ -168,8 +162,7 @@ class EnvironmentSpec(NamedTuple):
     value: str
 
 
-@dataclass(frozen=True)
-class Interpreter:
+class Interpreter(NamedTuple):
     """An interpreter that was found on a host and asked for its version.
 
     Attributes:
@@ -180,4 +173,4 @@ class Interpreter:
 
     path: str
     version: tuple[int, int]
-    activation: Mapping[str, object] = field(default_factory=dict)
+    activation: Mapping[str, object] = {}

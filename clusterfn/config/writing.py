@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def moving(name: str, root: str, path: Path) -> Change | None:
     """
     before, old = known(path), _read(path)
     there = before.hosts[name]
-    wanted = replace(there, root=host(name, {"scheduler": there.scheduler, "root": root}, path).root)
+    wanted = there._replace(root=host(name, {"scheduler": there.scheduler, "root": root}, path).root)
     text = _text_with_root(old, name, root)
     return Change(path, text, (f"root: {_flow(root)}",)) if _changes_only(before, wanted, text, path) else None
 
@@ -211,8 +211,8 @@ def _after(text: str, at: int, block: str) -> str:
 def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, path: Path, block: str) -> None:
     try:
         after = config_file.parse(text.encode(), path)
-        same = {key: replace(each, source="") for key, each in after.hosts.items() if key != name}
-        if same == {key: replace(each, source="") for key, each in before.hosts.items()} and name in after.named:
+        same = {key: each._replace(source="") for key, each in after.hosts.items() if key != name}
+        if same == {key: each._replace(source="") for key, each in before.hosts.items()} and name in after.named:
             return
         problem = "its other hosts would change"
     except ConfigError as error:
@@ -248,8 +248,8 @@ def _changes_only(before: config_file.Config, wanted: Host, text: str, path: Pat
         after = config_file.parse(text.encode(), path)
     except ConfigError:
         return False
-    same = {key: replace(each, source="") for key, each in {**before.hosts, wanted.name: wanted}.items()}
-    return same == {key: replace(each, source="") for key, each in after.hosts.items()}
+    same = {key: each._replace(source="") for key, each in {**before.hosts, wanted.name: wanted}.items()}
+    return same == {key: each._replace(source="") for key, each in after.hosts.items()}
 
 
 def _new_lines(old: str, text: str) -> tuple[str, ...]:

@@ -45,17 +45,23 @@ done
 echo "none of these can be executed: $*" >&2
 exit 127
 """
-# Run by the environment's own Python (3.6 and up): prints its path, version, prefix and variables as JSON.
+# Run by the environment's own Python (3.6 and up): prints its path, version, prefix and variables as JSON. Calls wait
+# for it, so it imports nothing that it does not need: json and subprocess would double the time that it takes.
 # The scripts of activate.d are sourced in an empty environment: what is there afterwards is what they set. A conda that
 # is installed on the machine has no part in it.
 _DESCRIBE = r"""
-import importlib.util, json, os, subprocess, sys
+import os, sys
+try:
+    from _json import encode_basestring_ascii as quoted
+except ImportError:  # not CPython's
+    from json.encoder import encode_basestring_ascii as quoted
 folder, real = os.path.dirname(sys.executable), os.path.realpath
 named = all(real(os.path.join(folder, name)) == real(sys.executable) for name in ("python", "python3"))
 conda = os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
 source = 'for f in "$1"/etc/conda/activate.d/*.sh; do [ -r "$f" ] && . "$f"; done >/dev/null 2>&1; exec env -0'
 shell = next((each for each in ("/bin/bash", "/bin/sh") if os.path.exists(each)), "/bin/sh")
 def activated(prefix):
+    import subprocess
     start = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": os.path.basename(prefix), "CONDA_SHLVL": "1",
              "HOME": os.path.expanduser("~"), "PATH": os.path.join(prefix, "bin") + ":/usr/bin:/bin"}
     try:
@@ -67,11 +73,19 @@ def activated(prefix):
     ours = set(start) | {"PWD", "OLDPWD", "SHLVL", "_"}
     return {name: value for name, separator, value in pairs if separator and name not in ours}
 has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "activate.d"))
-missing = [name for name in needed if importlib.util.find_spec(name) is None]
-print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]), "prefix": sys.prefix, "named": named,
-                  "missing": missing,
-                  "conda": conda, "venv": sys.prefix != sys.base_prefix,
-                  "set": activated(sys.prefix) if has_scripts else {}}))
+def lacks(name):
+    import importlib.util
+    return importlib.util.find_spec(name) is None
+def as_json(value):
+    if isinstance(value, dict):
+        return "{%s}" % ", ".join(quoted(name) + ": " + as_json(each) for name, each in value.items())
+    if isinstance(value, list):
+        return "[%s]" % ", ".join(map(as_json, value))
+    return quoted(value) if isinstance(value, str) else str(value).lower()
+print(as_json({"path": sys.executable, "version": list(sys.version_info[:2]), "prefix": sys.prefix, "named": named,
+               "missing": [name for name in needed if lacks(name)],
+               "conda": conda, "venv": sys.prefix != sys.base_prefix,
+               "set": activated(sys.prefix) if has_scripts else {}}))
 """
 # Where conda, mamba and micromamba are installed, with environments in envs/ below; `clusterfn init` looks there too.
 CONDA_PLACES = (
@@ -159,9 +173,10 @@ class ExistingEnvironment:
             EnvironmentBuildError: There is no such interpreter, it is too old, or modules are missing.
         """
         try:
-            self._facts = json.loads(out.splitlines()[-1]) if rc == 0 else {}
-        except (ValueError, IndexError):
-            self._facts = {}
+            said = json.loads(out.splitlines()[-1]) if rc == 0 else {}
+        except (ValueError, IndexError, RecursionError):
+            said = {}
+        self._facts = said if isinstance(said, dict) else {}
         if not self._facts:
             raise self._missing(rc, out, err)
         if self._facts["missing"]:

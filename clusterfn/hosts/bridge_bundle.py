@@ -102,5 +102,6 @@ def _python_files(
         for name in names:
             path = (below + name).removeprefix("./")
             if name.endswith(".py") and is_wanted(path):
-                files[prefix + path] = Path(place, name).read_bytes()
+                with Path(place, name).open("rb", buffering=0) as file:
+                    files[prefix + path] = file.read()
     return files

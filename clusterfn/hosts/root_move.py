@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
@@ -42,7 +41,7 @@ def move_root(host: Host, new: str, on_step: Callable[[Step], None]) -> Step:
     except HostError as error:
         if error.kind != _MOVED:
             raise
-        session = open_session(replace(host, root=error.path))
+        session = open_session(host._replace(root=error.path))
         old = session.root  # the same as the new one, if only the removal of the one before is left to do
     else:
         _refuse_environments_inside(session)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import shown_memory, shown_time
@@ -21,8 +20,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SiteRules:
+class SiteRules(NamedTuple):
     """The rules of one machine.
 
     Attributes:
@@ -32,7 +30,7 @@ class SiteRules:
         trouble: The lines that could not be read, and why.
     """
 
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = Limits()
     longest_s: float | None = None
     memory_bytes: int | None = None
     time_s: float | None = None
@@ -40,12 +38,11 @@ class SiteRules:
 
     def limit(self, host: Host) -> Host:
         """Return the host with limits that are no wider than these, and with these defaults where it has none."""
-        names = [each.name for each in fields(Limits)]
-        pairs = {name: (getattr(host.limits, name), getattr(self.limits, name)) for name in names}
-        least = {name: min((each for each in pair if each is not None), default=None) for name, pair in pairs.items()}
+        pairs = zip(host.limits, self.limits)
+        least = Limits(*(min((each for each in pair if each is not None), default=None) for pair in pairs))
         memory = host.defaults.memory_bytes or self.memory_bytes or self.limits.memory_bytes
-        defaults = replace(host.defaults, memory_bytes=memory, time_s=host.defaults.time_s or self.time_s)
-        return replace(host, limits=Limits(**least), defaults=defaults)
+        defaults = host.defaults._replace(memory_bytes=memory, time_s=host.defaults.time_s or self.time_s)
+        return host._replace(limits=least, defaults=defaults)
 
     def limit_time(self, asked: Resources, host: str) -> Resources:
         """Return what a job asks for with a time that is allowed.
@@ -62,11 +59,11 @@ class SiteRules:
                 stage="submit", evidence=[f"the administrator has set it in {FILE} on {host}"],
                 hint=f"ask for time={most!r} at most, and continue in a further job (resume=)",
             )  # fmt: skip
-        return replace(asked, time_s=asked.time_s or self.longest_s)
+        return asked._replace(time_s=asked.time_s or self.longest_s)
 
     def in_words(self) -> list[str]:
         """List the limits as they stand in the file."""
-        told = {**vars(self.limits), "time_s": self.longest_s}
+        told = {**self.limits._asdict(), "time_s": self.longest_s}
         return [f"{name.partition('_')[0]}: {_SHOWN[name](each)}" for name, each in told.items() if each is not None]
 
 
@@ -77,7 +74,7 @@ def read(told: str) -> SiteRules:
         most, defaults = dict(rules["limits"]), dict(rules["defaults"])
         trouble = tuple(str(line)[:200] for line in rules["trouble"])
         longest = _number(most.pop("time_s", None))
-        limits = Limits(**{name: _whole(most.get(name)) for name in (each.name for each in fields(Limits))})
+        limits = Limits(**{name: _whole(most.get(name)) for name in Limits._fields})
         memory, time_s = _whole(defaults.get("memory_bytes")), _number(defaults.get("time_s"))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         return SiteRules(trouble=(f"it was not understood: {error}",))

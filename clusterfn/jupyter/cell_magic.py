@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -56,7 +55,7 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
             wire.run_cell,
             (source, file, values, asked.outputs),
             {},
-            asked.options if asked.options.name else replace(asked.options, name=_NAME),
+            asked.options if asked.options.name else asked.options._replace(name=_NAME),
             user_modules.imported(source),
         )
     except Exception as error:  # the cell's own

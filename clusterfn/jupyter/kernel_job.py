@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,8 +229,8 @@ class JobSearch:
         held = KernelSpec(self._program, self._idle_s, min(RECONNECT_S, self._idle_s), CALLER)
         if self._is_withdrawn:
             raise ClusterfnError("it was shut down before its job was sent")
-        named = replace(prepared.job, name=self._options.name or "kernel")
-        job = send_held(replace(prepared, job=named), held)
+        named = prepared.job._replace(name=self._options.name or "kernel")
+        job = send_held(prepared._replace(job=named), held)
         self._keep(job)
         return job, prepared.session
 
@@ -248,7 +248,7 @@ def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
         ClusterfnError: It cannot be sent.
     """
     job: Job[Any]
-    job, _ = send_call(replace(prepared, job=replace(prepared.job, kernel=held)))
+    job, _ = send_call(prepared._replace(job=prepared.job._replace(kernel=held)))
     job_display.forget_going(job)
     console.tell(f"{job.id} {prepared.job.name} on {job.host}")
     return job

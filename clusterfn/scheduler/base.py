@@ -21,8 +21,7 @@ T = TypeVar("T")
 PENDING, RUNNING, FINAL, UNKNOWN = "pending", "running", "final", "unknown"
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """The agent's request that submits a job: `run` a command and read its answer, or `spawn` a process.
 
     Attributes:
@@ -136,8 +135,7 @@ class Question(Generic[T]):
     read: Callable[[str], T]
 
 
-@dataclass(frozen=True)
-class NodeGpus:
+class NodeGpus(NamedTuple):
     """The GPUs of one type on one node.
 
     Attributes:

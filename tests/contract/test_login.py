@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -407,7 +406,7 @@ def test_a_master_that_was_killed_is_noticed_and_cleared_away(
 
 
 def test_it_ends_itself_when_nobody_has_used_it(totp: Any, lab: Any, runtime: Path) -> None:
-    made, _ = shared_login.log_in(replace(totp(), login_ttl_s=8.0), Person(lab.totp.code))
+    made, _ = shared_login.log_in(totp()._replace(login_ttl_s=8.0), Person(lab.totp.code))
 
     until(lambda: not held_connections.is_running(made.pid))
 
@@ -569,7 +568,7 @@ def test_an_agent_that_waits_does_not_keep_the_last_session_from_a_program(
     held_connections.write_record(next(shared_login.all_held())._replace(asked=True))
     time.sleep(settle_s)
 
-    there = connect_to(replace(host, python="python3"))  # another one than waits
+    there = connect_to(host._replace(python="python3"))  # another one than waits
 
     assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
     assert there.via == VIA

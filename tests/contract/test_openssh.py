@@ -10,7 +10,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +210,7 @@ def test_a_session_that_goes_silent_is_noticed(by_ssh: MakeHost) -> None:
 
 
 def test_nothing_is_left_when_a_stream_is_closed(by_ssh: MakeHost) -> None:
-    stream = transport_for(replace(by_ssh("jumped"))).open("exec cat")
+    stream = transport_for(by_ssh("jumped")).open("exec cat")
     pid = stream.process.pid  # type: ignore[attr-defined]
 
     stream.close()

@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +196,7 @@ def test_a_proxy_command_is_gone_through(configured: Callable[[str, str], Host],
 
 
 def test_what_paramiko_does_not_do_is_refused_by_name(configured: Callable[[str, str], Host]) -> None:
-    host = replace(configured("py36-bash", "Host py36-bash\nKnownHostsCommand /bin/true"), transport="paramiko")
+    host = configured("py36-bash", "Host py36-bash\nKnownHostsCommand /bin/true")._replace(transport="paramiko")
 
     with pytest.raises(ConfigError, match="asks for knownhostscommand"):
         connect(host)

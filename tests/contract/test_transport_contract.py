@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,7 +76,7 @@ def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
         return
     make = {"fake": lambda: FakeTransport(play), "local": lambda: transport_for(local_host)}
     if request.param in BY_SSH:
-        host = replace(request.getfixturevalue("lab_host")("py36-bash"), transport=request.param)
+        host = request.getfixturevalue("lab_host")("py36-bash")._replace(transport=request.param)
         make[request.param] = lambda: transport_for(host)
     if request.param == HELD:
         by_login = request.getfixturevalue("held_host")
@@ -157,7 +156,7 @@ def test_writing_to_an_ended_stream_is_an_oserror(open_stream: Open) -> None:
 @pytest.mark.lab
 @pytest.mark.parametrize("kind", BY_SSH)
 def test_a_command_that_a_signal_ends_has_that_cause(lab_host: Any, kind: str) -> None:
-    stream = transport_for(replace(lab_host("py36-bash"), transport=kind)).open("echo it hurts >&2; kill -9 $$")
+    stream = transport_for(lab_host("py36-bash")._replace(transport=kind)).open("echo it hurts >&2; kill -9 $$")
 
     assert read_all(stream) == b""
     assert stream.cause() == "it was ended by a signal"
@@ -169,7 +168,7 @@ def test_a_command_that_a_signal_ends_has_that_cause(lab_host: Any, kind: str) -
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)
 @pytest.mark.parametrize("kind", ["paramiko", "openssh"])
 def test_a_quoted_command_passes_any_login_shell(lab_host: Any, kind: str, shell: str) -> None:
-    transport = transport_for(replace(lab_host(f"py36-{shell}"), transport=kind))
+    transport = transport_for(lab_host(f"py36-{shell}")._replace(transport=kind))
     stream = transport.open('exec /bin/sh -c \'printf "<%s>" "$0" a"  b"\'')
 
     assert read_all(stream).endswith(b"</bin/sh><a  b>")

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -718,7 +717,7 @@ def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_que
     elements = Slurm.elements
 
     def slowly(*args):
-        return [(some, replace(each, argv=("sh", "-c", line, "sh", *each.argv))) for some, each in elements(*args)]
+        return [(some, each._replace(argv=("sh", "-c", line, "sh", *each.argv))) for some, each in elements(*args)]
 
     monkeypatch.setattr(Slurm, "elements", slowly)
     group = cluster(host="slurm")(square).map(range(4), chunksize=1)

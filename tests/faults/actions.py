@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -277,7 +276,7 @@ def damaged_payload(change: Callable[[bytearray], bytearray]) -> Callable[[Case]
     def send(case: Case) -> Job[Any]:
         prepared = call.prepare(case.row.call, tuple(case.row.args), {}, case.function.options)
         data = bytes(change(bytearray(prepared.payload.data)))
-        return call.send_call(replace(prepared, payload=replace(prepared.payload, data=data)))[0]
+        return call.send_call(prepared._replace(payload=prepared.payload._replace(data=data)))[0]
 
     return send
 

@@ -1,14 +1,12 @@
 """Jobs whose script and sbatch line are compared with approved texts."""
 
-from dataclasses import replace
-
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Resources
 
 ODD = '/home/o\'brien/a b/ü $HOME `id` "q" ;&|*'
 
 BARE = Host(name="tensor01", address="tensor01", scheduler="bare", source="clusterfn.yml:2")
-SLURM = replace(BARE, name="hpc", scheduler="slurm")
+SLURM = BARE._replace(name="hpc", scheduler="slurm")
 
 
 def job(host=BARE, **changes):
@@ -20,8 +18,7 @@ def job(host=BARE, **changes):
     return JobSpec(**{**facts, **changes})
 
 
-FULL = replace(
-    BARE,
+FULL = BARE._replace(
     setup=("export SCRATCH=/scratch/ada", "umask 027"),
     modules=("gcc/12", "cuda/12.4"),
     prolog=("nvidia-smi -L || true",),
@@ -40,24 +37,24 @@ SUBMISSIONS = {
     "everything-asked": job(SLURM, resources=_GPU),
     "odd-paths": job(SLURM, root=ODD),
     "retries": job(SLURM, retries=2),
-    "retries-beat-the-site": job(replace(SLURM, scheduler_options={"no-requeue": True}), retries=2),
-    "site": job(replace(SLURM, scheduler_options=_SITE), resources=_GPU),
-    "site-cpu": job(replace(SLURM, scheduler_options=_SITE)),
-    "kind-of-card": job(replace(SLURM, scheduler_options={"gres": "lscratch:50,gpu:a100"}), resources=_GPU),
-    "kind-without-cards": job(replace(SLURM, scheduler_options={"gres": "lscratch:50,gpu:a100"})),
-    "gpus": job(replace(SLURM, gpu_option="gpus", scheduler_options={"gres": "gpu:a100"}), resources=_GPU),
-    "gpus-per-node": job(replace(SLURM, gpu_option="gpus-per-node"), resources=_GPU),
-    "type-of-card": job(SLURM, resources=replace(_GPU, gpu_type="a6000")),
+    "retries-beat-the-site": job(SLURM._replace(scheduler_options={"no-requeue": True}), retries=2),
+    "site": job(SLURM._replace(scheduler_options=_SITE), resources=_GPU),
+    "site-cpu": job(SLURM._replace(scheduler_options=_SITE)),
+    "kind-of-card": job(SLURM._replace(scheduler_options={"gres": "lscratch:50,gpu:a100"}), resources=_GPU),
+    "kind-without-cards": job(SLURM._replace(scheduler_options={"gres": "lscratch:50,gpu:a100"})),
+    "gpus": job(SLURM._replace(gpu_option="gpus", scheduler_options={"gres": "gpu:a100"}), resources=_GPU),
+    "gpus-per-node": job(SLURM._replace(gpu_option="gpus-per-node"), resources=_GPU),
+    "type-of-card": job(SLURM, resources=_GPU._replace(gpu_type="a6000")),
     "type-beats-kind": job(
-        replace(SLURM, scheduler_options={"gres": "lscratch:50,gpu:a100"}), resources=replace(_GPU, gpu_type="h100")
+        SLURM._replace(scheduler_options={"gres": "lscratch:50,gpu:a100"}), resources=_GPU._replace(gpu_type="h100")
     ),
-    "type-gpus": job(replace(SLURM, gpu_option="gpus"), resources=replace(_GPU, gpu_type="a6000")),
-    "type-gpus-per-node": job(replace(SLURM, gpu_option="gpus-per-node"), resources=replace(_GPU, gpu_type="a6000")),
-    "gpus-without-gres": job(replace(SLURM, gpu_option="gpus", scheduler_options={"gres": None}), resources=_GPU),
-    "nodes": job(replace(SLURM, scheduler_options={"ntasks": 4, "nodes": 1}), resources=replace(_GPU, nodes=2)),
-    "nodes-gpus": job(replace(SLURM, gpu_option="gpus"), resources=replace(_GPU, nodes=2)),
-    "dropped": job(replace(SLURM, scheduler_options={"mem": None, "time": None, "export": None, "gres": None})),
-    "memory-per-core": job(replace(SLURM, scheduler_options={"mem-per-cpu": "2G"})),
-    "memory-asked-beats-per-core": job(replace(SLURM, scheduler_options={"mem-per-cpu": "2G"}), resources=_GPU),
-    "dashes": job(replace(SLURM, scheduler_options={"comment": "--wrap=rm -rf ~", "constraint": "-x"})),
+    "type-gpus": job(SLURM._replace(gpu_option="gpus"), resources=_GPU._replace(gpu_type="a6000")),
+    "type-gpus-per-node": job(SLURM._replace(gpu_option="gpus-per-node"), resources=_GPU._replace(gpu_type="a6000")),
+    "gpus-without-gres": job(SLURM._replace(gpu_option="gpus", scheduler_options={"gres": None}), resources=_GPU),
+    "nodes": job(SLURM._replace(scheduler_options={"ntasks": 4, "nodes": 1}), resources=_GPU._replace(nodes=2)),
+    "nodes-gpus": job(SLURM._replace(gpu_option="gpus"), resources=_GPU._replace(nodes=2)),
+    "dropped": job(SLURM._replace(scheduler_options={"mem": None, "time": None, "export": None, "gres": None})),
+    "memory-per-core": job(SLURM._replace(scheduler_options={"mem-per-cpu": "2G"})),
+    "memory-asked-beats-per-core": job(SLURM._replace(scheduler_options={"mem-per-cpu": "2G"}), resources=_GPU),
+    "dashes": job(SLURM._replace(scheduler_options={"comment": "--wrap=rm -rf ~", "constraint": "-x"})),
 }

@@ -1,7 +1,5 @@
 """The argv of sbatch, whole, for a table of configurations."""
 
-from dataclasses import replace
-
 import pytest
 
 from clusterfn.config.job_spec import Group
@@ -23,7 +21,7 @@ def test_sbatch_is_the_approved_one(name):
 
 
 def test_a_group_is_as_few_arrays_as_slurm_takes():
-    made = replace(SUBMISSIONS["everything-asked"], group=Group(10_000, 5, 2001, 50, None, 27_002.5))
+    made = SUBMISSIONS["everything-asked"]._replace(group=Group(10_000, 5, 2001, 50, None, 27_002.5))
     requests = Slurm(made.host, "1000").elements(made, range(1, 2002), 1000)
 
     assert [numbers for numbers, _ in requests] == [range(1, 1001), range(1001, 2001), range(2001, 2002)]
@@ -38,6 +36,6 @@ def test_a_folder_that_slurm_would_misread_is_refused(root):
 
 
 def test_cards_that_could_not_be_asked_for_are_refused():
-    dropped = job(replace(SLURM, scheduler_options={"gres": None}), resources=Resources(gpus=2))
+    dropped = job(SLURM._replace(scheduler_options={"gres": None}), resources=Resources(gpus=2))
     with pytest.raises(ConfigError, match="gpus=2 cannot be asked for"):
         Slurm(dropped.host, "me").submission(dropped)

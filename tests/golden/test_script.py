@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -96,7 +95,7 @@ def test_after_learns_the_signal_that_ended_the_supervisor(ran, number):
 
 
 def test_slurms_variables_do_not_reach_the_job_and_its_files_are_private(ran):
-    folder = ran(host=replace(BARE, setup=("export A='b c'",)))[3]
+    folder = ran(host=BARE._replace(setup=("export A='b c'",)))[3]
     assert (folder / "seen").read_text() == repr([None, None, "b c", 0o077])
 
 
@@ -111,7 +110,7 @@ def test_slurms_variables_do_not_reach_the_job_and_its_files_are_private(ran):
 )
 def test_only_what_the_hosts_own_lines_set_is_kept_for_the_function(ran, monkeypatch, lines, kept):
     monkeypatch.setitem(ENV, "LD_LIBRARY_PATH", "/old")
-    assert (ran(host=replace(BARE, setup=lines))[3] / "kept").read_text() == kept
+    assert (ran(host=BARE._replace(setup=lines))[3] / "kept").read_text() == kept
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_only_what_the_hosts_own_lines_set_is_kept_for_the_function(ran, monkeyp
     ],
 )
 def test_a_setup_line_that_ends_the_script_is_told(ran, line, status):
-    code, calls, _, _ = ran(host=replace(BARE, setup=(line,)))
+    code, calls, _, _ = ran(host=BARE._replace(setup=(line,)))
     assert code == (status or code) != 0
     assert len(calls) == 1 and calls[0].startswith("after setup:") and calls[0].endswith(f":{line}")
 
@@ -145,7 +144,7 @@ def test_a_setup_line_that_ends_the_script_is_told(ran, line, status):
 )
 @pytest.mark.parametrize("where", ["setup", "prolog"])
 def test_a_line_that_fails_ends_the_job_and_is_named(ran, where, lines, status, failed):
-    code, calls, _, _ = ran(host=replace(BARE, **{where: lines}))
+    code, calls, _, _ = ran(host=BARE._replace(**{where: lines}))
 
     assert code == (status or code) != 0
     assert "\n".join(calls) == f"after {where}:{code}:{failed}"
@@ -153,7 +152,7 @@ def test_a_line_that_fails_ends_the_job_and_is_named(ran, where, lines, status, 
 
 def test_lines_of_a_block_share_a_command_and_what_they_set(ran):
     block = ("export A=1", "if [ -f /no/such ] ||", "  true", "then", "  A=$A-\\", "2", "fi", "# the end")
-    code, calls, _, folder = ran(host=replace(BARE, setup=block, prolog=("false || true", 'A="$A!"')))
+    code, calls, _, folder = ran(host=BARE._replace(setup=block, prolog=("false || true", 'A="$A!"')))
 
     assert (code, calls) == (0, ["run"])
     assert "'1-2!'" in (folder / "seen").read_text()
@@ -161,11 +160,11 @@ def test_lines_of_a_block_share_a_command_and_what_they_set(ran):
 
 def test_a_condition_that_does_not_hold_is_no_failure(ran):
     lines = ("[ -f /no/such ] && . /no/such", '[ -n "$NO_SUCH" ] && export A=1')
-    assert ran(host=replace(BARE, setup=lines))[:2] == (0, ["run"])
+    assert ran(host=BARE._replace(setup=lines))[:2] == (0, ["run"])
 
 
 def test_a_command_that_fails_after_another_is_a_failure(ran):
-    assert ran(host=replace(BARE, setup=("true && false",)))[:2] == (1, ["after setup:1:true && false"])
+    assert ran(host=BARE._replace(setup=("true && false",)))[:2] == (1, ["after setup:1:true && false"])
 
 
 @pytest.mark.parametrize(
@@ -173,13 +172,13 @@ def test_a_command_that_fails_after_another_is_a_failure(ran):
     [("no_conda activate ml", "set environment: conda:NAME"), ("PATH= no_source x", "write . FILE")],
 )
 def test_the_job_says_what_to_write_in_place_of_a_line_that_no_sh_has(ran, line, advice):
-    code, _, said, _ = ran(host=replace(BARE, setup=(line,)))
+    code, _, said, _ = ran(host=BARE._replace(setup=(line,)))
 
     assert code == 127 and advice in said
 
 
 def test_set_e_in_setup_does_not_keep_after_from_running(ran):
-    assert ran("7", replace(BARE, setup=("set -eu",)))[:2] == (7, ["run", "after 7"])
+    assert ran("7", BARE._replace(setup=("set -eu",)))[:2] == (7, ["run", "after 7"])
 
 
 def test_a_site_without_modules_is_named(ran):
@@ -198,14 +197,13 @@ def test_a_site_without_modules_is_named(ran):
     ids=["new", "old-returns-0", "old-conflict"],
 )
 def test_a_missing_module_is_named_and_nothing_runs(ran, body):
-    code, calls, said, _ = ran(host=replace(BARE, setup=(f"module() {{ {body}; }}",), modules=("gcc", "it's")))
+    code, calls, said, _ = ran(host=BARE._replace(setup=(f"module() {{ {body}; }}",), modules=("gcc", "it's")))
     assert (code, calls) == (1, ["after module:gcc"])
     assert "module gcc: it could not be loaded on" in said
 
 
 def test_modules_are_loaded_in_order_and_prolog_sees_them(ran):
-    host = replace(
-        BARE,
+    host = BARE._replace(
         setup=('module() { export A="$A+$2"; echo "loaded $2" >&2; }',),
         modules=("gcc/12", "cuda"),
         prolog=('A="$A!"',),

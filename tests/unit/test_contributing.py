@@ -22,10 +22,11 @@ OPTION: list[Edit] = [
         '        timezone: The time zone of the job, such as "Asia/Tokyo".\n',
     ),
     ("clusterfn/config/options.py", "    secrets: Sequence[str] | None\n", "    timezone: str | None\n"),
+    ("clusterfn/config/options.py", "    cores: int | None = None\n", "    timezone: str | None = None\n"),
     (
         "clusterfn/config/options.py",
-        "    cores: int | None = _option(_whole_number(1))\n",
-        '    timezone: str | None = _option(_matching(re.compile("[A-Z][a-z]+/[A-Z][a-z]+"), "Asia/Tokyo"))\n',
+        '    "cores": ("cores", _whole_number(1)),\n',
+        '    "timezone": ("timezone", _matching(re.compile("[A-Z][a-z]+/[A-Z][a-z]+"), "Asia/Tokyo")),\n',
     ),
     ("clusterfn/calls/call.py", "**options.env,", ' **({"TZ": options.timezone} if options.timezone else {}),'),
     ("docs/reference/api.md", "| `cores` | 1 | processor cores |\n", "| `timezone` | the host's | time zone |\n"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -91,8 +90,8 @@ def dask_client(
         )
     node_workers = None
     if nodes is None:
-        scheduler = dataclasses.replace(
-            worker, cores=1, memory_bytes=scheduler_bytes, gpus=0, gpu_type=None, gpu_memory_bytes=None,
+        scheduler = worker._replace(
+            cores=1, memory_bytes=scheduler_bytes, gpus=0, gpu_type=None, gpu_memory_bytes=None,
             name="dask-scheduler",
         )  # fmt: skip
     else:
@@ -100,7 +99,7 @@ def dask_client(
         _refuse_nodes_of_one_machine(nodes, found)
         node_workers = NodeWorkers.of(least // nodes, asked, found)
         scheduler = node_workers.job_options(worker, nodes, scheduler_bytes)
-    worker = dataclasses.replace(worker, name="dask-worker")
+    worker = worker._replace(name="dask-worker")
     from clusterfn.api.dask.block import DaskBlock
 
     return DaskBlock(

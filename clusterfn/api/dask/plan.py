@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,8 +39,8 @@ class NodeWorkers:
     def job_options(self, worker: Options, nodes: int, scheduler_bytes: int) -> Options:
         """Return the options of the job; the scheduler has its memory beside the workers', and shares their cores."""
         memory_bytes = None if self.memory_bytes is None else self.count * self.memory_bytes + scheduler_bytes
-        return dataclasses.replace(
-            worker, nodes=nodes, cores=self.count * self.cores, memory_bytes=memory_bytes, gpus=self.count * self.gpus,
+        return worker._replace(
+            nodes=nodes, cores=self.count * self.cores, memory_bytes=memory_bytes, gpus=self.count * self.gpus,
             name="dask",
         )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,7 @@ class DaskSettings:
         threads = dict.fromkeys(layout.THREADS, str(self.node_workers.cores)) if self.node_workers else {}
         tls = json.dumps({"cert": given["cert"], "key": given["key"]})
         env = {**threads, **job.env, dask_program.SETTINGS: json.dumps(settings)}
-        return replace(prepared, job=replace(job, env=env, secrets={**job.secrets, dask_program.TLS: tls}))
+        return prepared._replace(job=job._replace(env=env, secrets={**job.secrets, dask_program.TLS: tls}))
 
     def _workers_in(self, job: JobSpec) -> dict[str, Any] | None:
         if self.node_workers is None:

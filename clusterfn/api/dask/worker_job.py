@@ -7,7 +7,6 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
@@ -54,9 +53,9 @@ class WorkerJobs:
         asked = prepared.job.resources
         limit = str(memory_limit(asked.memory_bytes))
         payload = self._packed(None, "worker", address, name, str(asked.cores), limit)
-        payload = replace(payload, sources=prepared.payload.sources)  # the same for all, although files may change
-        job = replace(prepared.job, id=secrets.token_hex(8), name=name)
-        sent, _ = send_call(replace(prepared, payload=payload, job=job))
+        payload = payload._replace(sources=prepared.payload.sources)  # the same for all, although files may change
+        job = prepared.job._replace(id=secrets.token_hex(8), name=name)
+        sent, _ = send_call(prepared._replace(payload=payload, job=job))
         self.sent.append(sent)
         job_display.forget_going(sent)
         return sent

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from clusterfn.cli import check
@@ -85,7 +84,7 @@ def _reject_contradictions(begun: Begun, given: argparse.Namespace) -> None:
 
 def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) -> None:
     """Survey the host, and write what was found and answered into clusterfn.yml."""
-    draft = replace(begun.host, root=given.root or begun.host.root)
+    draft = begun.host._replace(root=given.root or begun.host.root)
     connection = login.with_room(draft, answers, given.no_key, done)
     say(f"Looking at what {draft.name} offers …")
     site = survey(connection)

@@ -9,7 +9,7 @@ import contextlib
 import getpass
 import ipaddress
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn.cli.init.answers import Answers, say
@@ -96,7 +96,7 @@ def _draft(name: str, address: str) -> Host:
     except ConfigError as error:
         problem = error.message.rpartition(": ")[2]
         raise ConfigError(problem, hint=error.hint) from error
-    return replace(host, source="as given")
+    return host._replace(source="as given")
 
 
 def _proposed(address: str) -> str:

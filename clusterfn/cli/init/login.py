@@ -6,7 +6,6 @@ Each step is noted at once, so that Ctrl-C can say what was done.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.config.spec import Host
@@ -106,4 +105,4 @@ def with_room(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
             raise
         say(error.message)
     root = answers.text("Folder for jobs, results and your code, with free space", "--root")
-    return hosts.connection_for(replace(host, root=root))
+    return hosts.connection_for(host._replace(root=root))

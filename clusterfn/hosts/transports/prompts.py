@@ -12,9 +12,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.bridge.supervisor.text import printable
 from clusterfn.errors import AuthenticationError
@@ -33,8 +32,7 @@ class NotAnswered(Exception):
     """The person closed the question (Ctrl-D) instead of answering."""
 
 
-@dataclass(frozen=True)
-class LoginQuestion:
+class LoginQuestion(NamedTuple):
     """What a host (or a key) wants to know.
 
     Attributes:

@@ -129,6 +129,8 @@ def login_refused(
     if allowed and not set(allowed) & set(INTERACTIVE):  # ssh-copy-id would not get in either
         how = "ssh-add, IdentityFile in ~/.ssh/config, or your .pub sent to the administrator"
     hint = f"make `{_batch(settings)} true` work, for example with {how}"
+    if not by_person and not asked and set(allowed) & set(INTERACTIVE):
+        hint += f", or log in with a password once for all programs: clusterfn login {host_name}"
     if by_person:
         hint = f"try again{'' if asked else ' in a terminal'}, or log in once for all programs: "
         hint += f'clusterfn login {host_name} (in a notebook: clusterfn.login("{host_name}"))'

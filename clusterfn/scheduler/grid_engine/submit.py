@@ -11,7 +11,6 @@ import math
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
@@ -188,7 +187,7 @@ class GridEngine(Scheduler):
         time_s = job.group.element_s if job.group else asked.time_s
         if asked.cores > 1:
             options += ["-pe", str(self._option("parallel_environment")), str(asked.cores)]
-        return [*options, *self._requests(replace(asked, time_s=time_s)), *self._queue(asked.gpus), *self._project()]
+        return [*options, *self._requests(asked._replace(time_s=time_s)), *self._queue(asked.gpus), *self._project()]
 
     def _requests(self, asked: Resources) -> list[str]:
         """Return the options `-l`; each resource that Grid Engine multiplies is a slot's share."""

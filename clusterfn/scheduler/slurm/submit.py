@@ -10,7 +10,6 @@ import math
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +97,7 @@ class Slurm(Scheduler):
 
     def resolve_resources(self, asked: Resources) -> Resources:
         """Choose the type of GPU."""
-        return replace(asked, gpu_type=gres.gpu_type(self.host, asked)) if asked.gpus else asked
+        return asked._replace(gpu_type=gres.gpu_type(self.host, asked)) if asked.gpus else asked
 
     def submission(self, job: JobSpec) -> Submission:
         """Run sbatch with everything that the job and the host ask for."""
@@ -124,7 +123,7 @@ class Slurm(Scheduler):
         supervise = posixpath.join(job.bridge, layout.SUPERVISE)
         own = (job.host_python, supervise, folder, str(elements[0] - 1), str(len(elements)))
         shell, option, _, name, *rest = request.argv
-        return replace(request, argv=(shell, option, _SUBMIT_ONE_BY_ONE, name, *own, *rest))
+        return request._replace(argv=(shell, option, _SUBMIT_ONE_BY_ONE, name, *own, *rest))
 
     def _folder(self, job: JobSpec) -> str:
         folder = layout.job_dir(job.root, job.id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -291,7 +290,7 @@ def test_values_that_come_at_once_share_the_memory_that_is_free(monkeypatch, tmp
 def test_a_host_that_is_not_trusted_may_not_fill_the_disk(monkeypatch):
     _, content, _ = written(Large())
     monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
-    place = replace(PLACE, results=replace(PLACE.results, data_only=True))
+    place = PLACE._replace(results=PLACE.results._replace(data_only=True))
 
     with pytest.raises(ResultError, match="free memory"):
         Arriving(place).announce(content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -48,7 +47,7 @@ def packed_for(monkeypatch):
 
     def note(function, args, kwargs, target, imports, place):
         targets.append(target)
-        return replace(pack(function, args, kwargs), edited=("module",) if len(targets) == 1 else ())
+        return pack(function, args, kwargs)._replace(edited=("module",) if len(targets) == 1 else ())
 
     monkeypatch.setattr("clusterfn.calls.payload.pack", note)
     return targets

@@ -1,7 +1,5 @@
 """What a call asks for, with its host's defaults: cards by type and size, and what is refused before all else."""
 
-from dataclasses import replace
-
 import pytest
 
 from clusterfn import cluster
@@ -13,7 +11,7 @@ from clusterfn.scheduler import scheduler_for
 
 BARE = Host(name="tensor01", address="tensor01", scheduler="bare", source="clusterfn.yml:2")
 SIZES = {"a6000": 48 << 30, "A100": 80 << 30, "t4": 16 << 30}
-SLURM = replace(BARE, name="hpc", scheduler="slurm", gpu_sizes=SIZES)
+SLURM = BARE._replace(name="hpc", scheduler="slurm", gpu_sizes=SIZES)
 
 
 def asked(host, **words):
@@ -27,7 +25,7 @@ def test_the_words_of_a_call_reach_a_bare_host_as_they_are():
 
 
 def test_the_hosts_defaults_count_for_calls_with_cards_alone():
-    host = replace(BARE, defaults=Resources(gpu_type="a6000", gpu_memory_bytes=1 << 30))
+    host = BARE._replace(defaults=Resources(gpu_type="a6000", gpu_memory_bytes=1 << 30))
 
     assert asked(host, gpus=1) == Resources(gpus=1, gpu_type="a6000", gpu_memory_bytes=1 << 30)
     assert asked(host, gpus=1, gpu_type="a100").gpu_type == "a100"
@@ -66,7 +64,7 @@ def test_slurm_is_asked_for_a_type_and_for_a_size_by_the_smallest_that_has_it(wo
 
 
 def test_the_type_of_the_hosts_gres_is_the_one_that_must_be_large_enough():
-    host = replace(SLURM, scheduler_options={"gres": "gpu:a6000"})
+    host = SLURM._replace(scheduler_options={"gres": "gpu:a6000"})
 
     assert asked(host, gpus=1, gpu_memory="16GB").gpu_type == "a6000"
     with pytest.raises(Unsatisfiable, match=r'gpu_memory="80GB" is more than a GPU of hpc has: a6000 \(48GB\)'):
@@ -82,7 +80,7 @@ def test_the_type_of_the_hosts_gres_is_the_one_that_must_be_large_enough():
             "clusterfn.yml:2 does not say how large the h100 GPUs of hpc are", "`gpu_sizes: {h100: 80GB}`",
         ),
         (
-            replace(SLURM, gpu_sizes={}), {"gpu_memory": "40GB"}, ConfigError,
+            SLURM._replace(gpu_sizes={}), {"gpu_memory": "40GB"}, ConfigError,
             'gpu_memory="40GB" cannot be requested from SLURM', "or set only gpu_type=",
         ),
         (SLURM, {"gpu_type": "RTX A6000"}, ConfigError, "is not a type of SLURM", "sinfo -o %G"),

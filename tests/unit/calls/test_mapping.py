@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,11 +54,11 @@ def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is
 
     assert at_once(BARE, Resources()) == 50
     assert at_once(BARE, Resources(memory_bytes=30 * GB)) == 3
-    assert at_once(replace(BARE, limits=Limits(memory_bytes=60 * GB)), Resources(memory_bytes=30 * GB)) == 2
+    assert at_once(BARE._replace(limits=Limits(memory_bytes=60 * GB)), Resources(memory_bytes=30 * GB)) == 2
     assert at_once(BARE, Resources(gpus=3)) == 2
-    assert at_once(replace(BARE, limits=Limits(gpus=3)), Resources(gpus=1)) == 3
+    assert at_once(BARE._replace(limits=Limits(gpus=3)), Resources(gpus=1)) == 3
     assert at_once(BARE, Resources(cores=20)) == 3
-    assert at_once(replace(BARE, limits=Limits(jobs=2)), Resources()) == 2
+    assert at_once(BARE._replace(limits=Limits(jobs=2)), Resources()) == 2
 
 
 def test_free_memory_is_what_linux_says_is_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
@@ -165,20 +164,20 @@ def test_a_map_of_an_empty_list_is_empty():
 def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
     defaults = JobSpec(*[getattr(SENT, name) for name in ("id", "name", "host", "root", "bridge", "host_python")],
                        Resources(), Interpreter("", (3, 9)))  # fmt: skip
-    same = [each.name for each in fields(JobSpec)[6:] if getattr(SENT, each.name) == getattr(defaults, each.name)]
+    same = [name for name in JobSpec._fields[6:] if getattr(SENT, name) == getattr(defaults, name)]
     unseen = ["serving", "kernel", "keep_value", "results"]
     assert same == unseen, "what this test would not see to be lost; no group has these"
 
     read = JobSpec.from_json(json.loads(SENT.to_json()), SLURM, "/usr/bin/python3")
 
     # values of secrets are not in it, and job.sh loads the modules
-    assert read == replace(SENT, secrets={}, modules=(), host=SLURM.with_scheduler_options({"qos": "long"}))
+    assert read == SENT._replace(secrets={}, modules=(), host=SLURM.with_scheduler_options({"qos": "long"}))
     ((_, submission),) = Slurm(SLURM, "ada").elements(read, range(1, 3), 10)
     assert "--requeue" in submission.argv
 
 
 @pytest.mark.parametrize(("options", "told"), [({"clusters": "far"}, "far"), ({"cluster": "far"}, "far"), ({}, None)])
 def test_a_job_says_in_which_cluster_it_waits(options: dict[str, str], told: str | None):
-    sent = replace(SENT, host=replace(SLURM, scheduler_options=options))
+    sent = SENT._replace(host=SLURM._replace(scheduler_options=options))
 
     assert json.loads(sent.to_json()).get("clusters") == told

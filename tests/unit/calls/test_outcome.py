@@ -9,7 +9,6 @@ import pickle
 import sys
 import traceback
 import types
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -66,7 +65,7 @@ def thrown(error: BaseException) -> BaseException:
     ],
 )
 def test_what_is_too_large_shows_the_limit_as_it_was_set_and_the_difference(limit, size, says):
-    place = replace(PLACE, results=ResultPolicy(max_bytes=units.parse_memory(limit)))
+    place = PLACE._replace(results=ResultPolicy(max_bytes=units.parse_memory(limit)))
 
     error = outcome.too_large({"kind": "returned", "value": {"size": size}}, place)
 

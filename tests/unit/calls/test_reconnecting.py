@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -215,7 +214,7 @@ def on_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HostState, FakeTr
     monkeypatch.setattr(reconnect, "PAUSE_LAST_S", 0.01)
     transport = FakeTransport(agent(silent))
     monkeypatch.setattr(hosts, "transport_for", lambda host: transport)
-    session = HostState(replace(HOST, name=f"lab8-{os.urandom(4).hex()}"))
+    session = HostState(HOST._replace(name=f"lab8-{os.urandom(4).hex()}"))
     connection = session.connection
     yield session, transport
     connection.close()

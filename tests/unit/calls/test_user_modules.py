@@ -7,7 +7,6 @@ import json
 import py_compile
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -209,7 +208,7 @@ def test_what_only_sounds_like_a_key_travels(project, name):
 def test_a_key_in_a_directory_argument_is_sent_and_named_once(project, capsys):
     (project / "data").mkdir()
     (project / "data" / ".env").touch()
-    payload = replace(PAYLOAD, shipments=(shipment(Directory(project / "data")),))
+    payload = PAYLOAD._replace(shipments=(shipment(Directory(project / "data")),))
     call.tell_left_out(PAYLOAD)  # what an earlier test has left out
     capsys.readouterr()
 

@@ -469,9 +469,9 @@ def test_the_references_examples_are_accepted():
 def test_every_fact_of_a_host_can_be_configured():
     read = {field for field, _ in hosts.KEY_READERS.values()}
     of_making = {field.partition(".")[2] for field in read if field.startswith("making.")}
-    assert {field.partition(".")[0] for field in read} == set(Host.__dataclass_fields__) - {"name", "source"}
+    assert {field.partition(".")[0] for field in read} == set(Host._fields) - {"name", "source"}
     of_cuda = {"driver", "capabilities", "table"}
-    assert of_making - {"cuda"} | of_cuda == set(EnvironmentSettings.__dataclass_fields__)
+    assert of_making - {"cuda"} | of_cuda == set(EnvironmentSettings._fields)
 
 
 def test_how_environments_are_made_can_be_configured():

@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -1031,7 +1030,7 @@ def test_this_machine_is_served_by_the_python_that_asks(keys: dict[str, str]) ->
     host = Host("here", "", source="clusterfn.yml:3", **keys)
 
     assert boot.wanted_python(host) == sys.executable
-    assert boot.wanted_python(replace(host, python="/usr/bin/python3")) == "/usr/bin/python3"
+    assert boot.wanted_python(host._replace(python="/usr/bin/python3")) == "/usr/bin/python3"
     assert boot.wanted_python(HOST) == "auto"
 
 

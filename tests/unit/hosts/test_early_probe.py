@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Host8:
 
 
 def state(environment: str | None, name: str) -> HostState:
-    return HostState(replace(Host(name, name, "bare", "clusterfn.yml:3"), environment=environment))
+    return HostState(Host(name, name, "bare", "clusterfn.yml:3")._replace(environment=environment))
 
 
 @pytest.mark.parametrize("environment", [f"python:{PYTHON}", "venv:~/v", "conda:torch"])

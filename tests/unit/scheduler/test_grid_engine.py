@@ -1,7 +1,6 @@
 """Grid Engine's output is read as it is printed, and what it cannot do is rejected before anything is sent."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from clusterfn.scheduler.site import Given, Section
 from tests.golden.samples import BARE, job
 
 RECORDED = Path(__file__).parents[2] / "golden" / "grid-engine-8.1.9"
-HOST = replace(BARE, name="campus", scheduler="grid_engine")
+HOST = BARE._replace(name="campus", scheduler="grid_engine")
 GB = 2**30
 
 
@@ -26,7 +25,7 @@ def recorded(name: str) -> str:
 
 
 def engine(**settings) -> GridEngine:
-    return GridEngine(replace(HOST, scheduler_options=settings), "ada")
+    return GridEngine(HOST._replace(scheduler_options=settings), "ada")
 
 
 def asked(scheduler: GridEngine, **changes) -> list[str]:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -264,7 +263,7 @@ def test_the_commands():
 
 
 def test_another_cluster_is_asked_where_jobs_are_sent_to_one():
-    other = Slurm(replace(SLURM, scheduler_options={"clusters": "alpha"}), "ada")
+    other = Slurm(SLURM._replace(scheduler_options={"clusters": "alpha"}), "ada")
     commands = (other.watch_command(), other.cancel_command("x"), other.evidence_command("1"))
     commands += (other.join_command("1"),)
     assert all(command[1] == "--clusters=alpha" for command in commands)
@@ -285,7 +284,7 @@ def test_where_slurm_is_stays_known(name):
 
 def test_which_scheduler_serves_a_host():
     assert isinstance(scheduler_for(SLURM, {"user": "ada"}), Slurm)
-    assert scheduler_for(replace(SLURM, scheduler="local"), {"boot_id": "b"}).watch_command() == ()
+    assert scheduler_for(SLURM._replace(scheduler="local"), {"boot_id": "b"}).watch_command() == ()
 
 
 def test_requests_as_the_wire_wants_them():
@@ -331,7 +330,7 @@ def test_a_job_waits_for_those_that_squeue_lists_by_the_names_of_its_inputs(tmp_
 
 
 def test_a_job_with_requeue_may_be_requeued_whatever_the_site_says():
-    host = replace(SLURM, scheduler_options={"no-requeue": True})
+    host = SLURM._replace(scheduler_options={"no-requeue": True})
     words = Slurm(host, "ada").submission(job(host, requeue={"timeout": 1})).argv
     assert "--requeue" in words and "--no-requeue" not in words
     assert "--no-requeue" in Slurm(host, "ada").submission(job(host)).argv
@@ -349,7 +348,7 @@ def test_elements_that_start_one_by_one_are_registered_where_their_inputs_are(tm
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >>{tmp_path}/registered\necho noise\nexit 3\n")
     python.chmod(0o755)
-    (_, first), (some, second) = Slurm(SLURM, "1000").elements(replace(sent, host_python=str(python)), range(1, 5), 2)
+    (_, first), (some, second) = Slurm(SLURM, "1000").elements(sent._replace(host_python=str(python)), range(1, 5), 2)
 
     assert some == range(3, 5) and "register" in second.argv[2]
     said = submit(tmp_path, second, "echo 631", "echo 'a wrapper of the site'; echo '77;alpha'")
@@ -363,7 +362,7 @@ def test_elements_that_start_one_by_one_are_registered_where_their_inputs_are(tm
     with pytest.raises(subprocess.CalledProcessError):
         submit(tmp_path, first, "echo 631", "exit 1")
     assert not (tmp_path / "registered").exists()
-    together = replace(sent, group=Group(count=9, chunk=1, elements=4, at_once=4))
+    together = sent._replace(group=Group(count=9, chunk=1, elements=4, at_once=4))
     (_, all_at_once), *_ = Slurm(SLURM, "1000").elements(together, range(1, 5), 9)
     assert "register" not in all_at_once.argv[2]
 
@@ -381,6 +380,6 @@ def submit(folder, request, squeue: str, sbatch: str = "") -> str:
 
 def submitted_after(folder, squeue: str, own: str | None = None) -> list[str]:
     """The words that sbatch gets, where squeue is this line of shell."""
-    host = replace(SLURM, scheduler_options={"dependency": own} if own else {})
+    host = SLURM._replace(scheduler_options={"dependency": own} if own else {})
     submit(folder, Slurm(host, "1000").submission(job(host, after=AFTER)), squeue)
     return (folder / "got").read_text().splitlines()

@@ -1,7 +1,5 @@
 """What scontrol and squeue say of cards, as recorded or as their manuals show it."""
 
-from dataclasses import replace
-
 import pytest
 
 from clusterfn.scheduler.slurm.gres import (
@@ -78,7 +76,7 @@ def test_who_waits_for_cores_alone_is_left_out():
 
 
 def test_the_questions_go_to_the_right_cluster():
-    slurm = Slurm(replace(SLURM, scheduler_options={"clusters": "big"}), "ada")
+    slurm = Slurm(SLURM._replace(scheduler_options={"clusters": "big"}), "ada")
 
     assert slurm.gpu_nodes().argv[:2] == ("scontrol", "--clusters=big")
     assert slurm.gpu_types().argv[:2] == ("sinfo", "--clusters=big")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from clusterfn.api.dask.plan import NodeWorkers, memory_limit
@@ -27,14 +25,14 @@ def test_a_node_has_what_its_workers_ask_for_and_the_memory_of_a_scheduler():
 
 
 def test_what_is_not_asked_for_comes_from_the_host():
-    host = replace(HOST, defaults=replace(HOST.defaults, cores=8, memory_bytes=GB, gpus=1))
+    host = HOST._replace(defaults=HOST.defaults._replace(cores=8, memory_bytes=GB, gpus=1))
 
     assert NodeWorkers.of(2, Options(), host) == NodeWorkers(2, 8, GB, 1)
     assert NodeWorkers.of(2, Options(gpus=0), host).gpus == 0
 
 
 def test_without_an_amount_of_memory_the_job_asks_for_none():
-    host = replace(HOST, defaults=replace(HOST.defaults, memory_bytes=None))
+    host = HOST._replace(defaults=HOST.defaults._replace(memory_bytes=None))
 
     assert NodeWorkers.of(2, Options(), host).job_options(Options(), 1, 2 * GB).memory_bytes is None
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -88,7 +88,7 @@ def test_ssh_is_asked_for_a_plain_stream(ssh: Stub) -> None:
 def test_the_users_agent_is_never_forwarded(tmp_path: Path, way: str) -> None:
     config = tmp_path / "config"
     config.write_text("Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  LocalForward 8080 localhost:80\n")
-    settings = ssh_config.resolve(replace(HOST, ssh_config=str(config)))
+    settings = ssh_config.resolve(HOST._replace(ssh_config=str(config)))
     words = {
         "a call": lambda: openssh.argv(settings, "true"),
         "a master": lambda: openssh.line(settings, ["ControlMaster=yes", "ControlPath=/x"], "true", asks=True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,7 +98,7 @@ RECORDED = [
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "config").touch()
-    found = resolve(replace(HOST, ssh_config=str(tmp_path / "config")))
+    found = resolve(HOST._replace(ssh_config=str(tmp_path / "config")))
     return found._replace(known_hosts=(tmp_path / "known_hosts",))
 
 
@@ -168,7 +167,7 @@ def test_the_key_of_a_jump_host_is_named_as_its_own(settings: Settings) -> None:
         "Host key verification failed.\nConnection closed by UNKNOWN port 65535\n"
     )
 
-    error = error_of(replace(HOST, ssh_config=settings.config_file), jumped, text, 255)
+    error = error_of(HOST._replace(ssh_config=settings.config_file), jumped, text, 255)
 
     assert error.message == "The host key of lab8 (10.0.0.7:2222) is unknown"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ NEW_LINE = f"{NAME} {KIND} {base64.b64encode(b'new').decode()}\n"
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "config").touch()
-    found = resolve(replace(HOST, ssh_config=str(tmp_path / "config")))
+    found = resolve(HOST._replace(ssh_config=str(tmp_path / "config")))
     mine, everybody = tmp_path / "ssh/known_hosts", tmp_path / "global"
     return found._replace(user_known_hosts=(mine,), known_hosts=(mine, everybody), hash_known_hosts=False)
 
