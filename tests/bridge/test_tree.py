@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from clusterfn.bridge.supervisor import limits, process_tree
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -17,10 +21,12 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def process(proc: Path, pid: int, parent: int, children: str | None = None, state: str = "S", name: str = "x") -> Path:
+def process(
+    proc: Path, pid: int, parent: int, children: str | None = None, state: str = "S", name: str = "x", threads: int = 1
+) -> Path:  # fmt: skip
     task = proc / str(pid) / "task" / str(pid)
     task.mkdir(parents=True)
-    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {parent} 0 0")
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {parent} 0 0{' 0' * 13} {threads}")
     if children is not None:
         (task / "children").write_text(children)
     return proc / str(pid)
@@ -54,8 +60,20 @@ def test_without_proc_nothing_is_found(proc: Path):
 def test_zombies_are_dead(proc: Path):
     process(proc, 1, 0)
     process(proc, 2, 1, state="Z")
+    process(proc, 3, 1, state="Z", threads=2)  # its first thread has ended
 
-    assert process_tree.descendants(1) == []
+    assert process_tree.descendants(1) == [3]
+
+
+def test_a_process_whose_first_thread_has_ended_lives_until_its_last_has():
+    code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start()"
+    started = subprocess.Popen([sys.executable, "-c", f"{code}; ctypes.CDLL(None).pthread_exit(None)"])
+    until(lambda: process_tree.state_of(started.pid) == "Z")
+    assert started.poll() is None, "the kernel collects it before its other thread has ended"
+
+    process_tree.end(lambda: [pid for pid in [started.pid] if process_tree.is_alive(pid)], lambda: None)
+
+    assert started.poll() == -signal.SIGKILL
 
 
 def test_what_cannot_be_ended_is_named_within_the_limit():

@@ -47,8 +47,16 @@ def start_time(pid: int) -> str:
 
 def is_alive(pid: int) -> bool:
     """Whether it exists and is not a zombie."""
-    fields = _stat(pid)
-    return bool(fields) and fields[0] not in _DEAD
+    return _lives(_stat(pid))
+
+
+def _lives(fields: "list[str]") -> bool:
+    """Whether these fields are of a process with a living thread.
+
+    A process whose first thread has ended is a zombie at once, but one that can be collected, and has given its memory
+    and its GPUs back, only when its last thread has ended too.
+    """
+    return bool(fields) and (fields[0] not in _DEAD or int(fields[17]) > 1)
 
 
 def parent_of(pid: int) -> int:
@@ -182,7 +190,7 @@ def in_session(leader: int) -> "list[int]":
 
 def _is_in(pid: int, session: int, uid: int) -> bool:
     fields = _stat(pid)
-    return bool(fields) and int(fields[3]) == session and fields[0] not in _DEAD and _is_of_user(pid, uid)
+    return _lives(fields) and int(fields[3]) == session and _is_of_user(pid, uid)
 
 
 def end(find: "Callable[[], list[int]]", reap: "Callable[[], object]", limit_s: float = _LIMIT_S) -> "list[str]":
