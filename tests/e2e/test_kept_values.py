@@ -20,7 +20,7 @@ MB = 1 << 20
 
 
 def make(size):
-    return bytearray(os.urandom(1) * size)
+    return bytearray(os.urandom(size))  # which a slow link cannot compress: these tests count bytes
 
 
 def size_of(data):
@@ -90,7 +90,7 @@ def test_a_kept_value_comes_when_it_is_asked_for_and_once(here):
 
     value = job.result()
 
-    assert len(value) == 30 * MB and value[0] == value[-1]
+    assert len(value) == 30 * MB
     assert bytes_read() - before >= 30 * MB
     assert job.result() is value and job.status == "RETURNED"
 
