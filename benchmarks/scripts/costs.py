@@ -13,6 +13,7 @@ from clusterfn.config import config_file
 from clusterfn.hosts.connection import connection_for
 
 WATCHED_S = 20.0
+SETTLED_S = 40.0  # where nothing changes, the agent looks less and less often
 
 
 @cluster(host=sys.argv[1])
@@ -55,8 +56,8 @@ idle, busy = supervisor_percent(False), supervisor_percent(True)
 agent = connection_for(config_file.load().resolve(sys.argv[1])[0]).facts.pid
 time.sleep(1.0)
 alone = used_in_an_hour(agent)
-job = sleep.submit(WATCHED_S + 5)
-time.sleep(3.0)
+job = sleep.submit(SETTLED_S + WATCHED_S + 5)
+time.sleep(SETTLED_S)
 beside = used_in_an_hour(agent)
 job.result()
 status = Path(f"/proc/{agent}/status").read_text(encoding="ascii")

@@ -120,6 +120,8 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     """
 
     _as_argument = "pass the value of that job: job.result()"
+    # What hardly any job changes. Up to 30 attributes of its own take a fifth of the memory that more take: see PEP 412.
+    sent_here, is_stopping, on_interrupt, _trouble = True, False, "detach", ""
 
     def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:
         super().__init__()
@@ -128,14 +130,12 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.host = host
         self.folder = folder
         self.submitted_at = time.monotonic()
-        self.sent_here = True
         self.asked: Resources | None = None
         self._tracker = tracker
         self._outputs: tuple[tuple[str, Path], ...] = ()  # patterns, and where their files go
         self._outcome: Mapping[str, Any] = {}
         self._listeners: list[Listener] = []
         self._unheard: list[tuple[str, Any]] = []
-        self._trouble = ""
         self.transfer: Transfer | None = None
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self.inputs: Mapping[str, ArgumentSource] = {}  # the jobs whose values it takes, by id
@@ -144,8 +144,6 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         self._pid = os.getpid()
-        self.is_stopping = False
-        self.on_interrupt = "detach"
         self._is_watched = False
         self._tail = b""
         self._now: tuple[str, str] = (PENDING, "")

@@ -180,6 +180,13 @@ class Tracker(BaseTracker):
         awaited: The answer that brings the outcome of the present attempt.
     """
 
+    # What hardly any job changes: see `Job`.
+    doubt: SubmitError | None = None
+    has_outcome = False
+    _partial = b""
+    _held_until = 0.0
+    _unsent: tuple[Callable[[], bool], str] | None = None
+
     def __init__(
         self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "", keeps: bool = False,
         results: ResultPolicy | None = None,
@@ -189,8 +196,6 @@ class Tracker(BaseTracker):
         self.keeps = keeps
         self._results = results
         self.scheduler_id = ""
-        self.doubt: SubmitError | None = None
-        self.has_outcome = False
         self.attempt = 1
         self.events_read = 0
         self.live = live
@@ -200,12 +205,9 @@ class Tracker(BaseTracker):
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
         self.arriving_outcome: Arriving | None = None
-        self._partial = b""
         self._ended: set[int] = set()
         self.shown_by: list[Callable[[str, bytes], Any]] = []
         self.inputs: Sequence[Reference] = ()
-        self._held_until = 0.0
-        self._unsent: tuple[Callable[[], bool], str] | None = None
         self._choosing_attempt = threading.Lock()
         self._receiving = Transfer(_RECEIVING)
 
