@@ -434,6 +434,14 @@ def test_a_login_that_comes_while_another_is_just_made_joins_it(totp: Any, runti
     assert shared_login.log_in(host, None)[0].pid == first.pid
 
 
+def test_a_login_that_nobody_can_answer_does_not_lead_to_itself(totp: Any, runtime: Path, prompts: Counted) -> None:
+    with pytest.raises(AuthenticationError, match="also wants a password") as refused:
+        shared_login.log_in(totp(), None)
+
+    assert refused.value.hint == "nobody can be asked here: type clusterfn login totp-second in a terminal"
+    assert prompts() == 0 and list(runtime.iterdir()) == []
+
+
 def test_what_cannot_be_remembered_is_not_held(totp: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -245,7 +245,10 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
         code = _run(ssh, asking, openssh.patience_s(settings))
         said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if not path.is_socket():
-            raise ssh_errors.error_of(host, settings, said, code, asked=asker is not None)
+            error = ssh_errors.error_of(host, settings, said, code, asked=asker is not None)
+            if asker is None and "clusterfn login" in (error.hint or ""):  # which is what this is
+                error.hint = f"nobody can be asked here: type clusterfn login {host.name} in a terminal"
+            raise error
         return asking is not None and asking.count > 0
 
 

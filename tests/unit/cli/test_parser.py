@@ -344,6 +344,26 @@ def test_a_job_is_found_by_every_name_that_it_can_have(name, two_hosts, monkeypa
     assert selection.select_one(parser.make_parser().read(["attach", name]), "attach") == (job.id, "cluster")
 
 
+def test_the_id_of_a_sessions_call_leads_to_the_session(two_hosts, monkeypatch, capsys):
+    monkeypatch.setattr(selection, "list_jobs", lambda host: [])
+
+    assert main(["logs", "7f3a000011112222/12", "cluster"]) == 2
+
+    said = capsys.readouterr().err
+    assert "there is no job named '7f3a000011112222/12' on cluster; that is a call of a session" in said
+    assert said.endswith("next:  clusterfn logs 7f3a000011112222 is for the session itself\n")
+
+
+def test_a_state_that_there_is_not_is_rejected_with_those_that_there_are(two_hosts, monkeypatch, capsys):
+    monkeypatch.setattr(selection, "list_jobs", lambda host: [])
+
+    assert main(["jobs", "cluster", "--state", "faild"]) == 2
+
+    said = capsys.readouterr().err
+    assert "--state has no value 'faild'; did you mean failed?" in said
+    assert "the states are " in said and "returned, " in said
+
+
 def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERFN_HOST", "cluster")
 

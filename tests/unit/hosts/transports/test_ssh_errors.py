@@ -111,6 +111,16 @@ def test_a_message_becomes_an_error(settings: Settings, version: str, text: str,
     assert error.evidence
 
 
+@pytest.mark.parametrize(("methods", "takes_passwords"), [("publickey,password", True), ("publickey", False)])
+def test_a_host_that_takes_passwords_leads_to_a_login_too(
+    settings: Settings, methods: str, takes_passwords: bool
+) -> None:
+    hint = error_of(HOST, settings, f"me@10.0.0.8: Permission denied ({methods}).", 255).hint or ""
+
+    assert "ssh-add" in hint
+    assert ("or log in with a password once for all programs: clusterfn login lab8" in hint) == takes_passwords
+
+
 def test_the_host_can_print_what_ssh_would_say_without_being_believed(settings: Settings) -> None:
     error = error_of(HOST, settings, "rm: Host key verification failed. Or so.\ncd: x: Permission denied", 1)
 
