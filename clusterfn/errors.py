@@ -30,7 +30,6 @@ A function's own exception is re-raised with its own type, not as one of these. 
 from __future__ import annotations
 
 import concurrent.futures
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -250,5 +249,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def nearest_word(word: str, known: Iterable[str], alike: float = 0.5) -> str | None:
     """Return the known word that resembles this one most; None if none is as much alike (1.0: the same)."""
+    import difflib  # only for what was rejected
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
     return near[0] if near else None

@@ -22,11 +22,10 @@ from clusterfn.errors import PayloadError
 _CHUNK = 1 << 20
 _PROGRAM = "\0x"  # follows the digest of the content
 _digests: dict[tuple[str, int, int, int, int], tuple[str, int]] = {}
-_CREDENTIALS = re.compile(
+_CREDENTIALS = (
     r"\.env(?:\.(?!example|sample|template|dist).+)?|[._]netrc|\.(?:pypirc|npmrc|pgpass|git-credentials|htpasswd)"
     r"|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:p12|pfx|jks|keystore|kdbx|ppk)"
-    r"|(?:credentials|client_secret.*|service[-_]account.*)(?:\.json|\.ini|\.csv)?|secrets?\.(?:json|ya?ml|toml|ini)",
-    re.IGNORECASE,
+    r"|(?:credentials|client_secret.*|service[-_]account.*)(?:\.json|\.ini|\.csv)?|secrets?\.(?:json|ya?ml|toml|ini)"
 )
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
 _HEAD = 4096  # bytes, in which the first line of a private key is looked for
@@ -84,7 +83,7 @@ def holds_credentials(path: pathlib.Path) -> bool:
                 return _PRIVATE_KEY.search(file.read(_HEAD)) is not None
         except OSError:  # reading it whole gives the error
             return False
-    return _CREDENTIALS.fullmatch(path.name) is not None
+    return re.fullmatch(_CREDENTIALS, path.name, re.IGNORECASE) is not None
 
 
 def as_given(value: Any, given: Mapping[str, pathlib.PurePath]) -> Any:

@@ -120,7 +120,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     """
 
     _as_argument = "pass the value of that job: job.result()"
-    # What hardly any job changes. Up to 30 attributes of its own take a fifth of the memory that more take: see PEP 412.
+    # What hardly any job changes. Up to 30 attributes of its own take a fifth of the memory that more take (PEP 412).
     sent_here, is_stopping, on_interrupt, _trouble = True, False, "detach", ""
 
     def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:

@@ -394,7 +394,7 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocatio
 def _about_gpus(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     """Return the advice of the table of CUDA's errors; None if it knows none of the exception's words."""
     text = (outcome.get("exception") or {}).get("message") or ""
-    if not _OF_GPUS.search(text):
+    if not re.search(_OF_GPUS, text):
         return None
     from clusterfn.gpu.cuda_errors import (
         find_known_error,  # here: few errors are of GPUs, and it costs some milliseconds
@@ -413,7 +413,7 @@ def _about_gpus(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     return f"{advice}; this may be transient: @cluster(retries=2) retries such a job in a new process, on another GPU"
 
 
-_OF_GPUS = re.compile(r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image")
+_OF_GPUS = r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image"
 _ONE_EACH = "the number of tasks per node configured in"  # Lightning on SLURM, to devices=2 on several nodes
 _NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 

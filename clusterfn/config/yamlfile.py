@@ -20,11 +20,11 @@ _DEPTH = 12
 _SHOWN = 120  # characters of a line
 _LONGEST = 1000  # characters of a problem
 _TAG = "tag:yaml.org,2002:"
-_PASSWORD = re.compile(r"(?:(?<=[\s@\"'])|^)([^\s@\"':]*):[^\s@\"']+@")  # in user:password@host; each word is read once
-_HIDDEN = re.compile(r"pass\w*\W*[:=]|" + _PASSWORD.pattern, re.IGNORECASE)  # such a line is not shown
+_PASSWORD = r"(?:(?<=[\s@\"'])|^)([^\s@\"':]*):[^\s@\"']+@"  # in user:password@host; each word is read once
+_HIDDEN = r"(?i)pass\w*\W*[:=]|" + _PASSWORD  # such a line is not shown
 _COUNT = re.compile(r"0|[1-9][0-9]*")
-_WITHOUT_SPACE = re.compile(r"\s*([A-Za-z_]\w*):[^\s:/]")  # no address of the web
-_QUOTED = re.compile(r'"[^"]+"')
+_WITHOUT_SPACE = r"\s*([A-Za-z_]\w*):[^\s:/]"  # no address of the web
+_QUOTED = r'"[^"]+"'
 # key -> durations that may be written there
 _DURATIONS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
 _NOT_TEXT = {
@@ -46,8 +46,8 @@ class Source(NamedTuple):
     def error(self, problem: str, line: int, column: int, hint: str | None, *, show: bool = True) -> ConfigError:
         """Return a ConfigError that begins with file:line:column and shows that line; count from 0."""
         text = self.lines[line].strip() if show and line < len(self.lines) else ""
-        shown = [text[:_SHOWN]] if text and not _HIDDEN.search(text) else []
-        shown_problem = _PASSWORD.sub(r"\1:…@", problem[:_LONGEST])
+        shown = [text[:_SHOWN]] if text and not re.search(_HIDDEN, text) else []
+        shown_problem = re.sub(_PASSWORD, r"\1:…@", problem[:_LONGEST])
         return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {shown_problem}", evidence=shown, hint=hint)
 
 
@@ -181,7 +181,7 @@ class Value:
 
     def _not_in_units(self, quantity: str, example: str, error: ConfigError) -> ConfigError:
         """Return an error that names the line, with what the parser of units advises."""
-        key, near = self.name.rpartition(".")[2], _QUOTED.search(error.hint or "")
+        key, near = self.name.rpartition(".")[2], re.search(_QUOTED, error.hint or "")
         forms = _DURATIONS.get(key, example)
         if near and key in ("time", "memory", "gpu_memory"):
             forms = f"{near[0]}; other forms are {forms}" if key == "time" else near[0]
@@ -285,7 +285,7 @@ _INDENT = "compare this line's indentation, quotes and colon with the lines arou
 
 def _space_after_colon(lines: Sequence[str]) -> str:
     """Return what to do if one of these lines is `key:value`; it is not shown, as it may hold a secret."""
-    keys = (_WITHOUT_SPACE.match(line) for line in lines)
+    keys = (re.match(_WITHOUT_SPACE, line) for line in lines)
     return next((f"put a space after the colon of `{key[1]}:`" for key in keys if key), "")
 
 

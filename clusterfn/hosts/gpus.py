@@ -6,7 +6,6 @@ only the standard library may be imported.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from clusterfn.bridge.supervisor.eligible_gpus import (
     suggest_gpus,
 )
 from clusterfn.bridge.supervisor.text import number
-from clusterfn.errors import HostError, Unsatisfiable
+from clusterfn.errors import HostError, Unsatisfiable, nearest_word
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Resources
@@ -104,10 +103,9 @@ def known(types: Sequence[str] | None, wanted: Resources, host: str, scheduler: 
     if types is None or kind in types:
         return
     named = [each for each in types if each]
-    near = [each for each in named if is_gpu_type(each, kind)]
-    near = near or difflib.get_close_matches(kind, named, n=1, cutoff=0.75)
+    near = next((each for each in named if is_gpu_type(each, kind)), None) or nearest_word(kind, named, 0.75)
     other = "ask for one of these types, or choose another host" if named else "leave gpu_type= out"
-    do = f'did you mean gpu_type="{near[0]}"?' if near else other if types else "choose another host"
+    do = f'did you mean gpu_type="{near}"?' if near else other if types else "choose another host"
     if not types:
         there = f"no node of {host} has a gres named gpu"
     elif not named:

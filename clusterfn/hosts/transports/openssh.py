@@ -145,7 +145,7 @@ class OpensshStream(ProcessStream):
         """Return what ssh has said to a person since the last call: a menu, or that an answer was wrong."""
         lines = self.before().splitlines()
         new, self._shown = lines[self._shown :], len(lines)
-        return "\n".join(line for line in new if line.strip() and not ssh_errors.CHATTER.match(line))
+        return "\n".join(line for line in new if line.strip() and not re.match(ssh_errors.CHATTER, line))
 
     def _decide(self) -> None:
         self._decided.set()

@@ -152,24 +152,25 @@ def _batch(settings: Settings) -> str:
 
 
 EVIDENCE_LINES = 8
+# These are compiled only where an ssh has failed: all of them take a noticeable part of a first call.
 # With -v ssh also talks about what works.
-CHATTER = re.compile(
+CHATTER = (
     r"debug\d: |OpenSSH_\S+[ ,]|OpenSSH_for_Windows|Authenticated to |Authenticated using \S+ with partial"
     r"|Transferred: |Bytes per second: |Killed by signal \d+\.$|Pseudo-terminal will not be allocated"
 )
-LOST = re.compile(
+LOST = (
     r"Timeout, server \S+ not responding\.|Connection to .+ closed by remote host\.|client_loop: .+"
     r"|Connection (?:closed|reset) by .+|ssh_dispatch_run_fatal: .+|packet_write_\w+: .+|Write failed: .+"
     r"|Read from remote host .+|Received disconnect from .+|mux_client_\w+: .+|Shared connection to \S+ closed\."
 )
-_SIGNALLED = re.compile(r"debug1: client_input_channel_req: channel \d+ rtype exit-signal reply \d")
-_SHOWN = re.compile(r"debug1: Server host key: (\S+) (\S+)")
-_OFFERED = re.compile(r"debug1: Offering (?:\S+ )?public key: (.+?)(?: (?:explicit|agent|explicit agent))?")
-_PARTLY = re.compile(r"Authenticated (?:using \S+ )?with partial success\.")
-_OFFENDING = re.compile(r"Offending \S+ key in (.+:\d+)")
-_OF_HOST = re.compile(r"No \S+ host key is known for (\S+) and .*|Host key for (\S+) has changed and .*")
-_REVOKED = re.compile(r".*REVOKED HOST KEY DETECTED.*|The \S+ host key for \S+ is marked as revoked\.")
-_CHANGED = re.compile(r"@\s+WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\s+@")
+_SIGNALLED = r"debug1: client_input_channel_req: channel \d+ rtype exit-signal reply \d"
+_SHOWN = r"debug1: Server host key: (\S+) (\S+)"
+_OFFERED = r"debug1: Offering (?:\S+ )?public key: (.+?)(?: (?:explicit|agent|explicit agent))?"
+_PARTLY = r"Authenticated (?:using \S+ )?with partial success\."
+_OFFENDING = r"Offending \S+ key in (.+:\d+)"
+_OF_HOST = r"No \S+ host key is known for (\S+) and .*|Host key for (\S+) has changed and .*"
+_REVOKED = r".*REVOKED HOST KEY DETECTED.*|The \S+ host key for \S+ is marked as revoked\."
+_CHANGED = r"@\s+WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\s+@"
 
 
 class SshEnded(Exception):
@@ -191,7 +192,7 @@ class SshOutput(NamedTuple):
     @property
     def told(self) -> list[str]:
         """The lines without those of -v."""
-        return [line for line in self.lines if line.strip() and not CHATTER.match(line)]
+        return [line for line in self.lines if line.strip() and not re.match(CHATTER, line)]
 
     @property
     def evidence(self) -> list[str]:
@@ -214,23 +215,23 @@ def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: boo
         error = unreachable(make, host, settings, said.evidence)
     else:
         error = make(said, match)
-    error.__cause__ = SshEnded(line or f"exit status {code}", dropped=bool(_DROPPED.fullmatch(line)))
+    error.__cause__ = SshEnded(line or f"exit status {code}", dropped=bool(re.fullmatch(_DROPPED, line)))
     return error
 
 
 def lost(text: str) -> str | None:
     """Return why a session broke off, if ssh wrote so at the end of its stderr."""
     lines = [line.rstrip() for line in text.splitlines()]
-    found = [line for line in lines if LOST.fullmatch(line)]
+    found = [line for line in lines if re.fullmatch(LOST, line)]
     if found:
         return f"the connection was lost: {found[-1]}"
-    return "it was ended by a signal" if any(_SIGNALLED.fullmatch(line) for line in lines) else None
+    return "it was ended by a signal" if any(re.fullmatch(_SIGNALLED, line) for line in lines) else None
 
 
 def without_chatter(text: str) -> str:
     """Return stderr without what -v adds."""
     cut = [re.sub(r"debug\d: .*", "", line) if "debug" in line else line for line in text.splitlines(keepends=True)]
-    return "".join(line for line in cut if line.strip() and not CHATTER.match(line))
+    return "".join(line for line in cut if line.strip() and not re.match(CHATTER, line))
 
 
 def _not_connected(said: SshOutput, match: re.Match[str]) -> HostError:
@@ -251,9 +252,9 @@ def _denied(said: SshOutput, match: re.Match[str]) -> HostError:
     who = match["who"]
     at = next((hop for hop in said.hops() if who == f"{hop.user}@{hop.hostname}"), said.settings)
     allowed = [method for method in match["methods"].split(",") if method]
-    partly = any(_PARTLY.fullmatch(line.removeprefix("debug1: ")) for line in said.lines)
+    partly = any(re.fullmatch(_PARTLY, line.removeprefix("debug1: ")) for line in said.lines)
     fate = "accepted" if partly else "refused"
-    offered = [f"tried {key[1]}: {fate}" for key in map(_OFFERED.fullmatch, said.lines) if key]
+    offered = [f"tried {key[1]}: {fate}" for key in (re.fullmatch(_OFFERED, line) for line in said.lines) if key]
     complaints = [line for line in said.told if line != match[0]][-EVIDENCE_LINES:]
     evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"the host allows: {', '.join(allowed)}"]
     return login_refused(said.host.name, at, evidence, allowed, partly=partly, asked=said.asked)
@@ -268,16 +269,16 @@ def _too_many(said: SshOutput, match: re.Match[str]) -> HostError:
 
 def _host_key(said: SshOutput, match: re.Match[str]) -> HostError:
     hops = said.hops()
-    shown = [found for found in map(_SHOWN.fullmatch, said.lines) if found]
-    names = [found[1] or found[2] for found in map(_OF_HOST.fullmatch, said.told) if found]
+    shown = [found for found in (re.fullmatch(_SHOWN, line) for line in said.lines) if found]
+    names = [found[1] or found[2] for found in (re.fullmatch(_OF_HOST, line) for line in said.told) if found]
     by_order = hops[len(shown) - 1] if 0 < len(shown) <= len(hops) else said.settings
     at = next((hop for hop in hops if hop.key_name in names), by_order)
     key = f"{shown[-1][1]} {shown[-1][2]} by {at.place}" if shown else f"a key of {at.place} that ssh did not name"
-    offending = next((found[1] for found in map(_OFFENDING.fullmatch, said.told) if found), "")
-    if any(_REVOKED.fullmatch(line) for line in said.told):
+    offending = next((found[1] for found in (re.fullmatch(_OFFENDING, line) for line in said.told) if found), "")
+    if any(re.fullmatch(_REVOKED, line) for line in said.told):
         return host_keys.revoked_error(at, said.host.name, key, offending or "known_hosts")
     known = host_keys.known_keys(at.key_name, at.known_hosts)
-    if any(_CHANGED.fullmatch(line) for line in said.told):
+    if any(re.fullmatch(_CHANGED, line) for line in said.told):
         named = [entry for entry in known if entry.place == offending] or known
         return host_keys.changed(at, said.host.name, key, named)
     return host_keys.unknown(at, said.host.name, key)
@@ -292,9 +293,8 @@ def _configuration(said: SshOutput, match: re.Match[str]) -> ConfigError:
     )
 
 
-_DROPPED = re.compile(r"(?:kex|ssh)_exchange_identification: (?:Connection closed by remote host|read: .* by peer)")
+_DROPPED = r"(?:kex|ssh)_exchange_identification: (?:Connection closed by remote host|read: .* by peer)"
 # The first row that matches any line counts: causes before consequences, because a jump host's ssh writes here too.
-# They are compiled only where an ssh has failed: that takes a noticeable part of a first call.
 _TABLE: tuple[tuple[str, str | Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
     (r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*", _configuration),
     (
@@ -311,7 +311,7 @@ _TABLE: tuple[tuple[str, str | Callable[[SshOutput, re.Match[str]], HostError | 
     (r"(?:(?P<who>\S+@\S+): )?Permission denied \((?P<methods>[\w,@.-]*)\)\.", _denied),
     (r"(?:Received disconnect from .*|Disconnect.*): ?Too many authentication failures.*", _too_many),
     (r"channel \d+: open failed: .*|stdio forwarding failed|ssh: .*open failed.*", "no session"),
-    (_DROPPED.pattern, "hung up"),
+    (_DROPPED, "hung up"),
     (r"(?:kex|ssh)_exchange_identification: .*|.*: invalid format", "no server"),
     (r"Protocol major versions differ: .*|Bad remote protocol version identification: .*", "no server"),
     (
