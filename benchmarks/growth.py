@@ -13,7 +13,7 @@ from tests.fakes.growth import grow
 from tests.fakes.slurm_hosts import slurm_hosts
 
 SIZES = ((1, 100), (10, 1_000), (100, 10_000))
-_MOST_MESSAGES, _MOST_KB = 8, 20
+_MOST_MESSAGES, _MOST_KB = 8, 21
 
 
 def many_jobs(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[Row]:
