@@ -92,7 +92,7 @@ LONG = $(BIN)/python -m pytest -q --long -m long --durations=0 --durations-min=1
 # the lab then.
 ALONE = tests/chaos tests/faults tests/lab tests/e2e/test_map.py tests/e2e/test_retries.py
 long-together: venv
-	@$(BIN)/python -m pip install -q -e '.[test,docs,browser,recipes]'
+	@$(BIN)/python -m pip install -qq -e '.[test,docs,browser,recipes]'  # a report has no line about package indexes
 	@$(LONG) -n 3 --dist loadgroup --no-loadscope-reorder $(ALONE:%=--ignore=%)
 
 long-alone: venv
