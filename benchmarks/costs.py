@@ -46,10 +46,11 @@ def printing(place: Place, lab: Lab | None) -> list[Row]:
 def beside(place: Place, lab: Lab | None) -> list[Row]:
     """What runs on the host beside the function."""
     told = json.loads(place.run(place.script("costs.py", "bare" if lab else "here")).stdout)
+    sleeps = "agent's CPU in an hour with a job that sleeps, after its first 40 s"
     return [
         Row("agent's memory (RSS)", Series((told["agent_mb"],)), "MB", limit=25),
         Row("agent's CPU in an hour without a job", Series((told["agent_idle_s"],)), "s", limit=5),
-        Row("agent's CPU in an hour with a job that sleeps, after its first 40 s", Series((told["agent_job_s"],)), "s", limit=5),
+        Row(sleeps, Series((told["agent_job_s"],)), "s", limit=5),
         Row("supervisor's CPU while the function sleeps", Series((told["idle_percent"],)), "%", limit=0.3),
         Row("supervisor's CPU while the function computes", Series((told["busy_percent"],)), "%", limit=0.3),
     ]

@@ -43,6 +43,12 @@ def await_end(job: Job) -> list[dict[str, Any]]:
     return attempts(job)
 
 
+def await_count(job: Job) -> None:
+    """Wait until the function has counted its first attempt; the file exists before it holds the `x`."""
+    path = job.folder / "checkpoint" / "attempts"
+    until(lambda: path.exists() and path.stat().st_size)
+
+
 def limited(bench: Bench, enough: int, times: int) -> Job:
     """A job that is warned as soon as its function runs."""
     return bench.job(COUNTS, enough, requeue={"timeout": times}, warn_s=899.0, resources={"time_s": 900.0})
@@ -109,7 +115,7 @@ def restart(bench: Bench, job: Job) -> None:
 def test_a_job_that_a_restart_interrupted_is_queued_once_and_begins_with_its_checkpoint(bench: Bench):
     job = bench.job(COUNTS, 2, requeue={"node": 1})
     job.start()
-    until(lambda: (job.folder / "checkpoint" / "attempts").exists())
+    await_count(job)
     restart(bench, job)
 
     bench.job("def f():\n    return 1\n").start().wait(150)  # the user's next call
@@ -123,8 +129,7 @@ def test_a_job_that_a_restart_interrupted_is_queued_once_and_begins_with_its_che
 def test_a_job_is_requeued_after_a_restart_only_as_often_as_it_may_be(bench: Bench):
     job = bench.job(COUNTS, 9, requeue={"node": 1})
     job.start()
-    saved = job.folder / "checkpoint" / "attempts"
-    until(saved.exists)
+    await_count(job)
     restart(bench, job)
     first = {"kind": "superseded", "final": False, "message": "", "requeued": {"cause": "node"}}
     (job.folder / "attempts" / "1" / "outcome.json").write_text(json.dumps(first))
@@ -135,13 +140,13 @@ def test_a_job_is_requeued_after_a_restart_only_as_often_as_it_may_be(bench: Ben
     until(lambda: len(attempts(job)) == 3)
     assert attempts(job)[1]["kind"] == "node" and attempts(job)[1]["final"], job.log()
     assert "requeue= allows no more than 1 for this cause" in attempts(job)[1]["message"]
-    assert saved.stat().st_size == 1, "it did not run again"
+    assert (job.folder / "checkpoint" / "attempts").stat().st_size == 1, "it did not run again"
 
 
 def test_a_machine_that_goes_down_in_order_leaves_the_job_in_the_queue(bench: Bench):
     job = bench.job(COUNTS, 2, requeue={"node": 1})
     process = job.start()
-    until(lambda: (job.folder / "checkpoint" / "attempts").exists())
+    await_count(job)
 
     os.kill(job.supervisor_pid(), signal.SIGTERM)
 
@@ -154,7 +159,7 @@ def test_a_machine_that_goes_down_in_order_leaves_the_job_in_the_queue(bench: Be
 def test_without_requeue_a_restart_ends_the_job_as_before(bench: Bench):
     job = bench.job(COUNTS, 2)
     job.start()
-    until(lambda: (job.folder / "checkpoint" / "attempts").exists())
+    await_count(job)
     restart(bench, job)
 
     bench.job("def f():\n    return 1\n").start().wait(150)

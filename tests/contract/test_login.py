@@ -438,7 +438,7 @@ def test_a_login_that_nobody_can_answer_does_not_lead_to_itself(totp: Any, runti
     with pytest.raises(AuthenticationError, match="also wants a password") as refused:
         shared_login.log_in(totp(), None)
 
-    assert refused.value.hint == "nobody can be asked here: type clusterfn login totp-second in a terminal"
+    assert refused.value.hint == "this program has no terminal: type clusterfn login totp-second in one"
     assert prompts() == 0 and list(runtime.iterdir()) == []
 
 

@@ -247,7 +247,7 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
         if not path.is_socket():
             error = ssh_errors.error_of(host, settings, said, code, asked=asker is not None)
             if asker is None and "clusterfn login" in (error.hint or ""):  # which is what this is
-                error.hint = f"nobody can be asked here: type clusterfn login {host.name} in a terminal"
+                error.hint = f"this program has no terminal: type clusterfn login {host.name} in one"
             raise error
         return asking is not None and asking.count > 0
 

@@ -154,7 +154,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_was_asked_ahead_is_not_asked_again_and_is_used_once(counted: Path) -> None:
     with ssh_config.resolving_ahead(HOST):
-        until(counted.exists)
+        until(lambda: counted.exists() and counted.stat().st_size)
         assert resolve(HOST).hostname == "lab8.example.org"
         assert len(counted.read_text().split()) == 1
         resolve(HOST)  # the configuration may have changed
@@ -163,7 +163,7 @@ def test_what_was_asked_ahead_is_not_asked_again_and_is_used_once(counted: Path)
 
 def test_what_was_asked_ahead_in_vain_leaves_no_process_and_no_answer(counted: Path) -> None:
     with pytest.raises(KeyboardInterrupt), ssh_config.resolving_ahead(HOST):
-        until(counted.exists)
+        until(lambda: counted.exists() and counted.stat().st_size)
         raise KeyboardInterrupt
     assert not Path(f"/proc/{counted.read_text().strip()}").exists()
 
