@@ -612,8 +612,9 @@ def test_a_disk_without_room_for_the_shared_answer_ends_no_looking(here: HostCon
     until(lambda: looks)
     (shared,) = Path(here.facts.root).glob("machines/*/looks/*")
 
-    shared.unlink()
-    shared.symlink_to("/proc/self/oom_score_adj")  # takes nothing but a number, as a full disk takes nothing
+    full = shared.parent.with_name("full")
+    full.symlink_to("/proc/self/oom_score_adj")  # takes nothing but a number, as a full disk takes nothing
+    full.replace(shared)  # in one step: a look that found no file would make one
     written = len(looks)
     until(lambda: len(looks) > written + 3)
     shared.unlink()

@@ -13,6 +13,7 @@ import pickle
 import sys
 import types
 import weakref
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
@@ -29,6 +30,15 @@ HERE = (sys.version_info[0], sys.version_info[1])
 notes: list[str] = []  # what the objects pickled so far will be elsewhere that they are not here
 
 
+_FILENAME = 10  # its place among the arguments of types.CodeType, in every Python since 3.8
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
+    """Keep the name of the file, without which tracebacks show no lines; cloudpickle 3.1.3 leaves it out."""
+    make, args = _core._code_reduce(code)
+    return make, (*args[:_FILENAME], code.co_filename, *args[_FILENAME + 1 :])
+
+
 class Pickler(_core.Pickler):  # type: ignore[misc]
     """Pickles with protocol 5.
 
@@ -37,6 +47,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         buffer_callback: Called with each large buffer; false keeps it out of the pickle.
         on_object: Sees each object that is not plain data; what it returns, unless NotImplemented, is its reduction.
     """
+
+    dispatch_table = ChainMap({types.CodeType: _reduce_code}, *_core.Pickler.dispatch_table.maps)
 
     def __init__(
         self,
