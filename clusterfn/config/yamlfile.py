@@ -257,15 +257,20 @@ def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
     import yaml
 
     depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEPTH:
-            return "this is nested too deeply", event.start_mark, None
-        if isinstance(event, yaml.AliasEvent):
-            return f'"*{event.anchor}": aliases are not supported', event.start_mark, "repeat the lines instead"
-        tag = getattr(event, "tag", None)
-        if tag not in (None, "!", _TAG + "str"):
-            return f'"{tag}": tags are not supported', event.start_mark, "write the plain value"
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEPTH:
+                return "this is nested too deeply", event.start_mark, None
+            if isinstance(event, yaml.AliasEvent):
+                return f'"*{event.anchor}": aliases are not supported', event.start_mark, "repeat the lines instead"
+            tag = getattr(event, "tag", None)
+            if tag not in (None, "!", _TAG + "str"):
+                return f'"{tag}": tags are not supported', event.start_mark, "write the plain value"
+    except yaml.scanner.ScannerError as error:
+        if "maximum nesting depth" not in (error.problem or ""):  # libyaml 0.2.6 counts the levels of a line it reads
+            raise
+        return "this is nested too deeply", error.problem_mark, None
     return None
 
 
