@@ -137,6 +137,8 @@ EXIT_PUBLISHED = 10
 EXIT_QUEUED = 20  # it waits in the queue of a machine without a scheduler, which will start job.sh again
 EXIT_AGAIN = 12  # of `after`: nothing was published, `run` may try again
 
+# In the environment of a job.sh whose turn in the queue of a machine has come.
+TURN = "CLUSTERFN_TURN"
 # The environment variable by which every process of an attempt is found: CLUSTERFN_JOB=<id>/<attempt>.
 TAG = "CLUSTERFN_JOB"
 # What `clusterfn.checkpoint()` returns, and in a map the name of the item's own folder in it.

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+from tests.bridge.box import Box
 from tests.bridge.host import Bench, clean_environ, obey_modes
 
 ASKS = "echo PATH=$PATH; echo CUDA=[$CUDA_VISIBLE_DEVICES] JOB=[$CLUSTERFN_JOB]; echo MINE=$MINE; pwd; exit 3\n"
@@ -39,6 +40,18 @@ def test_beside_a_running_job_the_shell_has_its_folder_and_variables(bench: Benc
 
     assert ran.returncode == 3 and "MINE=of the job\n" in ran.stdout and "JOB=[]" in ran.stdout
     assert ran.stdout.splitlines()[-1] == str(job.attempt / "work")
+
+
+def test_beside_a_running_job_the_shell_sees_the_gpus_of_the_job(box: Box):
+    job = box.bench.job("def f():\n    import time\n    time.sleep(300)\n", resources={"gpus": 1})
+    script = job.start(PATH=box.path)
+    job.wait_for("running")
+
+    ran = opened(box.bench, str(job.folder))
+    (job.folder / "cancel").touch()
+    script.wait(150)
+
+    assert f"CUDA=[{box.uuid(0)}]" in ran.stdout or f"CUDA=[{box.uuid(1)}]" in ran.stdout
 
 
 def test_a_job_that_has_not_started_has_no_shell(bench: Bench):

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, OUTCOME, READY, attempt_dir, environment_dir
+from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, OUTCOME, READY, TURN, attempt_dir, environment_dir
 from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
@@ -59,7 +59,7 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
     Raises:
         NotNow: It waits in the queue from now on, or another process has it, or this one is to wait no longer.
     """
-    turn = os.environ.pop(launch.TURN, None)
+    turn = os.environ.pop(TURN, None)
     if turn == launch.ENVIRONMENT and not waits:  # a supervisor died at it: its job is claimed, and has no ticket
         turn = None
     admission = Admission(job, signals, waits)

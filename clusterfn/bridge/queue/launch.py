@@ -7,7 +7,7 @@ import sys
 import time
 from collections import namedtuple
 
-from ..layout import INTERRUPTED, SUPERVISE
+from ..layout import INTERRUPTED, SUPERVISE, TURN
 from ..supervisor import process_tree
 from . import lease_names, machine, tickets
 from .lease import leases_of_kind
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from .lease import Lease, Leases
     from .tickets import Queue
 
-# In the environment of a job.sh whose turn has come: the supervisor need not ask the queue of its own user. With the
-# value ENVIRONMENT it has only the environment made, and leaves the job in the queue.
-TURN = "CLUSTERFN_TURN"
+# The value of TURN if the supervisor is to have the environment made, and to leave the job in the queue. Any other says
+# that it need not ask the queue of its own user.
 ENVIRONMENT = "environment"
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
 FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "mark"))

@@ -25,6 +25,7 @@ from ..layout import (
     LOST,
     OUTCOME,
     SCRIPT,
+    TURN,
     UNSATISFIABLE,
     attempt_dir,
     element_log,
@@ -354,7 +355,7 @@ class Spooler:
                     ["/bin/sh", os.path.join(ticket.home, SCRIPT)]
                     + ([] if ticket.element is None else [str(ticket.element)]),
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home,
-                    env=dict(fields["env"], **{launch.TURN: turn}), start_new_session=True,
+                    env=dict(fields["env"], **{TURN: turn}), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:  # no more processes now, or its file system is away: the others start
             say("the script of %s could not be started: %s" % (ticket.job, error))

@@ -25,6 +25,7 @@ from ..layout import (
     SCRIPT,
     STDERR,
     STDOUT,
+    TURN,
     USAGE,
     VALUE,
 )
@@ -58,7 +59,7 @@ def conclude_for_dead(folder: str, status: str) -> int:
     # It died on its way out of admission, and waits. The ticket by which the spooler has started it goes before it
     # begins: one since is another.
     if (status.isdecimal() and _waits(job)) and (
-        launch.TURN not in os.environ
+        TURN not in os.environ
         or any(Attempt(job, number).owner() == job.start for number in job.attempts())
     ):  # fmt: skip
         launch.revive_spooler(job.root, job.spec["bridge"])

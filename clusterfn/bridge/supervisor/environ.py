@@ -7,13 +7,23 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 import os
 
 from ..layout import CACHE, CHECKPOINT, CHECKPOINT_VARIABLE, INPUTS, TAG, THREADS, attempt_dir
-from .text import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
+    from typing import Any, Mapping, Optional, Protocol
 
-    from .job import JobFolder
+    class DescribedJob(Protocol):
+        """What is asked here of a job, or of what stands for one."""
+
+        id: str
+        folder: str
+        spec: "dict[str, Any]"
+
+        def path(self, *names: str) -> str:
+            """Return a path below its folder."""
+
+        def secrets(self) -> "dict[str, str]":
+            """Return the secret variables and their values."""
 
 _LEAKS = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV",
@@ -27,12 +37,15 @@ _CACHES = {  # variable -> its folder below root, where it is without the variab
     "PIP_CACHE_DIR": ("pip", ".cache/pip", "XDG_CACHE_HOME"),
     "TRITON_CACHE_DIR": ("triton", ".triton/cache", "TRITON_HOME"),
 }
+_TOKEN_PATH = "HF_TOKEN_PATH"
+# What a worker that has started may still get: neither the interpreter nor the loader of programs reads it.
+LATE = frozenset(["CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES])
 _TOKEN = ".cache/huggingface/token"
 ROOM_BYTES = 10 << 30  # bytes free in a home directory that can hold one more model
 
 
 def worker_environment(
-    job: "JobFolder", attempt: int, host: "Mapping[str, str]", cards: "Optional[list[str]]"
+    job: "DescribedJob", attempt: int, host: "Mapping[str, str]", cards: "Optional[list[str]]"
 ) -> "dict[str, str]":
     """Everything the worker's process finds in os.environ.
 
@@ -68,7 +81,7 @@ def worker_environment(
     return values
 
 
-def redirect_caches(job: "JobFolder", values: "dict[str, str]") -> "list[str]":
+def redirect_caches(job: "DescribedJob", values: "dict[str, str]") -> "list[str]":
     """Point caches below root if the home directory cannot hold them; what to say about it, if anything.
 
     What the host or the job sets stays. So do caches that exist and an existing login to Hugging Face.
@@ -81,7 +94,7 @@ def redirect_caches(job: "JobFolder", values: "dict[str, str]") -> "list[str]":
         return []
     home = os.path.expanduser("~")
     reason = _no_home(home)
-    if not reason and os.stat(home).st_dev == os.stat(job.root).st_dev:
+    if not reason and os.stat(home).st_dev == os.stat(job.spec["root"]).st_dev:
         return []
     reason = reason or _full(home)
     moved = [
@@ -92,8 +105,8 @@ def redirect_caches(job: "JobFolder", values: "dict[str, str]") -> "list[str]":
     if not moved:
         return []
     if "HF_HOME" in moved and os.access(os.path.join(home, _TOKEN), os.R_OK):
-        values.setdefault("HF_TOKEN_PATH", os.path.join(home, _TOKEN))
-    below = os.path.join(job.root, CACHE)
+        values.setdefault(_TOKEN_PATH, os.path.join(home, _TOKEN))
+    below = os.path.join(job.spec["root"], CACHE)
     values.update((name, os.path.join(below, _CACHES[name][0])) for name in moved)
     reason = reason or "%s is on another disk and has no such cache" % home
     return ["%s point below %s: %s" % (", ".join(moved), below, reason)]
@@ -106,6 +119,8 @@ def _no_home(home: str) -> str:
 
 
 def _full(home: str) -> str:
+    from .text import size  # `re` costs as much as all that comes before a worker is started
+
     facts = os.statvfs(home)
     free = facts.f_bavail * facts.f_frsize
     return "" if free >= ROOM_BYTES else "the home directory %s has only %s free" % (home, size(free))

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         def wait_again(self, reason: str) -> bool: ...
         def release(self) -> None: ...
 
+    from .worker_process import WaitingWorker
 
 # What reading a job raises whose files hold something else: a function may write anything into its own folder.
 DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -71,6 +72,7 @@ class JobFolder:
         spec: spec.json, strings native.
         scheduler: What started it, or will.
         held: What it has of the machine, where no scheduler gives it out; None before it is let in.
+        early: A worker that was started ahead of its attempt, until that takes it.
         id: 16 hex digits; of an element with its number, 7f3a….3.
         submission: The same for all that one job.sh starts, and after a requeue; another for another job.sh.
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
@@ -92,6 +94,7 @@ class JobFolder:
 
             self.spec = site_rules.obeyed(self.spec, site_rules.read_rules())
         self.held: "Optional[HeldResources]" = None
+        self.early: "Optional[WaitingWorker]" = None
         script = os.getppid()
         self.submission = self.scheduler.submission_id() or "%s:%d:%s" % (boot_id(), script, start_time(script))
         self.failed_cards: "list[str]" = []

@@ -23,23 +23,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
+    from .worker_process import WaitingWorker
+
 _EXIT_LEFT_TO_AFTER = 143
 _SETTLE_S = 2.0  # who was fenced looks for that every second
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAY_S, _SOON_S = 86400.0, 60.0
 
 
-def run(folder: str, status: "Optional[str]" = None) -> int:
+def run(folder: str, status: "Optional[str]" = None, early: "Optional[WaitingWorker]" = None) -> int:
     """Claim the job and see it through, in one attempt or in more.
 
     Args:
         folder: The job's.
+        early: A worker that was started ahead.
         status: Of the supervisor before this one, which died and may be followed (`after`).
     """
     signals = Signals()
     worker_process.die_with_parent(signal.SIGUSR1, os.getppid())
     worker_process.become_subreaper()
     job = JobFolder(folder)
+    job.early = early
     if not job.scheduler.has_nodes:
         from ..queue import admission, launch
 

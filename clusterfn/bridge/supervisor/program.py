@@ -23,9 +23,14 @@ def main(argv: "list[str]") -> int:
 def _run_command(argv: "list[str]") -> int:
     command, count = "".join(argv[:1]), len(argv)
     if command == "run" and count in (2, 3):
-        from .main import run
+        early = None
+        if count == 2:
+            from .early_start import start_worker
 
-        return run(*argv[1:])
+            early = start_worker(argv[1])
+        from .main import run  # while the worker loads its own code
+
+        return run(argv[1], argv[2] if count == 3 else None, early)
     if command == "node" and count >= 3:
         from .nodes import run_on_node
 

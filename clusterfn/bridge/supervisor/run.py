@@ -131,11 +131,21 @@ class AttemptRun:
         cwd = os.path.expanduser(os.path.expandvars(spec["cwd"])) if spec["cwd"] else self.attempt.path(WORK)
         keep = self.job.held.worker_fds() if self.job.held else []
         self._started = time.monotonic()
-        self._attach(worker_process.start(worker_process.Start(argv, env, cwd, cpus, keep, spec)))
+        worker = self._worker(argv, env)
+        late = worker.begin(cwd, env, cpus, keep)
+        self._attach(worker)
         self.watch.start_clock(self._started)
-        pid = self._child.pid if self._child else 0
-        self.attempt.event("starting", pid=pid, gpus=cards or [], **describe_place(self.job))
+        self.attempt.event("starting", pid=worker.pid, gpus=cards or [], late=late, **describe_place(self.job))
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
+
+    def _worker(self, argv: "list[str]", env: "dict[str, str]") -> "worker_process.WaitingWorker":
+        """Return the worker that was started ahead, or a new one if that has other words or variables."""
+        early, self.job.early = self.job.early, None
+        if early is not None and early.fits(argv, env):
+            return early
+        if early is not None:
+            early.dismiss()
+        return worker_process.launch(argv, env, self.job.spec)
 
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""

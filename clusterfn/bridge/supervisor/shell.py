@@ -33,7 +33,7 @@ def start_shell(folder: str, facts: str) -> int:
         where, environ = _beside(job)
     else:
         spec = dict(json.loads(facts), resources={"cores": os.cpu_count() or 1, "gpus": 0}, root="", scheduler="bare")
-        environ = worker_environment(_HostEnvironment(spec), 0, os.environ, None)  # type: ignore[arg-type]
+        environ = worker_environment(_HostEnvironment(spec), 0, os.environ, None)
         del environ["CUDA_VISIBLE_DEVICES"], environ["CLUSTERFN_CHECKPOINT"]  # there is no job
         where, name = os.path.expanduser("~"), os.uname().nodename
     if where is None:
@@ -54,7 +54,7 @@ def start_shell(folder: str, facts: str) -> int:
 class _HostEnvironment:
     """What `worker_environment` asks of a job, for a shell without a job."""
 
-    id = "shell"
+    id, folder = "shell", ""
 
     def __init__(self, spec: "dict[str, Any]") -> None:
         self.spec = spec
@@ -62,7 +62,7 @@ class _HostEnvironment:
     def secrets(self) -> "dict[str, str]":
         return {}
 
-    def path(self, name: str) -> str:
+    def path(self, *names: str) -> str:
         return os.path.expanduser("~")
 
 
@@ -87,7 +87,9 @@ def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":
     except OSError as error:
         say("the environment of job %s cannot be read: %s" % (job.id, error))
         return None, {}
-    return folder, {name: value for name, _, value in pairs}
+    values: "dict[str, Optional[str]]" = {name: value for name, _, value in pairs}
+    values.update(started.get("late") or {})
+    return folder, {name: value for name, value in values.items() if value is not None}
 
 
 def _starting(attempt: Attempt) -> "dict[str, Any]":

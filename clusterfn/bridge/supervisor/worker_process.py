@@ -1,18 +1,22 @@
 """Start the worker by fork and exec: its pipes, its process group, what of Linux it needs, and on which CPUs it runs.
 
+It loads its own code first, and begins when it is told where. So it can load while the supervisor does (`early_start`),
+and this module imports nothing that takes long.
+
 Without a scheduler a job gets as many CPUs as it asked for, other jobs' left alone if possible. A CPU in use is marked
 by an abstract unix socket, seen by every user of the machine and gone with its holder. With too few free ones, jobs
 share."""
 
-import _socket  # the C half alone: `socket` costs 4 ms to import
-import ctypes
-import json
+import _signal as signal  # type: ignore[import-not-found] # the C halves alone: `signal` and `socket` cost 4 ms each
+import _socket
 import os
-import signal
+import sys
+
+from .environ import LATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional
+    from typing import Any, Iterable, Optional, Sequence
 
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE)
 
@@ -32,74 +36,133 @@ class WorkerProcess:
         self.report = report
 
 
-class Start:
-    """What to start: `argv` (the report's descriptor is appended), where, on which CPUs, with `keep` left open.
+class WaitingWorker(WorkerProcess):
+    """A worker that loads its code and then waits for `begin`: it may start before it is known where it is to run.
 
-    From the job's `spec` it uses `umask`, for what the function writes, and whether there are `secrets`.
+    Args:
+        argv: What was started, without the descriptors.
+        env: Its variables.
+        pipes: The reading ends of stdout, stderr and the report.
+        control: By which it is told to begin. Without that it ends once this is closed.
     """
 
     def __init__(
-        self, argv: "list[str]", env: "dict[str, str]", cwd: str, cpus: "Optional[Iterable[int]]",
-        keep: "Iterable[int]", spec: "dict[str, Any]",
-    ) -> None:  # fmt: skip
-        self.argv = argv
-        self.env = env
-        self.cwd = cwd
-        self.cpus = cpus
-        self.keep = keep
-        self.umask: int = spec.get("umask", 0o077)
-        self.has_secrets = bool(spec.get("secrets"))
+        self, argv: "list[str]", env: "dict[str, str]", pid: int, pipes: "Sequence[int]", control: "_socket.socket"
+    ) -> None:
+        WorkerProcess.__init__(self, pid, *pipes)
+        self._argv = argv
+        self._env = env
+        self._control = control
+
+    def fits(self, argv: "list[str]", env: "dict[str, str]") -> bool:
+        """Whether it can still become the worker with these words and variables: the interpreter has read its own."""
+        return self._argv == argv and LATE.issuperset(_changed(self._env, env))
+
+    def begin(
+        self, cwd: str, env: "dict[str, str]", cpus: "Optional[Iterable[int]]" = None, keep: "Sequence[int]" = ()
+    ) -> "dict[str, Optional[str]]":
+        """Let it run the call.
+
+        Args:
+            cwd: Where.
+            env: All its variables.
+            cpus: The only ones that it may use; None for all.
+            keep: Descriptors that it holds as long as it lives.
+
+        Returns:
+            The variables that it gets only now; None for one that it loses.
+        """
+        import json
+
+        from .text import portable
+
+        if cpus and hasattr(os, "sched_setaffinity"):
+            try:
+                for thread in os.listdir("/proc/%d/task" % self.pid):  # a .pth file may have started one
+                    os.sched_setaffinity(int(thread), cpus)
+            except (FileNotFoundError, ProcessLookupError):  # it has ended, and is judged by what it said
+                pass
+        late = {name: env.get(name) for name in _changed(self._env, env)}
+        data = memoryview((json.dumps({"cwd": portable(cwd), "env": portable(late)}) + "\n").encode())
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, sys.byteorder) for fd in keep))]
+        try:
+            data = data[self._control.sendmsg([data], rights if keep else []) :]
+            while len(data):
+                data = data[self._control.send(data) :]
+        except (BrokenPipeError, ConnectionResetError):  # it has ended, and is judged by what it said
+            pass
+        self._control.close()
+        return late
+
+    def dismiss(self) -> None:
+        """End it: another one is needed."""
+        self._control.close()
+        for fd in (self.out, self.err, self.report):
+            os.close(fd)
+        os.kill(self.pid, signal.SIGKILL)  # not reaped yet
+        os.waitpid(self.pid, 0)
 
 
-def start(wanted: Start) -> WorkerProcess:
+def _changed(before: "dict[str, str]", after: "dict[str, str]") -> "list[str]":
+    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
+
+
+def launch(argv: "list[str]", env: "dict[str, str]", spec: "dict[str, Any]") -> WaitingWorker:
     """Start the worker, its stdin empty.
 
     A program that cannot be started is said on the report pipe, as the worker itself would say it.
+
+    Args:
+        argv: What to start; the descriptors of the report and of `begin` are appended.
+        env: Its variables. Those of `LATE` may still change.
+        spec: The job's: `umask`, for what the function writes, and whether there are `secrets`.
     """
     out, err, report = os.pipe(), os.pipe(), os.pipe()
+    control, told = _socket.socketpair()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(wanted, parent, (out[1], err[1], report[1]))
+        _become(argv, env, spec, parent, (out[1], err[1], report[1], told.fileno()))
+    told.close()
     for pipe in (out, err, report):
         os.close(pipe[1])
         os.set_blocking(pipe[0], False)
-    return WorkerProcess(pid, out[0], err[0], report[0])
+    return WaitingWorker(argv, env, pid, (out[0], err[0], report[0]), control)
 
 
-def _become(wanted: Start, parent: int, pipes: "tuple[int, int, int]") -> None:
-    out, err, report = pipes
+def _become(
+    argv: "list[str]", env: "dict[str, str]", spec: "dict[str, Any]", parent: int, fds: "Sequence[int]"
+) -> None:  # fmt: skip
+    out, err, report, told = fds
     try:
-        _prepare(wanted, parent, out, err)
-        os.set_inheritable(report, True)
-        os.execve(wanted.argv[0], wanted.argv + [str(report)], wanted.env)
+        _prepare(spec, parent, out, err)
+        for fd in (report, told):
+            os.set_inheritable(fd, True)
+        os.execve(argv[0], [*argv, str(report), str(told)], env)
     except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
-        os.write(report, (json.dumps(_not_started(wanted.argv[0], wanted.cwd, error)) + "\n").encode())
+        import json
+
+        os.write(report, (json.dumps(_not_started(argv[0], error)) + "\n").encode())
     finally:
         os._exit(127)
 
 
-def _prepare(wanted: Start, parent: int, out: int, err: int) -> None:
+def _prepare(spec: "dict[str, Any]", parent: int, out: int, err: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in _RESET:
         signal.signal(number, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
-    for fd in wanted.keep:
-        os.set_inheritable(fd, True)
-    if wanted.cpus and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, wanted.cpus)
-    if wanted.has_secrets:
+    if spec.get("secrets"):
         import resource
 
         # Keep the secrets out of a core dump; the function can raise the limit again. One byte: Linux then starts no
         # program that takes core dumps either, which it does with a limit of 0.
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
-    os.umask(wanted.umask)
+    os.umask(spec.get("umask", 0o077))
     _enter_own_group()
-    os.chdir(wanted.cwd)
     die_with_parent(signal.SIGKILL, parent)
 
 
@@ -119,20 +182,18 @@ def _enter_own_group() -> None:
     os.waitpid(leader, 0)
 
 
-def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":
+def _not_started(program: str, error: BaseException) -> "dict[str, Optional[str]]":
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    where = getattr(error, "filename", None) or program
-    if where == cwd:
-        message, hint = "the working directory %s cannot be used: %s" % (cwd, reason), "correct cwd="
-    else:
-        message = "the environment's interpreter %s cannot be started: %s" % (program, reason)
-        hint = "check that it exists on the machine that runs the job, on a file system that allows execution"
-    return {"done": "environment", "message": message, "hint": hint, "stage": "environment"}
+    return {
+        "done": "environment",
+        "message": "the environment's interpreter %s cannot be started: %s" % (program, reason),
+        "hint": "check that it exists on the machine that runs the job, on a file system that allows execution",
+        "stage": "environment",
+    }
 
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> bool:
@@ -142,6 +203,8 @@ def become_subreaper() -> bool:
 
 def end_without_adopting(pid: int) -> None:
     """Kill a child whose own children are to be none of this process's, even where it adopts orphans."""
+    import ctypes
+
     adopts = ctypes.c_int(0)
     _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
     _prctl(_PR_SET_CHILD_SUBREAPER, 0)  # for a moment: an orphan of the job could be lost meanwhile
@@ -162,9 +225,11 @@ def die_with_parent(signum: int, parent: int) -> None:
 
 
 def _prctl(option: int, value: int) -> bool:
+    import ctypes
+
     zero = ctypes.c_ulong(0)
     try:
-        return bool(_LIBC.prctl(option, ctypes.c_ulong(value), zero, zero, zero) == 0)
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), zero, zero, zero) == 0)
     except AttributeError:  # no prctl: not Linux
         return False
 

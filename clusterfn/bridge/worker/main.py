@@ -1,13 +1,15 @@
 """The worker's program: prepare the process, run the call of one attempt, and report.
 
-The supervisor starts it as `worker.py <attempt dir> <report fd>`. For an item of a group it is `worker.py <attempt dir>
-<group dir> <offset> <size> <report fd>`, with the place of its arguments in items.pkl. A further task of either gets
-the word "discard" before the descriptor, and its value is dropped. It opens the value's file and the report's pipe
-before the function runs, so the function may close, remove or replace what it likes.
+The supervisor starts it as `worker.py <attempt dir> <report fd> <control fd>`. For an item of a group it is `worker.py
+<attempt dir> <group dir> <offset> <size> <report fd> <control fd>`, with the place of its arguments in items.pkl. A
+further task of either gets the word "discard" before the descriptors, and its value is dropped. It may be started ahead
+of its attempt: it does nothing until it is told to begin. It opens the value's file and the report's pipe before the
+function runs, so the function may close, remove or replace what it likes.
 """
 
 from __future__ import annotations
 
+import _socket  # the C half alone: `socket` costs 4 ms to import
 import faulthandler
 import importlib.util
 import json
@@ -21,13 +23,16 @@ from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
 from .report import Report
 
+_MOST_FILES = 253  # that Linux passes on at once
+
 
 def main(argv: list[str]) -> None:
     """Run the call of one attempt and report."""
-    attempt, rest, fd = argv[1], argv[2:-1], int(argv[-1])
+    attempt, rest, fd, control = argv[1], argv[2:-2], int(argv[-2]), int(argv[-1])
     discards = rest[-1:] == ["discard"]
     rest = rest[:-1] if discards else rest
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
+    cwd = _await_begin(control)
     keep_from_programs()
     report = Report(fd)
     value_fd = open_value_file(attempt)
@@ -39,10 +44,44 @@ def main(argv: list[str]) -> None:
     children.warn_about_forks()
     children.report_own_signals(report.say)
     try:
+        _enter(cwd)
         facts = _run_job(job, rest, discards, report, value_fd)
     except CallRejected as rejected:
         facts = rejected.facts
     report_outcome(report, facts)
+
+
+def _await_begin(control: int) -> str:
+    """Get the last variables, and the files to hold as long as this process lives; return where to run.
+
+    Without a supervisor that lets it begin, this process ends.
+
+    Args:
+        control: A socket, through which a line of JSON comes, and the files with it (`WaitingWorker.begin`).
+    """
+    connection = _socket.socket(fileno=control)
+    line = connection.recvmsg(1 << 16, _socket.CMSG_SPACE(_MOST_FILES * 4))[0]
+    while line and not line.endswith(b"\n"):
+        more = connection.recv(1 << 16)
+        line = line + more if more else b""
+    connection.close()
+    if not line:
+        os._exit(0)
+    told = _native(json.loads(line))
+    for name, value in told["env"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return str(told["cwd"])
+
+
+def _enter(cwd: str) -> None:
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        message = "the working directory %s cannot be used: %s" % (cwd, error.strerror)
+        raise CallRejected("environment", message, "correct cwd=", stage="environment") from error
 
 
 def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:

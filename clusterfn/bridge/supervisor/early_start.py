@@ -1,0 +1,91 @@
+"""Start a job's worker ahead of its attempt, so that it loads its code while the supervisor loads, claims and prepares.
+
+Both take about as long. A worker that was started ahead runs nothing of the user's before its attempt lets it begin,
+and ends with this process. Until it is started, this imports nothing that takes long: not even `json`.
+"""
+
+import os
+
+from ..layout import ATTEMPTS, CLAIM, ELEMENTS, MACHINES, QUEUE, SECRETS, SPEC, TURN, WORKER, attempt_dir
+from .environ import worker_environment
+from .worker_process import launch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from .worker_process import WaitingWorker
+
+
+def start_worker(folder: str) -> "Optional[WaitingWorker]":
+    """Start the worker of a job's first attempt; None where it is not known yet, or the job is likely to wait.
+
+    The attempt takes it only if it needs exactly this one.
+    """
+    job = _SentJob(os.path.abspath(folder))
+    if os.path.basename(os.path.dirname(job.folder)) == ELEMENTS or not job.is_plain():
+        return None
+    if any(os.path.exists(job.path(name)) for name in (CLAIM, ATTEMPTS)):
+        return None
+    if TURN not in os.environ and _others_wait(job.spec["root"]):
+        return None
+    host = {name: value for name, value in os.environ.items() if name != TURN}
+    argv = [job.spec["python"], os.path.join(job.spec["bridge"], WORKER), attempt_dir(job.folder, 1)]
+    return launch(argv, worker_environment(job, 1, host, None), job.spec)
+
+
+class _SentJob:
+    """A job's folder as its client has sent it: a `JobFolder` before its modules are loaded."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.spec: "dict[str, Any]" = _read(self.path(SPEC)) or {"id": ""}
+        self.id: "str" = self.spec["id"]
+
+    def is_plain(self) -> bool:
+        """Whether its worker can be known yet."""
+        asked = self.spec.get("resources", {})
+        tasks = asked.get("nodes", 1) * asked.get("tasks_per_node", 1)
+        return bool(self.id) and tasks == 1 and not (self.spec.get("after") or self.spec.get("building"))
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.folder, *names)
+
+    def secrets(self) -> "dict[str, str]":
+        return _read(self.path(SECRETS)) or {}
+
+
+class _JsonRules:
+    """The settings of `json.loads`, as the C half of json asks for them."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_int, parse_float, parse_constant = int, float, float
+
+
+def _read(path: str) -> "Optional[dict[str, Any]]":
+    """Read a file of JSON by the C half of json alone; None if it is not plain ASCII, or not to be had."""
+    try:
+        from _json import make_scanner
+
+        with open(path, "rb") as file:
+            text = file.read().decode("ascii")
+        found = None if "\\u" in text else make_scanner(_JsonRules)(text, 0)[0]  # type: ignore[arg-type]
+        return found if isinstance(found, dict) else None
+    except (ImportError, OSError, ValueError, StopIteration):  # the supervisor says what is wrong
+        return None
+
+
+def _others_wait(root: str) -> bool:
+    """Whether the queue of a machine below this root has a ticket."""
+    for machine in _names(os.path.join(root, MACHINES)):
+        if any(not name.startswith(".") for name in _names(os.path.join(root, MACHINES, machine, QUEUE))):
+            return True
+    return False
+
+
+def _names(folder: str) -> "list[str]":
+    try:
+        return os.listdir(folder)
+    except OSError:  # there is none
+        return []

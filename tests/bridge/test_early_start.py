@@ -1,0 +1,165 @@
+"""A worker that is started ahead of its attempt: it loads meanwhile, and runs nothing before it may begin."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge.supervisor import early_start, worker_process
+from tests.bridge.box import Box
+from tests.bridge.host import Bench, Job, is_running, layout_bridge
+from tests.waiting import until
+
+# The supervisor loads its code only once there is a file, which the worker's own interpreter can make.
+WAITS = (
+    "supervisor/main.py",
+    "_DAY_S, _SOON_S = 86400.0, 60.0",
+    """_DAY_S, _SOON_S = 86400.0, 60.0
+for _ in range(6000):
+    if os.path.exists(os.environ["GATE"]):
+        break
+    time.sleep(0.01)
+else:
+    raise SystemExit("no worker was started")
+""",
+)
+ENV = "def f():\n    import os\n    return os.environ.get('MINE')\n"
+
+
+@pytest.fixture
+def gate(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file for which supervisors wait before they load."""
+    monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "waits", WAITS))
+    return tmp_path / "gate"
+
+
+def worker_of(job: Job) -> int:
+    """Its only process with its tag, once it is the interpreter of the environment."""
+
+    def loaded() -> int | None:
+        return next((pid for pid in job.tagged() if b"worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
+
+    return until(loaded)
+
+
+def test_the_worker_loads_while_the_supervisor_does(bench: Bench, gate: Path, tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n: >"{gate}"\nexec "{bench.python}" "$@"\n')
+    python.chmod(0o755)
+
+    outcome = bench.job("def f():\n    return 1\n", python=str(python)).run(GATE=str(gate))
+
+    assert outcome["kind"] == "returned"
+
+
+def test_it_is_the_worker_of_the_attempt_and_gets_its_folder(bench: Bench, gate: Path):
+    job = bench.job("def f():\n    import os\n    return os.getpid(), os.getcwd()\n")
+    script = job.start(GATE=str(gate))
+    pid = worker_of(job)
+    assert not job.attempt.exists()
+
+    gate.touch()
+    script.wait(150)
+
+    assert job.value() == [pid, str(job.attempt / "work")]
+
+
+def test_it_gets_gpus_that_are_leased_later_and_holds_them(box: Box, gate: Path):
+    job = box.job(1, 300)
+    job.start(GATE=str(gate), PATH=box.path)
+    pid = worker_of(job)
+    gate.touch()
+    card = job.wait_for("starting")["gpus"][0]
+    job.wait_for("running")
+
+    held = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
+    sockets = {line.split()[6]: line for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]}
+    names = [sockets[link[8:-1]].split()[-1] for link in held if link.startswith("socket:") and link[8:-1] in sockets]
+    (job.folder / "cancel").touch()
+
+    assert any(f"gpu/{card}" in name for name in names)
+
+
+def test_a_job_with_other_variables_than_it_was_started_with_gets_another_worker(bench: Bench, gate: Path):
+    job = bench.job(ENV, env={"MINE": "before"})
+    script = job.start(GATE=str(gate))
+    pid = worker_of(job)
+    spec = json.loads((job.folder / "spec.json").read_text())
+    (job.folder / "spec.json").write_text(json.dumps({**spec, "env": {"MINE": "after"}}))
+
+    gate.touch()
+    script.wait(150)
+
+    assert job.value() == "after" and job.wait_for("starting")["pid"] != pid and not is_running(pid)
+
+
+def test_it_ends_with_its_supervisor_and_has_run_nothing(bench: Bench, gate: Path, tmp_path: Path):
+    job = bench.job(f"def f():\n    open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    script = job.start(GATE=str(gate))
+    pid = worker_of(job)
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    os.kill(parent, signal.SIGKILL)
+    until(lambda: not is_running(pid))
+    script.wait(150)
+
+    assert job.outcome()["kind"] == "lost" and not (tmp_path / "ran").exists()
+
+
+def test_a_second_script_of_a_job_leaves_no_worker_behind(bench: Bench, gate: Path, tmp_path: Path):
+    job = bench.job(f"def f():\n    with open({str(tmp_path / 'ran')!r}, 'a') as file:\n        file.write('x')\n")
+    scripts = [job.start(GATE=str(gate)) for _ in range(2)]
+    until(lambda: len({pid for pid in job.tagged() if b"worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()}) == 2)
+
+    gate.touch()
+    for script in scripts:
+        script.wait(150)
+
+    assert (tmp_path / "ran").read_text() == "x" and job.tagged() == []
+
+
+@pytest.mark.parametrize("name", ["claim", "attempts", "../../machines/m/queue/7f3a"])
+def test_a_job_that_has_begun_or_will_wait_starts_none(bench: Bench, name: str):
+    job = bench.job("def f():\n    return 1\n")
+    (job.folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (job.folder / name).touch()
+
+    assert early_start.start_worker(str(job.folder)) is None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"after": {"7f3a": {}}},
+        {"building": {"id": "7f3a"}},
+        {"env": {"NAME": "Jörg"}},
+        {"resources": {"nodes": 2}},
+        {"resources": {"tasks_per_node": 2}},
+    ],
+)
+def test_a_job_whose_worker_is_not_known_yet_starts_none(bench: Bench, spec: dict[str, object]):
+    assert early_start.start_worker(str(bench.job("def f():\n    return 1\n", **spec).folder)) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"id": "7f3a"'])
+def test_a_damaged_spec_is_left_to_the_supervisor(tmp_path: Path, text: str):
+    (tmp_path / "spec.json").write_text(text)
+
+    assert early_start.start_worker(str(tmp_path)) is None
+
+
+def test_what_the_interpreter_reads_at_its_start_cannot_change_any_more():
+    argv, env = ["/bin/cat"], {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "", "CLUSTERFN_JOB": "7f3a/1"}
+    worker = worker_process.launch(argv, env, {})
+    try:
+        assert worker.fits(argv, {**env, "CUDA_VISIBLE_DEVICES": "GPU-1", "HF_HOME": "/data"})
+        for changed in {"LD_LIBRARY_PATH": "/lib"}, {"CLUSTERFN_JOB": "7f3a/2"}, {"PYTHONPATH": "/x"}:
+            assert not worker.fits(argv, {**env, **changed})
+        assert not worker.fits(["/bin/true"], env) and not worker.fits(argv, {"PATH": "/bin"})
+    finally:
+        worker.dismiss()
+    assert not is_running(worker.pid)
