@@ -132,8 +132,9 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
         started = spawned
     else:
         started = session.connection.run(
-            request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=after
-        )
+            request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=after,
+            forks=request.forks,
+        )  # fmt: skip
         started.add_done_callback(lambda reply: _on_answer(session, reply, on))
     await_at_exit(started)
     return started

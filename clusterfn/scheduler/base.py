@@ -28,6 +28,7 @@ class Submission(NamedTuple):
         do: "run" or "spawn".
         unset: Prefixes of variables that the command must not inherit.
         log: Where a spawned process writes; "" for `run`.
+        forks: Whether the command is `supervise.py` by the agent's Python, and may run in a fork of the agent.
     """
 
     do: str
@@ -36,6 +37,7 @@ class Submission(NamedTuple):
     unset: tuple[str, ...] = ()
     log: str = ""
     timeout_s: float = 60.0
+    forks: bool = False
 
     def request(self) -> dict[str, Any]:
         """Return the request's header."""

@@ -97,6 +97,40 @@ def test_a_job_with_other_variables_than_it_was_started_with_gets_another_worker
     assert job.value() == "after" and job.wait_for("starting")["pid"] != pid and not is_running(pid)
 
 
+def built(bench: Bench, ready: str | None) -> dict[str, object]:
+    """An environment of the builder: what a job's spec says of it."""
+    folder = bench.root / "envs" / ("7f3a" * 4)
+    (folder / "bin").mkdir(parents=True)
+    if ready is not None:
+        (folder / "READY").write_text(ready)
+    wanted = {"root": str(bench.root), "id": folder.name, "purged": False, "cuda": None, "node_root": None}
+    return {"building": wanted, "python": bench.python}
+
+
+def test_an_environment_that_is_there_is_held_and_its_variables_are_known(bench: Bench, gate: Path):
+    job = bench.job(ENV, **built(bench, '{"told": {"set": {"MINE": "by a script", "CONDA_PREFIX": "/x"}}}'))
+    script = job.start(GATE=str(gate))
+    pid = worker_of(job)
+    assert (bench.root / "uses" / ("7f3a" * 4) / job.id).exists()
+
+    gate.touch()
+    script.wait(150)
+
+    assert job.value() == "by a script" and job.wait_for("starting")["pid"] == pid
+
+
+@pytest.mark.parametrize("ready", [None, "{", '{"told": {"set": {"MINE": "Jörg"}}}'])
+def test_an_environment_that_is_not_there_or_not_plain_starts_none(bench: Bench, ready: str | None):
+    assert early_start.start_worker(str(bench.job(ENV, **built(bench, ready)).folder)) is None
+
+
+def test_an_environment_of_somebody_else_starts_none(bench: Bench, as_root: None):
+    spec = built(bench, "{}")
+    os.chown(bench.root / "envs" / ("7f3a" * 4) / "READY", 4242, 4242)
+
+    assert early_start.start_worker(str(bench.job(ENV, **spec).folder)) is None
+
+
 def test_it_ends_with_its_supervisor_and_has_run_nothing(bench: Bench, gate: Path, tmp_path: Path):
     job = bench.job(f"def f():\n    open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     script = job.start(GATE=str(gate))
@@ -135,7 +169,8 @@ def test_a_job_that_has_begun_or_will_wait_starts_none(bench: Bench, name: str):
     "spec",
     [
         {"after": {"7f3a": {}}},
-        {"building": {"id": "7f3a"}},
+        {"building": {"root": "/nowhere", "id": "7f3a", "purged": True, "node_root": None}},
+        {"building": {"root": "/nowhere", "id": "7f3a", "purged": False, "node_root": "/tmp"}},
         {"env": {"NAME": "Jörg"}},
         {"resources": {"nodes": 2}},
         {"resources": {"tasks_per_node": 2}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -31,6 +32,67 @@ ODD = ["a b", "$HOME", "`id`", "it's", "", "-n", "*", "line\nbreak", "ü", "!", 
 
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+# programs in a fork of the agent
+
+PROGRAM = """
+import json, os, sys, time
+def main(argv):
+    if argv == ["wait"]:
+        time.sleep(600)
+    if argv == ["raise"]:
+        raise OSError("no room")
+    fds = sorted(int(name) for name in os.listdir("/proc/self/fd"))
+    told = {"argv": argv, "cwd": os.getcwd(), "mine": os.environ.get("MINE"), "gone": os.environ.get("GONE_1")}
+    told.update(fds=fds[:-1], leads=os.getsid(0) == os.getpid(), agent=os.getppid(), stdin=sys.stdin.read())
+    print(json.dumps(told))
+    return 7
+"""
+
+
+@pytest.fixture
+def supervise(tmp_path: Path) -> str:
+    """A supervise.py whose program tells where it runs."""
+    package = tmp_path / "_clusterfn" / "bridge" / "supervisor"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (package / "program.py").write_text(PROGRAM)
+    start = "import sys\nfrom _clusterfn.bridge.supervisor import program\nsys.exit(program.main(sys.argv[1:]))\n"
+    (tmp_path / "supervise.py").write_text(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{start}")
+    return str(tmp_path / "supervise.py")
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_supervise_command_runs_alike_in_a_fork_of_the_agent(
+    here: HostConnection, supervise: str, tmp_path: Path, forks: bool
+) -> None:
+    argv = [here.facts.python, "-I", "-S", supervise, "one", "it's two"]
+    done = here.run(
+        argv, b"given", str(tmp_path), {"MINE": "yes", "GONE_1": "no"}, timeout_s=30, forks=forks
+    ).result(WAIT_S)  # fmt: skip
+
+    told = json.loads(done.out)
+    agent = Path(f"/proc/{told.pop('agent')}/cmdline").read_bytes()
+    assert (done.rc, done.err) == (7, b"")
+    assert told == {
+        "argv": ["one", "it's two"], "cwd": str(tmp_path), "mine": "yes", "gone": "no", "fds": [0, 1, 2], "leads": True,
+        "stdin": "given",
+    }  # fmt: skip
+    assert supervise.encode() not in agent
+
+
+def test_a_fork_of_the_agent_says_what_it_raises_and_is_killed_after_its_time(
+    here: HostConnection, supervise: str
+) -> None:
+    argv = [here.facts.python, "-I", "-S", supervise]
+
+    failed = here.run([*argv, "raise"], forks=True).result(WAIT_S)
+    assert failed.rc == 1 and failed.err.endswith(b"OSError: no room\n")
+    with pytest.raises(HostError, match="did not end within"):
+        here.run([*argv, "wait"], timeout_s=0.2, forks=True).result(WAIT_S)
+    assert here.run([*argv, "on"], forks=True).result(WAIT_S).rc == 7, "the agent serves on"
 
 
 # sockets

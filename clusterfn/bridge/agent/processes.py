@@ -9,6 +9,7 @@ import subprocess
 import time
 
 from .files import CHUNK, make_parent, write_all
+from .forked import start_program
 from .frames import FULL
 from .handler import Failure, RequestHandler, expand, seconds
 
@@ -46,11 +47,7 @@ class Program:
         self.truncated = self.timed_out = self.finished = False
         self.status: "Optional[int]" = None
         cwd, timeout_s = header.get("cwd"), seconds(header, "timeout_s", 60.0)
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            header["argv"], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=expand(cwd) if cwd else None,
-            env=changed_environment(header), start_new_session=True, close_fds=True,
-        )  # fmt: skip
+        self.process = start_program(header, expand(cwd) if cwd else None, changed_environment(header))
         self.pid = self.process.pid
         agent.children[self.pid] = self.on_exit
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self.pipes())

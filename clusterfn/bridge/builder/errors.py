@@ -3,8 +3,6 @@
 import errno
 import os
 
-from ..supervisor.text import portable, size
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
@@ -48,6 +46,8 @@ class BuildFailed(Exception):
 
     def document(self) -> "dict[str, Any]":
         """Return the content of outcome.json."""
+        from ..supervisor.text import portable  # a worker is started before `re` is loaded: `early_start`
+
         told = {"ok": False, "message": str(self), "evidence": self.evidence, "hint": self.hint, "stage": self.stage}
         return dict(portable(dict(told, need=self.need) if self.need else told))
 
@@ -76,5 +76,7 @@ def describe_free_space(root: str) -> str:
         disk = os.statvfs(root)
     except OSError as error:
         return "free space unknown: %s" % error
+    from ..supervisor.text import size  # as above
+
     files = ", %d files" % disk.f_favail if disk.f_files else ""
     return "free under %s: %s%s" % (root, size(disk.f_bavail * disk.f_frsize), files)

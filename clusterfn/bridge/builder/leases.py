@@ -10,8 +10,6 @@ import os
 
 from ..layout import OUTCOME, uses_dir
 from ..supervisor import publish
-from ..supervisor.attempt import Attempt
-from ..supervisor.job import DAMAGED, JobFolder
 from . import permissions
 
 TYPE_CHECKING = False
@@ -72,6 +70,9 @@ def _ended(lease: str) -> "Optional[float]":
         return 0.0
     except OSError:  # another user's, or its file system is unavailable
         return None
+    from ..supervisor.attempt import Attempt  # a worker is started before these are loaded: `early_start`
+    from ..supervisor.job import DAMAGED, JobFolder
+
     try:
         job = JobFolder(folder)
         attempts = [Attempt(job, number) for number in job.attempts()]

@@ -27,11 +27,7 @@ def scheduler_named(name: str) -> "HostScheduler":
 
 
 def in_held_allocation(argv: "list[str]") -> int:
-    """Run `hold`, `enter` or `step`, whose words follow; only SLURM has allocations that outlast a job."""
-    if argv[0] == "step":
-        from . import slurm_step
-
-        return slurm_step.step(*argv[1:])
+    """Run `hold` or `enter`, whose words follow; only SLURM has allocations that outlast a job."""
     from . import slurm_allocation
 
     return int(getattr(slurm_allocation, argv[0])(*argv[1:]))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, TAG
+from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
 from ..supervisor.publish import replace, stands
 
 TYPE_CHECKING = False
@@ -28,6 +28,14 @@ _LEFT_S = 30.0  # the least that must be left of the allocation
 # Not "unable to confirm allocation", which srun says of a controller that does not answer, too.
 _GONE = re.compile("invalid job id|has expired|revoked|completing or completed", re.IGNORECASE)
 _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
+_OF_THE_STEP = ("SLURM_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+# What srun starts on the node: claim the job for the step, and become its script. The claim comes first: who asks what
+# has become of a step that dies before its supervisor runs must not ask for the allocation.
+_BECOME = """umask 077
+printf %s.%s "$SLURM_JOB_ID" "$SLURM_STEP_ID" >"$0" && ln "$0" "$1"
+rm -f "$0"
+exec /bin/sh "$2"
+"""
 
 
 def hold(folder: str, facts: str) -> int:
@@ -168,12 +176,13 @@ def misfit(record: "dict[str, Any]", asked: "dict[str, Any]", now: float) -> str
 
 def _start(folder: str, record: "dict[str, Any]", asked: "dict[str, Any]") -> str:
     """Start srun, which outlives this process, and wait until the job begins; return why it does not."""
-    script = os.path.join(asked["folder"], SCRIPT)
-    step = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "step", folder, script]
+    claim = os.path.join(asked["folder"], CLAIM)
+    become = ["/bin/sh", "-c", _BECOME, claim + ".step", claim, os.path.join(asked["folder"], SCRIPT)]
+    program = _in_path(asked["srun"][0])  # before its variables are the node's
     with open(os.path.join(asked["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
             srun = subprocess.Popen(
-                [*asked["srun"], "--jobid=%s" % record["id"], *step],
+                [program, *asked["srun"][1:], "--jobid=%s" % record["id"], *become], env=_variables_of_step(folder),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=asked["folder"], start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -188,6 +197,20 @@ def _start(folder: str, record: "dict[str, Any]", asked: "dict[str, Any]") -> st
         said = log.read().decode("utf-8", "replace").strip().splitlines()
     errors = [line for line in said if "error:" in line]
     return (errors + said[-1:] + ["srun did not start it"])[0]
+
+
+def _in_path(program: str) -> str:
+    paths = (os.path.join(folder, program) for folder in os.get_exec_path())
+    return next((path for path in paths if os.access(path, os.X_OK)), program)
+
+
+def _variables_of_step(folder: str) -> "dict[str, str]":
+    """Return those of a batch job on the node. srun adds what SLURM sets for the step, and needs its own ones."""
+    with open(os.path.join(folder, HOLD_ENVIRONMENT), "rb") as file:
+        pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0") if each]
+    variables = {name: value for name, _, value in pairs if not name.startswith(_OF_THE_STEP)}
+    variables.update({name: value for name, value in os.environ.items() if name.startswith("SLURM_")})
+    return dict(variables, **{STEP: "1"})
 
 
 def _forget(folder: str, number: str = "") -> None:

@@ -14,6 +14,7 @@ from ..builder import base_python, leases, permissions, progress
 from ..builder.errors import BuildFailed, from_os_error
 from ..builder.plan import BasePython
 from ..layout import BUILD, BUILDER_LOG, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
+from .environ import add_script_variables
 from .text import native
 from .verdict import Verdict
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.1
 _TELL_S = 1.0
-_CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 
 def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
@@ -46,9 +46,7 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
     marker = _have(job, _Builder(job, attempt.path(BUILDER_LOG), watch.look, tell))
     told = _read_ready(marker)
     _refuse_other_python(told.get("base"))
-    variables = (told.get("told") or {}).get("set", {}).items()
-    of_scripts = {name: value for name, value in variables if name not in _CONDA}
-    job.spec["activation"]["set"] = dict(of_scripts, **job.spec["activation"].get("set", {}))
+    add_script_variables(job.spec["activation"], told)
 
 
 def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:

@@ -6,8 +6,21 @@ and ends with this process. Until it is started, this imports nothing that takes
 
 import os
 
-from ..layout import ATTEMPTS, CLAIM, ELEMENTS, MACHINES, QUEUE, SECRETS, SPEC, TURN, WORKER, attempt_dir
-from .environ import worker_environment
+from ..layout import (
+    ATTEMPTS,
+    CLAIM,
+    ELEMENTS,
+    MACHINES,
+    QUEUE,
+    READY,
+    SECRETS,
+    SPEC,
+    TURN,
+    WORKER,
+    attempt_dir,
+    environment_dir,
+)
+from .environ import add_script_variables, worker_environment
 from .worker_process import launch
 
 TYPE_CHECKING = False
@@ -29,6 +42,8 @@ def start_worker(folder: str) -> "Optional[WaitingWorker]":
         return None
     if TURN not in os.environ and _others_wait(job.spec["root"]):
         return None
+    if job.spec.get("building") and not _has_environment(job):
+        return None
     host = {name: value for name, value in os.environ.items() if name != TURN}
     argv = [job.spec["python"], os.path.join(job.spec["bridge"], WORKER), attempt_dir(job.folder, 1)]
     return launch(argv, worker_environment(job, 1, host, None), job.spec)
@@ -46,13 +61,32 @@ class _SentJob:
         """Whether its worker can be known yet."""
         asked = self.spec.get("resources", {})
         tasks = asked.get("nodes", 1) * asked.get("tasks_per_node", 1)
-        return bool(self.id) and tasks == 1 and not (self.spec.get("after") or self.spec.get("building"))
+        return bool(self.id) and tasks == 1 and not self.spec.get("after")
 
     def path(self, *names: str) -> str:
         return os.path.join(self.folder, *names)
 
     def secrets(self) -> "dict[str, str]":
         return _read(self.path(SECRETS)) or {}
+
+
+def _has_environment(job: _SentJob) -> bool:
+    """Whether the environment that the builder makes is there, and stays; learn what its own scripts set."""
+    from ..builder import leases, permissions  # few jobs have one
+    from ..builder.errors import BuildFailed
+
+    wanted = job.spec["building"]
+    if wanted["purged"] or wanted["node_root"]:
+        return False
+    try:
+        permissions.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
+        leases.add_lease(wanted["root"], wanted["id"], job.folder)  # before the look: what is held is not removed
+    except (BuildFailed, OSError):  # the supervisor says what is wrong
+        return False
+    ready = _read(os.path.join(environment_dir(wanted["root"], wanted["id"]), READY))
+    if ready is not None:
+        add_script_variables(job.spec["activation"], ready)
+    return ready is not None
 
 
 class _JsonRules:

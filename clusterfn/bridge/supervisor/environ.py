@@ -30,6 +30,7 @@ _LEAKS = (
     "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 _LEAKING_PREFIXES = ("CONDA_", "_CE_")
+_CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 _KEEP = "CLUSTERFN_KEEP"  # names, separated by blanks, that job.sh set on purpose (modules, prolog)
 _CACHES = {  # variable -> its folder below root, where it is without the variable, what moves that
     "HF_HOME": ("huggingface", ".cache/huggingface", "XDG_CACHE_HOME"),
@@ -124,6 +125,13 @@ def _full(home: str) -> str:
     facts = os.statvfs(home)
     free = facts.f_bavail * facts.f_frsize
     return "" if free >= ROOM_BYTES else "the home directory %s has only %s free" % (home, size(free))
+
+
+def add_script_variables(activation: "dict[str, Any]", ready: "dict[str, Any]") -> None:
+    """Add the variables that an environment's own scripts set, as its READY tells, to those of its activation."""
+    variables = (ready.get("told") or {}).get("set", {}).items()
+    of_scripts = {name: value for name, value in variables if name not in _CONDA}
+    activation["set"] = dict(of_scripts, **activation.get("set", {}))
 
 
 def _activate(values: "dict[str, str]", activation: "dict[str, Any]", python: str) -> None:

@@ -35,7 +35,7 @@ def _run_command(argv: "list[str]") -> int:
         from .nodes import run_on_node
 
         return run_on_node(*argv[1:])
-    if command in ("enter", "step", "hold") and count >= 3:
+    if command in ("enter", "hold") and count >= 3:
         from .. import schedulers
 
         return schedulers.in_held_allocation(argv)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _NOTE = "clusterfn: "
 _MB = 2**20
-# One step that takes what it asks for alone, or ends at once if others have it. Its variables are set on the node.
+# One step that takes what it asks for alone, or ends at once if others have it. Its variables are those of `enter`.
 _STEP = (
-    "--exclusive", "--immediate", "--nodes=1", "--ntasks=1", "--mpi=none", "--input=none", "--export=NONE", "--quiet",
+    "--exclusive", "--immediate", "--nodes=1", "--ntasks=1", "--mpi=none", "--input=none", "--export=ALL", "--quiet",
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def request(job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str],
     }  # fmt: skip
     enter = [job.host_python, "-I", "-S", posixpath.join(job.bridge, layout.SUPERVISE), "enter"]
     record = posixpath.join(job.root, layout.HOLD)
-    return by_sbatch._replace(argv=(*enter, record, json.dumps(wanted), *by_sbatch.argv))
+    return by_sbatch._replace(argv=(*enter, record, json.dumps(wanted), *by_sbatch.argv), forks=True)
 
 
 def never(job: JobSpec) -> str:
