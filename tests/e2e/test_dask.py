@@ -394,6 +394,24 @@ def test_the_scheduler_of_one_job_that_is_killed_ends_the_block_with_the_reason(
     until(lambda: not pids_of(here))
 
 
+def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypatch):
+    from clusterfn.api.dask.cluster import ConnectedScheduler
+
+    async def dies(_: object) -> None:
+        for pid in pids_of(here):
+            if b"\0scheduler\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        raise OSError("the connection to the scheduler is closed")
+
+    monkeypatch.setattr(ConnectedScheduler, "start", dies)
+    with (
+        pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
+        clusterfn.dask_client("here", workers=1, nodes=1, **SMALL),
+    ):
+        pytest.fail("it began")
+    until(lambda: not pids_of(here))
+
+
 def test_workers_of_one_job_that_cannot_start_end_the_block_with_the_reason(here):
     broken = {"DASK_DISTRIBUTED__NANNY__PRELOAD": "no_such_module"}
 

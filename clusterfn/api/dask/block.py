@@ -62,6 +62,8 @@ class DaskBlock:
         try:
             return self._start()
         except BaseException as error:  # Ctrl-C among them: nothing stays behind
+            if self._scheduler is not None and isinstance(error, Exception) and not isinstance(error, ClusterfnError):
+                self._failed.wait(_REASON_S)  # dask loses its connection a moment before the reason comes
             self._end(is_interrupted=True)
             if self._error is not None and isinstance(error, Exception):
                 raise self._error from None  # it is the reason
