@@ -185,7 +185,8 @@ def test_a_record_of_what_is_gone_costs_no_call(hold: Hold, program: Program, ro
     shutil.rmtree(root / "held", ignore_errors=True)  # there if its process was killed before SLURM's SIGTERM came
     (root / "held").mkdir(mode=0o700)
     (root / "held" / "record").write_text(json.dumps(record))
-    for path in (root / "held", root / "held" / "record"):
+    (root / "held" / "environment").write_text(f"HOME={root.parent}\0PATH=/usr/bin:/bin\0")
+    for path in (root / "held", *(root / "held").iterdir()):
         shutil.chown(path, root.owner(), root.group())
 
     found, said = ended(program())

@@ -146,9 +146,9 @@ def enter(folder: str, wanted: str, *sbatch: str) -> int:
         folder: Of the record.
         wanted: What the job needs, its folder, and the words of its srun, as JSON.
     """
-    record, asked = read_record(folder), json.loads(wanted)
-    if record is not None:
-        why = misfit(record, asked, time.time()) or _start(folder, record, asked)
+    record, variables, asked = read_record(folder), _read_variables(folder), json.loads(wanted)
+    if record is not None and variables is not None:
+        why = misfit(record, asked, time.time()) or _start(variables, record, asked)
         if not why:
             sys.stdout.write("%s\n" % record["id"])
             return 0
@@ -174,7 +174,7 @@ def misfit(record: "dict[str, Any]", asked: "dict[str, Any]", now: float) -> str
     return ""
 
 
-def _start(folder: str, record: "dict[str, Any]", asked: "dict[str, Any]") -> str:
+def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[str, Any]") -> str:
     """Start srun, which outlives this process, and wait until the job begins; return why it does not."""
     claim = os.path.join(asked["folder"], CLAIM)
     become = ["/bin/sh", "-c", _BECOME, claim + ".step", claim, os.path.join(asked["folder"], SCRIPT)]
@@ -182,7 +182,7 @@ def _start(folder: str, record: "dict[str, Any]", asked: "dict[str, Any]") -> st
     with open(os.path.join(asked["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
             srun = subprocess.Popen(
-                [program, *asked["srun"][1:], "--jobid=%s" % record["id"], *become], env=_variables_of_step(folder),
+                [program, *asked["srun"][1:], "--jobid=%s" % record["id"], *become], env=variables,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=asked["folder"], start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -204,10 +204,16 @@ def _in_path(program: str) -> str:
     return next((path for path in paths if os.access(path, os.X_OK)), program)
 
 
-def _variables_of_step(folder: str) -> "dict[str, str]":
-    """Return those of a batch job on the node. srun adds what SLURM sets for the step, and needs its own ones."""
-    with open(os.path.join(folder, HOLD_ENVIRONMENT), "rb") as file:
-        pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0") if each]
+def _read_variables(folder: str) -> "Optional[dict[str, str]]":
+    """Return those of a batch job on the node, for a step; None if they are gone with their allocation.
+
+    srun adds what SLURM sets for the step, and needs its own ones.
+    """
+    try:
+        with open(os.path.join(folder, HOLD_ENVIRONMENT), "rb") as file:
+            pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0") if each]
+    except OSError:
+        return None
     variables = {name: value for name, _, value in pairs if not name.startswith(_OF_THE_STEP)}
     variables.update({name: value for name, value in os.environ.items() if name.startswith("SLURM_")})
     return dict(variables, **{STEP: "1"})

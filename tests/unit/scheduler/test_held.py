@@ -211,8 +211,9 @@ def test_an_allocation_that_is_gone_is_forgotten(there: Path) -> None:
     assert not (there / "held").exists()
 
 
-def test_without_a_hold_sbatch_gets_the_job_and_nothing_is_said(there: Path) -> None:
-    (there / "held" / "record").unlink()
+@pytest.mark.parametrize("name", ["record", "environment"])
+def test_without_a_hold_sbatch_gets_the_job_and_nothing_is_said(there: Path, name: str) -> None:
+    (there / "held" / name).unlink()
 
     done = enter(there)
 
