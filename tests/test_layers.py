@@ -38,6 +38,7 @@ RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 BLIND = {
     "bridge/agent/handler.py": "the agent's outermost frame",
     "bridge/builder/build.py": "the builder's outermost frame",
+    "bridge/agent/forked.py": "after a fork nothing may run on",
     "bridge/supervisor/worker_process.py": "after a fork nothing may run on",
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",

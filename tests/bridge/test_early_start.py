@@ -27,6 +27,7 @@ else:
     raise SystemExit("no worker was started")
 """,
 )
+RECVMSG = ("47", "212")  # its number on x86-64 and on arm64
 ENV = "def f():\n    import os\n    return os.environ.get('MINE')\n"
 
 
@@ -84,6 +85,89 @@ def test_it_gets_gpus_that_are_leased_later_and_holds_them(box: Box, gate: Path)
     assert any(f"gpu/{card}" in name for name in names)
 
 
+def test_until_it_may_begin_it_has_no_gpu(box: Box, gate: Path, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os\nprint(repr(os.environ.get('CUDA_VISIBLE_DEVICES')), file=open({str(tmp_path / 'seen')!r}, 'w'))\n"
+    )
+    job = box.job(1, env={"PYTHONPATH": str(tmp_path)})
+    gate.touch()
+
+    assert job.run(GATE=str(gate), PATH=box.path)["kind"] == "returned"
+    assert (tmp_path / "seen").read_text() == "''\n" and job.value() in (box.uuid(0), box.uuid(1))
+
+
+def test_relative_folders_of_its_variables_are_those_of_its_working_directory(bench: Bench, tmp_path: Path):
+    (tmp_path / "project" / "src").mkdir(parents=True)
+    (tmp_path / "project" / "src" / "mine.py").write_text("VALUE = 7\n")
+    spec = {"env": {"PYTHONPATH": "src"}, "cwd": str(tmp_path / "project")}
+
+    job, outcome = bench.run("def f():\n    import mine\n    return mine.VALUE\n", **spec)
+
+    assert outcome["kind"] == "returned" and job.value() == 7
+
+
+def test_one_that_was_killed_while_it_waited_is_replaced(bench: Bench, gate: Path):
+    job = bench.job("def f():\n    return 1\n")
+    script = job.start(GATE=str(gate))
+    pid = worker_of(job)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not is_running(pid))
+
+    gate.touch()
+    script.wait(150)
+
+    assert job.outcome()["kind"] == "returned" and job.wait_for("starting")["pid"] != pid
+
+
+def test_a_default_timeout_of_sockets_in_the_environment_does_not_end_it(bench: Bench, gate: Path, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text("import socket\nsocket.setdefaulttimeout(0.1)\n")
+    job = bench.job("def f():\n    return 1\n", env={"PYTHONPATH": str(tmp_path)})
+    script = job.start(GATE=str(gate))
+    pid = worker_of(job)
+    until(lambda: not is_running(pid) or Path(f"/proc/{pid}/syscall").read_text().split()[0] in RECVMSG)
+
+    gate.touch()
+    script.wait(150)
+
+    assert job.outcome()["kind"] == "returned" and job.wait_for("starting")["pid"] == pid
+
+
+def test_an_interpreter_behind_a_program_of_the_host_gets_its_cpus(bench: Bench, tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n"{bench.python}" "$@"\nexit $?\n')
+    python.chmod(0o755)
+
+    job, outcome = bench.run("def f():\n    import os\n    return len(os.sched_getaffinity(0))\n", python=str(python))
+
+    assert outcome["kind"] == "returned" and job.value() == 1
+
+
+def test_the_step_of_a_held_allocation_has_one_although_it_claims_its_job_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    job = bench.job("def f():\n    return 1\n")
+    (job.folder / "claim").write_text("1234.5")
+    assert early_start.start_worker(str(job.folder)) is None
+
+    monkeypatch.setenv("CLUSTERFN_STEP", "1")
+    worker = early_start.start_worker(str(job.folder))
+
+    assert worker is not None
+    worker.dismiss()
+
+
+def test_a_machine_without_room_for_one_loses_no_job(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fork", no_room)
+
+    assert early_start.start_worker(str(bench.job("def f():\n    return 1\n").folder)) is None
+    assert set(os.listdir("/proc/self/fd")) <= before, "what it has opened is closed"
+
+
+def no_room() -> int:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
 def test_a_job_with_other_variables_than_it_was_started_with_gets_another_worker(bench: Bench, gate: Path):
     job = bench.job(ENV, env={"MINE": "before"})
     script = job.start(GATE=str(gate))
@@ -97,14 +181,14 @@ def test_a_job_with_other_variables_than_it_was_started_with_gets_another_worker
     assert job.value() == "after" and job.wait_for("starting")["pid"] != pid and not is_running(pid)
 
 
-def built(bench: Bench, ready: str | None) -> dict[str, object]:
-    """An environment of the builder: what a job's spec says of it."""
+def built(bench: Bench, ready: str | None, **more: object) -> dict[str, object]:
+    """An environment of the builder: what a job's spec says of it, and `more` of how it is used."""
     folder = bench.root / "envs" / ("7f3a" * 4)
     (folder / "bin").mkdir(parents=True)
     if ready is not None:
         (folder / "READY").write_text(ready)
     wanted = {"root": str(bench.root), "id": folder.name, "purged": False, "cuda": None, "node_root": None}
-    return {"building": wanted, "python": bench.python}
+    return {"building": {**wanted, **more}, "python": bench.python}
 
 
 def test_an_environment_that_is_there_is_held_and_its_variables_are_known(bench: Bench, gate: Path):
@@ -122,6 +206,15 @@ def test_an_environment_that_is_there_is_held_and_its_variables_are_known(bench:
 @pytest.mark.parametrize("ready", [None, "{", '{"told": {"set": {"MINE": "Jörg"}}}'])
 def test_an_environment_that_is_not_there_or_not_plain_starts_none(bench: Bench, ready: str | None):
     assert early_start.start_worker(str(bench.job(ENV, **built(bench, ready)).folder)) is None
+
+
+@pytest.mark.parametrize(("more", "starts"), [({}, True), ({"purged": True}, False), ({"node_root": "/tmp"}, False)])
+def test_an_environment_that_must_be_looked_at_first_starts_none(bench: Bench, more: dict[str, object], starts: bool):
+    worker = early_start.start_worker(str(bench.job(ENV, **built(bench, "{}", **more)).folder))
+
+    assert (worker is not None) is starts
+    if worker is not None:
+        worker.dismiss()
 
 
 def test_an_environment_of_somebody_else_starts_none(bench: Bench, as_root: None):
@@ -169,8 +262,9 @@ def test_a_job_that_has_begun_or_will_wait_starts_none(bench: Bench, name: str):
     "spec",
     [
         {"after": {"7f3a": {}}},
-        {"building": {"root": "/nowhere", "id": "7f3a", "purged": True, "node_root": None}},
-        {"building": {"root": "/nowhere", "id": "7f3a", "purged": False, "node_root": "/tmp"}},
+        {"env": {"PYTHONPATH": "src"}},
+        {"env": {"LD_LIBRARY_PATH": "/lib:"}},
+        {"cwd": "/no/such/folder"},
         {"env": {"NAME": "Jörg"}},
         {"resources": {"nodes": 2}},
         {"resources": {"tasks_per_node": 2}},
@@ -189,10 +283,10 @@ def test_a_damaged_spec_is_left_to_the_supervisor(tmp_path: Path, text: str):
 
 def test_what_the_interpreter_reads_at_its_start_cannot_change_any_more():
     argv, env = ["/bin/cat"], {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "", "CLUSTERFN_JOB": "7f3a/1"}
-    worker = worker_process.launch(argv, env, {})
+    worker = worker_process.launch(argv, env, "/", {})
     try:
-        assert worker.fits(argv, {**env, "CUDA_VISIBLE_DEVICES": "GPU-1", "HF_HOME": "/data"})
-        for changed in {"LD_LIBRARY_PATH": "/lib"}, {"CLUSTERFN_JOB": "7f3a/2"}, {"PYTHONPATH": "/x"}:
+        assert worker.fits(argv, {**env, "CUDA_VISIBLE_DEVICES": "GPU-1"})
+        for changed in {"LD_LIBRARY_PATH": "/lib"}, {"CLUSTERFN_JOB": "7f3a/2"}, {"HF_HOME": "/data"}:
             assert not worker.fits(argv, {**env, **changed})
         assert not worker.fits(["/bin/true"], env) and not worker.fits(argv, {"PATH": "/bin"})
     finally:

@@ -77,6 +77,8 @@ def _become(argv: "List[str]", cwd: "Optional[str]", env: "Dict[str, str]", fds:
 
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(status)
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        finally:  # whatever fails: this process must not go on as a second agent
+            os._exit(status)

@@ -28,12 +28,15 @@ _LEFT_S = 30.0  # the least that must be left of the allocation
 # Not "unable to confirm allocation", which srun says of a controller that does not answer, too.
 _GONE = re.compile("invalid job id|has expired|revoked|completing or completed", re.IGNORECASE)
 _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
-_OF_THE_STEP = ("SLURM_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_OF_THE_STEP = (
+    "SLURM_", "SRUN_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
+)  # fmt: skip
 # What srun starts on the node: claim the job for the step, and become its script. The claim comes first: who asks what
 # has become of a step that dies before its supervisor runs must not ask for the allocation.
 _BECOME = """umask 077
-printf %s.%s "$SLURM_JOB_ID" "$SLURM_STEP_ID" >"$0" && ln "$0" "$1"
-rm -f "$0"
+set -- "$1" "$2" "$0.$SLURM_STEP_ID"
+printf %s.%s "$SLURM_JOB_ID" "$SLURM_STEP_ID" >"$3" && [ -s "$3" ] && ln "$3" "$1"
+rm -f "$3"
 exec /bin/sh "$2"
 """
 

@@ -15,12 +15,14 @@ from ..layout import (
     READY,
     SECRETS,
     SPEC,
+    STEP,
     TURN,
     WORKER,
     attempt_dir,
     environment_dir,
 )
-from .environ import add_script_variables, worker_environment
+from ..schedulers import is_batch_job
+from .environ import add_script_variables, expand_cwd, redirect_caches, worker_environment
 from .worker_process import launch
 
 TYPE_CHECKING = False
@@ -29,24 +31,54 @@ if TYPE_CHECKING:
 
     from .worker_process import WaitingWorker
 
+# Variables of which the interpreter and the loader of programs make lists of folders at their start.
+_FOLDERS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONHOME", "PYTHONPYCACHEPREFIX")
+
 
 def start_worker(folder: str) -> "Optional[WaitingWorker]":
     """Start the worker of a job's first attempt; None where it is not known yet, or the job is likely to wait.
 
-    The attempt takes it only if it needs exactly this one.
+    The attempt takes it only if it needs exactly this one. Without one, the attempt starts its own and says what fails.
     """
-    job = _SentJob(os.path.abspath(folder))
-    if os.path.basename(os.path.dirname(job.folder)) == ELEMENTS or not job.is_plain():
+    try:
+        job = _SentJob(os.path.abspath(folder))
+        return _start(job) if job.is_plain() and not _has_begun(job) and not _will_wait(job) else None
+    except (OSError, LookupError, TypeError, ValueError, AttributeError):  # no memory for it, or a damaged spec
         return None
-    if any(os.path.exists(job.path(name)) for name in (CLAIM, ATTEMPTS)):
-        return None
-    if TURN not in os.environ and _others_wait(job.spec["root"]):
-        return None
-    if job.spec.get("building") and not _has_environment(job):
+
+
+def _start(job: "_SentJob") -> "Optional[WaitingWorker]":
+    spec = job.spec
+    if spec.get("building") and not _has_environment(job):
         return None
     host = {name: value for name, value in os.environ.items() if name != TURN}
-    argv = [job.spec["python"], os.path.join(job.spec["bridge"], WORKER), attempt_dir(job.folder, 1)]
-    return launch(argv, worker_environment(job, 1, host, None), job.spec)
+    # GPUs of this machine are leased later: until then it has none.
+    env = worker_environment(job, 1, host, None if is_batch_job(host) else [])
+    redirect_caches(job, env)
+    cwd = expand_cwd(spec)
+    if any(_is_relative(env.get(name)) for name in _FOLDERS) or not os.path.isdir(cwd or job.folder):
+        return None
+    argv = [spec["python"], os.path.join(spec["bridge"], WORKER), attempt_dir(job.folder, 1)]
+    return launch(argv, env, cwd or job.folder, spec)
+
+
+def _is_relative(folders: "Optional[str]") -> bool:
+    """Whether a list of folders depends on where the interpreter starts, which may not exist yet."""
+    return folders is not None and not all(each.startswith("/") for each in folders.split(os.pathsep))
+
+
+def _has_begun(job: "_SentJob") -> bool:
+    """Whether the job has begun before, or another process has it; the script of a step claims the job itself."""
+    return os.path.exists(job.path(ATTEMPTS)) or (STEP not in os.environ and os.path.exists(job.path(CLAIM)))
+
+
+def _will_wait(job: "_SentJob") -> bool:
+    """Whether other jobs wait in the queue of a machine below this root, and it is not this one's turn."""
+    if TURN in os.environ:
+        return False
+    machines = os.path.join(job.spec["root"], MACHINES)
+    queues = (os.path.join(machines, name, QUEUE) for name in _names(machines))
+    return any(not name.startswith(".") for queue in queues for name in _names(queue))
 
 
 class _SentJob:
@@ -61,7 +93,8 @@ class _SentJob:
         """Whether its worker can be known yet."""
         asked = self.spec.get("resources", {})
         tasks = asked.get("nodes", 1) * asked.get("tasks_per_node", 1)
-        return bool(self.id) and tasks == 1 and not self.spec.get("after")
+        is_element = os.path.basename(os.path.dirname(self.folder)) == ELEMENTS
+        return bool(self.id) and tasks == 1 and not is_element and not self.spec.get("after")
 
     def path(self, *names: str) -> str:
         return os.path.join(self.folder, *names)
@@ -108,14 +141,6 @@ def _read(path: str) -> "Optional[dict[str, Any]]":
         return found if isinstance(found, dict) else None
     except (ImportError, OSError, ValueError, StopIteration):  # the supervisor says what is wrong
         return None
-
-
-def _others_wait(root: str) -> bool:
-    """Whether the queue of a machine below this root has a ticket."""
-    for machine in _names(os.path.join(root, MACHINES)):
-        if any(not name.startswith(".") for name in _names(os.path.join(root, MACHINES, machine, QUEUE))):
-            return True
-    return False
 
 
 def _names(folder: str) -> "list[str]":

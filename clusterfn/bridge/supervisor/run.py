@@ -127,25 +127,24 @@ class AttemptRun:
         if not self.attempt.begin():
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
-        # Variables and ~ in cwd= are the host's.
-        cwd = os.path.expanduser(os.path.expandvars(spec["cwd"])) if spec["cwd"] else self.attempt.path(WORK)
+        cwd = environ.expand_cwd(spec) or self.attempt.path(WORK)
         keep = self.job.held.worker_fds() if self.job.held else []
         self._started = time.monotonic()
-        worker = self._worker(argv, env)
+        worker = self._worker(argv, env, cwd)
         late = worker.begin(cwd, env, cpus, keep)
         self._attach(worker)
         self.watch.start_clock(self._started)
         self.attempt.event("starting", pid=worker.pid, gpus=cards or [], late=late, **describe_place(self.job))
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
 
-    def _worker(self, argv: "list[str]", env: "dict[str, str]") -> "worker_process.WaitingWorker":
-        """Return the worker that was started ahead, or a new one if that has other words or variables."""
+    def _worker(self, argv: "list[str]", env: "dict[str, str]", cwd: str) -> "worker_process.WaitingWorker":
+        """Return the worker that was started ahead, or a new one if that has ended, or has other variables."""
         early, self.job.early = self.job.early, None
         if early is not None and early.fits(argv, env):
             return early
         if early is not None:
             early.dismiss()
-        return worker_process.launch(argv, env, self.job.spec)
+        return worker_process.launch(argv, env, cwd, self.job.spec)
 
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""
@@ -357,6 +356,9 @@ class AttemptRun:
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what could not be killed."""
+        if self.job.early is not None:  # before it is collected with the others
+            self.job.early.dismiss()
+            self.job.early = None
         left = process_tree.end(self._living, self._reap)
         self._reap()
         self._drain()

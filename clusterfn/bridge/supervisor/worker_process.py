@@ -53,10 +53,17 @@ class WaitingWorker(WorkerProcess):
         self._argv = argv
         self._env = env
         self._control = control
+        self._has_ended = False
 
     def fits(self, argv: "list[str]", env: "dict[str, str]") -> bool:
-        """Whether it can still become the worker with these words and variables: the interpreter has read its own."""
-        return self._argv == argv and LATE.issuperset(_changed(self._env, env))
+        """Whether it lives, and can become the worker with these words and variables.
+
+        The interpreter has read its variables already: only `LATE` may still change.
+        """
+        if self._argv != argv or not LATE.issuperset(_changed(self._env, env)):
+            return False
+        self._has_ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        return not self._has_ended
 
     def begin(
         self, cwd: str, env: "dict[str, str]", cpus: "Optional[Iterable[int]]" = None, keep: "Sequence[int]" = ()
@@ -76,14 +83,9 @@ class WaitingWorker(WorkerProcess):
 
         from .text import portable
 
-        if cpus and hasattr(os, "sched_setaffinity"):
-            try:
-                for thread in os.listdir("/proc/%d/task" % self.pid):  # a .pth file may have started one
-                    os.sched_setaffinity(int(thread), cpus)
-            except (FileNotFoundError, ProcessLookupError):  # it has ended, and is judged by what it said
-                pass
         late = {name: env.get(name) for name in _changed(self._env, env)}
-        data = memoryview((json.dumps({"cwd": portable(cwd), "env": portable(late)}) + "\n").encode())
+        line = {"cwd": portable(cwd), "env": portable(late), "cpus": sorted(cpus or ())}
+        data = memoryview((json.dumps(line) + "\n").encode())
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, sys.byteorder) for fd in keep))]
         try:
             data = data[self._control.sendmsg([data], rights if keep else []) :]
@@ -95,19 +97,20 @@ class WaitingWorker(WorkerProcess):
         return late
 
     def dismiss(self) -> None:
-        """End it: another one is needed."""
+        """End it: another one is needed, or none."""
         self._control.close()
         for fd in (self.out, self.err, self.report):
             os.close(fd)
-        os.kill(self.pid, signal.SIGKILL)  # not reaped yet
-        os.waitpid(self.pid, 0)
+        if not self._has_ended:
+            os.kill(self.pid, signal.SIGKILL)  # not reaped yet, so no other process has its pid
+            os.waitpid(self.pid, 0)
 
 
 def _changed(before: "dict[str, str]", after: "dict[str, str]") -> "list[str]":
     return [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
 
-def launch(argv: "list[str]", env: "dict[str, str]", spec: "dict[str, Any]") -> WaitingWorker:
+def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "dict[str, Any]") -> WaitingWorker:
     """Start the worker, its stdin empty.
 
     A program that cannot be started is said on the report pipe, as the worker itself would say it.
@@ -115,39 +118,53 @@ def launch(argv: "list[str]", env: "dict[str, str]", spec: "dict[str, Any]") -> 
     Args:
         argv: What to start; the descriptors of the report and of `begin` are appended.
         env: Its variables. Those of `LATE` may still change.
+        cwd: Where the interpreter starts, which makes relative paths of its variables absolute.
         spec: The job's: `umask`, for what the function writes, and whether there are `secrets`.
+
+    Raises:
+        OSError: No process, pipe or socket can be had.
     """
-    out, err, report = os.pipe(), os.pipe(), os.pipe()
-    control, told = _socket.socketpair()
-    parent = os.getpid()
-    pid = os.fork()
+    fds: "list[int]" = []
+    try:
+        for _ in range(3):
+            fds += os.pipe()
+        control, told = _socket.socketpair()
+        fds += (control.detach(), told.detach())
+        parent = os.getpid()
+        pid = os.fork()
+    except OSError:
+        for fd in fds:
+            os.close(fd)
+        raise
+    out, print_out, err, print_err, report, report_to, control_fd, told_fd = fds
     if pid == 0:
-        _become(argv, env, spec, parent, (out[1], err[1], report[1], told.fileno()))
-    told.close()
-    for pipe in (out, err, report):
-        os.close(pipe[1])
-        os.set_blocking(pipe[0], False)
-    return WaitingWorker(argv, env, pid, (out[0], err[0], report[0]), control)
+        _become(argv, env, cwd, spec, parent, (print_out, print_err, report_to, told_fd))
+    for fd in (print_out, print_err, report_to, told_fd):
+        os.close(fd)
+    for fd in (out, err, report):
+        os.set_blocking(fd, False)
+    control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control_fd)
+    return WaitingWorker(argv, env, pid, (out, err, report), control)
 
 
 def _become(
-    argv: "list[str]", env: "dict[str, str]", spec: "dict[str, Any]", parent: int, fds: "Sequence[int]"
+    argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "dict[str, Any]", parent: int, fds: "Sequence[int]"
 ) -> None:  # fmt: skip
     out, err, report, told = fds
     try:
-        _prepare(spec, parent, out, err)
+        _prepare(cwd, spec, parent, out, err)
         for fd in (report, told):
             os.set_inheritable(fd, True)
         os.execve(argv[0], [*argv, str(report), str(told)], env)
     except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
         import json
 
-        os.write(report, (json.dumps(_not_started(argv[0], error)) + "\n").encode())
+        os.write(report, (json.dumps(_not_started(argv[0], cwd, error)) + "\n").encode())
     finally:
         os._exit(127)
 
 
-def _prepare(spec: "dict[str, Any]", parent: int, out: int, err: int) -> None:
+def _prepare(cwd: str, spec: "dict[str, Any]", parent: int, out: int, err: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in _RESET:
         signal.signal(number, signal.SIG_DFL)
@@ -163,6 +180,7 @@ def _prepare(spec: "dict[str, Any]", parent: int, out: int, err: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
     os.umask(spec.get("umask", 0o077))
     _enter_own_group()
+    os.chdir(cwd)
     die_with_parent(signal.SIGKILL, parent)
 
 
@@ -182,14 +200,15 @@ def _enter_own_group() -> None:
     os.waitpid(leader, 0)
 
 
-def _not_started(program: str, error: BaseException) -> "dict[str, Optional[str]]":
+def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return {
-        "done": "environment",
-        "message": "the environment's interpreter %s cannot be started: %s" % (program, reason),
-        "hint": "check that it exists on the machine that runs the job, on a file system that allows execution",
-        "stage": "environment",
-    }
+    where = getattr(error, "filename", None) or program
+    if where == cwd:
+        message, hint = "the working directory %s cannot be used: %s" % (cwd, reason), "correct cwd="
+    else:
+        message = "the environment's interpreter %s cannot be started: %s" % (program, reason)
+        hint = "check that it exists on the machine that runs the job, on a file system that allows execution"
+    return {"done": "environment", "message": message, "hint": hint, "stage": "environment"}
 
 
 _PR_SET_PDEATHSIG = 1

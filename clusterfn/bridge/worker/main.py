@@ -10,6 +10,7 @@ function runs, so the function may close, remove or replace what it likes.
 from __future__ import annotations
 
 import _socket  # the C half alone: `socket` costs 4 ms to import
+import contextlib
 import faulthandler
 import importlib.util
 import json
@@ -60,6 +61,7 @@ def _await_begin(control: int) -> str:
         control: A socket, through which a line of JSON comes, and the files with it (`WaitingWorker.begin`).
     """
     connection = _socket.socket(fileno=control)
+    connection.settimeout(None)  # the environment may have set another default
     line = connection.recvmsg(1 << 16, _socket.CMSG_SPACE(_MOST_FILES * 4))[0]
     while line and not line.endswith(b"\n"):
         more = connection.recv(1 << 16)
@@ -73,6 +75,10 @@ def _await_begin(control: int) -> str:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    if told["cpus"] and hasattr(os, "sched_setaffinity"):
+        for thread in os.listdir("/proc/self/task"):  # the environment may have started some
+            with contextlib.suppress(OSError):  # one that ends, or CPUs that were taken away meanwhile
+                os.sched_setaffinity(int(thread), told["cpus"])
     return str(told["cwd"])
 
 
