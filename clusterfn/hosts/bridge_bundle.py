@@ -40,7 +40,9 @@ _NOT_IN_JOBS = (
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
 
-_OF_THE_AGENT = ("agent/__init__.py", "agent/frames.py", "agent/inotify.py", "agent/site_rules.py", "agent/trusted.py")
+_OF_THE_AGENT = tuple(
+    f"agent/{name}.py" for name in ("__init__", "frames", "inotify", "pipes", "site_rules", "trusted")
+)
 _SINGLE_FILES = ("layout.py", "job_states.py", *_OF_THE_AGENT)
 
 

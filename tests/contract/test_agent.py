@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -118,6 +119,30 @@ def test_a_fork_whose_agent_was_killed_is_no_second_agent(
     except ProcessLookupError:
         pytest.fail("the fork has ended the program of another request")
     other.cancel()
+
+
+def size_of_pipe(pid: int, fd: int) -> int:
+    end = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK if fd == 0 else os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        return fcntl.fcntl(end, 1032)  # F_GETPIPE_SZ
+    finally:
+        os.close(end)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has larger pipes")
+def test_pipes_become_larger_with_the_first_large_transfer(
+    connect_to: Connect, local_host: Host, tmp_path: Path
+) -> None:
+    there = connect_to(local_host)
+    there.put(f"{tmp_path}/small", b"x" * 1000).result(WAIT_S)
+    assert [size_of_pipe(there.facts.pid, fd) for fd in (0, 1)] == [65536, 65536], "a user may have few larger ones"
+
+    there.put(f"{tmp_path}/large", b"x" * 2**24).result(WAIT_S)
+    assert [size_of_pipe(there.facts.pid, fd) for fd in (0, 1)] == [2**19, 65536]
+
+    came = bytearray()
+    there.get(f"{tmp_path}/large", came.extend).result(WAIT_S)
+    assert [size_of_pipe(there.facts.pid, fd) for fd in (0, 1)] == [2**19, 2**19] and len(came) == 2**24
 
 
 # sockets

@@ -6,6 +6,8 @@ import os
 import struct
 import sys
 
+from .pipes import widen_pipe
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Tuple, Union
@@ -114,6 +116,7 @@ class Outbox:
         self.bodies: "Any" = collections.deque()
         self.row = 0
         self.sent = 0
+        self.is_wide = False
 
     def taken(self) -> int:
         """Return how many bytes the client's end has taken so far."""
@@ -142,6 +145,9 @@ class Outbox:
                 sent = os.write(self.fd, self.now)
             except BlockingIOError:
                 return
+            if sent < len(self.now) and not self.is_wide:
+                self.is_wide = True
+                widen_pipe(self.fd)
             self.now = self.now[sent:]
             self.sent += sent
 

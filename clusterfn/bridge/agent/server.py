@@ -17,6 +17,7 @@ from .files import CHUNK, mark_used
 from .frames import FULL, Inbox, Outbox
 from .handler import Failure, RequestHandler, expand
 from .listing import ListHandler
+from .pipes import USUAL, widen_pipe
 from .processes import RepeatHandler, RunHandler, SpawnHandler
 from .sockets import ConnectHandler, ConverseHandler
 from .uploads import PutHandler, PutTreeHandler
@@ -88,6 +89,7 @@ class Agent:
         self.umask = 0o077
         self.last_received = time.monotonic()
         self.open = True
+        self.is_wide = False
 
     def at(self, seconds: float, action: "Callable[[], None]") -> None:
         self.counter += 1
@@ -151,6 +153,9 @@ class Agent:
             piece = os.read(self.source, CHUNK)
         except BlockingIOError:
             return
+        if len(piece) >= USUAL and not self.is_wide:
+            self.is_wide = True
+            widen_pipe(self.source)
         self.open = bool(piece)
         self.last_received = time.monotonic()
         for header, body in self.inbox.feed(piece):

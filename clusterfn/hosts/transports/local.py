@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from clusterfn.bridge.agent.pipes import USUAL, widen_pipe
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports.base import Stream
 from clusterfn.hosts.transports.prompts import Asker
@@ -40,6 +41,7 @@ class ProcessStream:
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._in, self._out, self._err = self.process.stdin, self.process.stdout, self.process.stderr
+        self._narrow = {self._in.fileno(), self._out.fileno()}
         self._said = b""
         self._closed = False
         self._lock = threading.Lock()
@@ -49,11 +51,22 @@ class ProcessStream:
 
     def read(self, size: int) -> bytes:
         with self._reading:
-            return b"" if self._closed else os.read(self._out.fileno(), size)
+            if self._closed:
+                return b""
+            piece = os.read(self._out.fileno(), size)
+            self._widen(self._out.fileno(), len(piece))
+            return piece
+
+    def _widen(self, fd: int, moved: int) -> None:
+        """Make a pipe larger, once, if that many bytes have filled it."""
+        if moved >= USUAL and fd in self._narrow:
+            self._narrow.discard(fd)
+            widen_pipe(fd)
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
         try:
+            self._widen(self._in.fileno(), len(data))
             while rest:
                 if self._closed:
                     raise BrokenPipeError("this process closed the stream")

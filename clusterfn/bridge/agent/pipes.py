@@ -1,0 +1,19 @@
+"""Make a pipe larger once it carries much: the processes at its ends then wait for each other less often.
+
+Client and agent both use this. Not from the start: Linux lets a user have 64 MB of larger pipes, and gives further
+pipes of that user less than usual.
+"""
+
+USUAL = 64 * 1024  # bytes that Linux gives a pipe: a read of as many has found it full
+_LARGE = 512 * 1024
+_F_SETPIPE_SZ = 1031  # which Python names from 3.10 on
+
+
+def widen_pipe(fd: int) -> None:
+    """Make a pipe of Linux larger; leave anything else as it is."""
+    try:
+        import fcntl  # Windows has none
+
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, _LARGE)
+    except (ImportError, OSError):  # it is no pipe, or this user has too many large ones
+        return
