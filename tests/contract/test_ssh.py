@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import connect
-from clusterfn.hosts.transports import transport_for
+from clusterfn.hosts.transports import paramiko, transport_for
+from clusterfn.hosts.transports.ssh_config import resolve
 from tests.contract.conftest import Connect
 from tests.waiting import WAIT_S, until
 
@@ -35,6 +37,19 @@ def configured(lab: Any, tmp_path: Path) -> Callable[[str, str], Host]:
         return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path))
 
     return make
+
+
+@pytest.mark.parametrize(("login_s", "is_near"), [(0.01, True), (0.2, False)])
+def test_a_near_host_gets_a_small_window_and_a_far_one_what_its_line_holds(
+    lab_host: LabHost, monkeypatch: pytest.MonkeyPatch, login_s: float, is_near: bool
+) -> None:
+    monkeypatch.setattr(paramiko, "time", SimpleNamespace(monotonic=iter([1.0, 1.0 + login_s]).__next__))
+    host = lab_host("py36-bash")
+    hops = paramiko.connect(host, resolve(host))
+    try:
+        assert hops[-1].default_window_size == (paramiko.NEAR_WINDOW if is_near else paramiko.WINDOW)
+    finally:
+        paramiko.close(hops)
 
 
 def test_an_unknown_host_key_is_named_with_the_command_to_run(lab_host: LabHost) -> None:
