@@ -54,7 +54,8 @@ def write(outcomes: Mapping[Contender, Outcome], calls: int, at_once: int, loads
     said = (
         f"{calls} calls that do nothing, {at_once} at a time, after a few that are not counted: connections, workers "
         f"and byte code are there then. A pass is broken off after {LIMIT_S:.0f} s: then fewer calls were done, and "
-        f"their time is told. Three passes, fewer where they are slow, more where they take less than a second. {took_s:.0f} s in all. {loads}"
+        f"their time is told. Three passes, fewer where they are slow, more where they take less than a second. "
+        f"{took_s:.0f} s in all. {loads}"
     )
     parts = [f"# Many calls, by us and by others, on {today}, commit {commit()}", machine(), f"Peers: {known}.", said]
     parts += [f"## {where}\n\n{table(where, outcomes)}" for where in (MACHINE, SLURM)]
