@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,11 @@ def worker_of(job: Job) -> int:
     return until(loaded)
 
 
+def end(worker: worker_process.WaitingWorker) -> None:
+    worker.dismiss()
+    os.waitpid(worker.pid, 0)
+
+
 def test_the_worker_loads_while_the_supervisor_does(bench: Bench, gate: Path, tmp_path: Path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\n: >"{gate}"\nexec "{bench.python}" "$@"\n')
@@ -85,14 +91,15 @@ def test_it_gets_gpus_that_are_leased_later_and_holds_them(box: Box, gate: Path)
     assert any(f"gpu/{card}" in name for name in names)
 
 
-def test_until_it_may_begin_it_has_no_gpu(box: Box, gate: Path, tmp_path: Path):
+@pytest.mark.parametrize("around", [{}, {"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0,1"}])
+def test_until_it_may_begin_it_has_no_gpu(box: Box, gate: Path, tmp_path: Path, around: dict[str, str]):
     (tmp_path / "sitecustomize.py").write_text(
         f"import os\nprint(repr(os.environ.get('CUDA_VISIBLE_DEVICES')), file=open({str(tmp_path / 'seen')!r}, 'w'))\n"
     )
     job = box.job(1, env={"PYTHONPATH": str(tmp_path)})
     gate.touch()
 
-    assert job.run(GATE=str(gate), PATH=box.path)["kind"] == "returned"
+    assert job.run(GATE=str(gate), PATH=box.path, **around)["kind"] == "returned"
     assert (tmp_path / "seen").read_text() == "''\n" and job.value() in (box.uuid(0), box.uuid(1))
 
 
@@ -104,6 +111,40 @@ def test_relative_folders_of_its_variables_are_those_of_its_working_directory(be
     job, outcome = bench.run("def f():\n    import mine\n    return mine.VALUE\n", **spec)
 
     assert outcome["kind"] == "returned" and job.value() == 7
+
+
+def test_no_folder_of_the_user_is_looked_at_before_the_job_is_claimed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On a file system that hangs, the supervisor could neither be cancelled nor keep a time limit."""
+    seen: list[str] = []
+    for name in ("stat", "lstat", "statvfs", "access", "listdir", "open"):
+
+        def look(path: object, *args: object, _real: Any = getattr(os, name), **options: object) -> object:
+            seen.append(str(path))
+            return _real(path, *args, **options)
+
+        monkeypatch.setattr(os, name, look)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    worker = early_start.start_worker(str(bench.job(ENV, cwd=str(tmp_path / "project")).folder))
+
+    assert worker is not None
+    end(worker)
+    assert seen and not [path for path in seen if path.startswith((f"{tmp_path}/home", f"{tmp_path}/project"))]
+
+
+def test_a_working_directory_that_is_not_there_is_named_by_the_attempt(bench: Bench):
+    _, outcome = bench.run("def f():\n    return 1\n", cwd="/no/such/folder")
+
+    assert (outcome["kind"], outcome["stage"]) == ("environment", "environment")
+    assert outcome["message"] == "the working directory /no/such/folder cannot be used: No such file or directory"
+
+
+def test_a_working_directory_that_a_variable_makes_relative_is_entered_once(bench: Bench, tmp_path: Path):
+    job = bench.job("def f():\n    import os\n    return os.getcwd()\n", cwd="$PLACE")
+
+    assert job.run(PLACE="tmp")["kind"] == "returned" and job.value() == "/tmp"
 
 
 def test_one_that_was_killed_while_it_waited_is_replaced(bench: Bench, gate: Path):
@@ -153,7 +194,7 @@ def test_the_step_of_a_held_allocation_has_one_although_it_claims_its_job_first(
     worker = early_start.start_worker(str(job.folder))
 
     assert worker is not None
-    worker.dismiss()
+    end(worker)
 
 
 def test_a_machine_without_room_for_one_loses_no_job(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -214,7 +255,7 @@ def test_an_environment_that_must_be_looked_at_first_starts_none(bench: Bench, m
 
     assert (worker is not None) is starts
     if worker is not None:
-        worker.dismiss()
+        end(worker)
 
 
 def test_an_environment_of_somebody_else_starts_none(bench: Bench, as_root: None):
@@ -264,7 +305,6 @@ def test_a_job_that_has_begun_or_will_wait_starts_none(bench: Bench, name: str):
         {"after": {"7f3a": {}}},
         {"env": {"PYTHONPATH": "src"}},
         {"env": {"LD_LIBRARY_PATH": "/lib:"}},
-        {"cwd": "/no/such/folder"},
         {"env": {"NAME": "Jörg"}},
         {"resources": {"nodes": 2}},
         {"resources": {"tasks_per_node": 2}},
@@ -285,10 +325,10 @@ def test_what_the_interpreter_reads_at_its_start_cannot_change_any_more():
     argv, env = ["/bin/cat"], {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "", "CLUSTERFN_JOB": "7f3a/1"}
     worker = worker_process.launch(argv, env, "/", {})
     try:
-        assert worker.fits(argv, {**env, "CUDA_VISIBLE_DEVICES": "GPU-1"})
-        for changed in {"LD_LIBRARY_PATH": "/lib"}, {"CLUSTERFN_JOB": "7f3a/2"}, {"HF_HOME": "/data"}:
+        assert worker.fits(argv, {**env, "CUDA_VISIBLE_DEVICES": "GPU-1", "HF_HOME": "/data"})
+        for changed in {"LD_LIBRARY_PATH": "/lib"}, {"CLUSTERFN_JOB": "7f3a/2"}, {"PYTHONPATH": "/x"}:
             assert not worker.fits(argv, {**env, **changed})
         assert not worker.fits(["/bin/true"], env) and not worker.fits(argv, {"PATH": "/bin"})
     finally:
         worker.dismiss()
-    assert not is_running(worker.pid)
+    os.waitpid(worker.pid, 0)

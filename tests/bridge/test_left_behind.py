@@ -306,14 +306,16 @@ def test_what_the_worker_did_not_report_is_not_believed(bench: Bench, line):
     assert job.value() == "value"
 
 
+# Its helper is `sleep` before it ends: a process that has just been forked still has its parent's name.
 LAUNCHER_THAT_ENDS_FIRST = """
 import os, sys, time
 from types import SimpleNamespace
 from clusterfn.bridge.supervisor import nodes, process_tree, worker_process
 
+HELPED = "sleep 150 & until grep -q sleep /proc/$!/comm; do :; done"
 folder = sys.argv[1]
 worker_process.become_subreaper()
-launches = SimpleNamespace(launch_command=lambda *_: ["sh", "-c", "sleep 150 & exit 0"])
+launches = SimpleNamespace(launch_command=lambda *_: ["sh", "-c", HELPED])
 job = SimpleNamespace(folder=folder, spec={"resources": {"cores": 1}, "bridge": folder}, scheduler=launches)
 attempt = SimpleNamespace(number=1, words_of_tasks=list, path=lambda name: os.path.join(folder, name))
 others = nodes.Others(job, attempt, [])

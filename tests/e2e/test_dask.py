@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterator
 from importlib import metadata
@@ -408,6 +409,19 @@ def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypa
         pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
         clusterfn.dask_client("here", workers=1, nodes=1, **SMALL),
     ):
+        pytest.fail("it began")
+    until(lambda: not pids_of(here))
+
+
+def test_ctrl_c_while_the_reason_of_a_lost_connection_is_awaited_leaves_nothing_behind(here, monkeypatch):
+    from clusterfn.api.dask.cluster import ConnectedScheduler
+
+    async def fails(_: object) -> None:
+        threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+        raise OSError("the connection to the scheduler is closed")
+
+    monkeypatch.setattr(ConnectedScheduler, "start", fails)
+    with pytest.raises(KeyboardInterrupt), clusterfn.dask_client("here", workers=1, nodes=1, **SMALL):
         pytest.fail("it began")
     until(lambda: not pids_of(here))
 

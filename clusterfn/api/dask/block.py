@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
 _PATIENCE_S = 60.0
 _LOOK_S, _REASON_S = 0.05, 5.0
+_LOST = (OSError, RuntimeError, TimeoutError)  # what dask raises of connections
 _CLOSE_S, _GIVE_UP_S = 30.0, 5.0  # for dask to close in order; where its scheduler is gone, it may try to reach it
 _WORKERS_END_S = 15.0
 
@@ -62,9 +63,11 @@ class DaskBlock:
         try:
             return self._start()
         except BaseException as error:  # Ctrl-C among them: nothing stays behind
-            if self._scheduler is not None and isinstance(error, Exception) and not isinstance(error, ClusterfnError):
-                self._failed.wait(_REASON_S)  # dask loses its connection a moment before the reason comes
-            self._end(is_interrupted=True)
+            try:
+                if self._scheduler is not None and isinstance(error, _LOST):
+                    self._failed.wait(_REASON_S)  # dask loses its connection a moment before the reason comes
+            finally:  # Ctrl-C meanwhile, too
+                self._end(is_interrupted=True)
             if self._error is not None and isinstance(error, Exception):
                 raise self._error from None  # it is the reason
             raise
@@ -137,9 +140,11 @@ class DaskBlock:
         Raises:
             ClusterfnError: Dask has ended before the block did.
         """
-        if isinstance(error, Exception) and not self._is_connected():
-            self._failed.wait(_REASON_S)  # the connection closes a moment before the reason comes
-        self._end(is_interrupted=error is not None and not isinstance(error, Exception))
+        try:
+            if isinstance(error, Exception) and not self._is_connected():
+                self._failed.wait(_REASON_S)  # the connection closes a moment before the reason comes
+        finally:  # as above
+            self._end(is_interrupted=error is not None and not isinstance(error, Exception))
         if self._error is not None and (error is None or isinstance(error, Exception)):
             raise self._error from error
 

@@ -6,7 +6,7 @@ pipes of that user less than usual.
 
 USUAL = 64 * 1024  # bytes that Linux gives a pipe: a read of as many has found it full
 _LARGE = 512 * 1024
-_F_SETPIPE_SZ = 1031  # which Python names from 3.10 on
+_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032  # which Python names from 3.10 on
 
 
 def widen_pipe(fd: int) -> None:
@@ -14,6 +14,7 @@ def widen_pipe(fd: int) -> None:
     try:
         import fcntl  # Windows has none
 
-        fcntl.fcntl(fd, _F_SETPIPE_SZ, _LARGE)
+        if fcntl.fcntl(fd, _F_GETPIPE_SZ) < _LARGE:  # with pages of 64 KB, each is larger from the start
+            fcntl.fcntl(fd, _F_SETPIPE_SZ, _LARGE)
     except (ImportError, OSError):  # it is no pipe, or this user has too many large ones
         return

@@ -26,6 +26,11 @@ def scheduler_named(name: str) -> "HostScheduler":
     return BareOnHost()
 
 
+def gives_out_gpus(name: str) -> bool:
+    """Whether the scheduler of this name gives jobs their GPUs (`has_nodes`). Loads no module of it."""
+    return name in ("slurm", "grid_engine")
+
+
 def in_held_allocation(argv: "list[str]") -> int:
     """Run `hold` or `enter`, whose words follow; only SLURM has allocations that outlast a job."""
     from . import slurm_allocation

@@ -21,8 +21,8 @@ from ..layout import (
     attempt_dir,
     environment_dir,
 )
-from ..schedulers import is_batch_job
-from .environ import add_script_variables, expand_cwd, redirect_caches, worker_environment
+from ..schedulers import gives_out_gpus
+from .environ import add_script_variables, expand_cwd, worker_environment
 from .worker_process import launch
 
 TYPE_CHECKING = False
@@ -53,13 +53,12 @@ def _start(job: "_SentJob") -> "Optional[WaitingWorker]":
         return None
     host = {name: value for name, value in os.environ.items() if name != TURN}
     # GPUs of this machine are leased later: until then it has none.
-    env = worker_environment(job, 1, host, None if is_batch_job(host) else [])
-    redirect_caches(job, env)
-    cwd = expand_cwd(spec)
-    if any(_is_relative(env.get(name)) for name in _FOLDERS) or not os.path.isdir(cwd or job.folder):
+    env = worker_environment(job, 1, host, None if gives_out_gpus(spec["scheduler"]) else [])
+    if any(_is_relative(env.get(name)) for name in _FOLDERS):
         return None
     argv = [spec["python"], os.path.join(spec["bridge"], WORKER), attempt_dir(job.folder, 1)]
-    return launch(argv, env, cwd or job.folder, spec)
+    # Nothing here looks at a folder of the user's: on a file system that hangs, only the worker may wait.
+    return launch(argv, env, expand_cwd(spec) or job.folder, spec)
 
 
 def _is_relative(folders: "Optional[str]") -> bool:

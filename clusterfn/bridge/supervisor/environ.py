@@ -38,9 +38,10 @@ _CACHES = {  # variable -> its folder below root, where it is without the variab
     "PIP_CACHE_DIR": ("pip", ".cache/pip", "XDG_CACHE_HOME"),
     "TRITON_CACHE_DIR": ("triton", ".triton/cache", "TRITON_HOME"),
 }
+_TOKEN_PATH = "HF_TOKEN_PATH"
 # What a worker that has started may still get. Until then it has no GPU, so nothing that runs when its interpreter
-# starts can use another job's.
-LATE = frozenset(["CUDA_VISIBLE_DEVICES"])
+# starts can use another job's; and nobody has asked for caches.
+LATE = frozenset(["CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES])
 _TOKEN = ".cache/huggingface/token"
 ROOM_BYTES = 10 << 30  # bytes free in a home directory that can hold one more model
 
@@ -84,7 +85,7 @@ def worker_environment(
 
 def expand_cwd(spec: "dict[str, Any]") -> str:
     """Return the working directory that the job asks for; "" if it has its own. Variables and ~ are the host's."""
-    return os.path.expanduser(os.path.expandvars(spec["cwd"])) if spec["cwd"] else ""
+    return os.path.abspath(os.path.expanduser(os.path.expandvars(spec["cwd"]))) if spec["cwd"] else ""
 
 
 def redirect_caches(job: "DescribedJob", values: "dict[str, str]") -> "list[str]":
@@ -111,7 +112,7 @@ def redirect_caches(job: "DescribedJob", values: "dict[str, str]") -> "list[str]
     if not moved:
         return []
     if "HF_HOME" in moved and os.access(os.path.join(home, _TOKEN), os.R_OK):
-        values.setdefault("HF_TOKEN_PATH", os.path.join(home, _TOKEN))
+        values.setdefault(_TOKEN_PATH, os.path.join(home, _TOKEN))
     below = os.path.join(job.spec["root"], CACHE)
     values.update((name, os.path.join(below, _CACHES[name][0])) for name in moved)
     reason = reason or "%s is on another disk and has no such cache" % home

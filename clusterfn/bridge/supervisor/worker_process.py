@@ -97,13 +97,12 @@ class WaitingWorker(WorkerProcess):
         return late
 
     def dismiss(self) -> None:
-        """End it: another one is needed, or none."""
+        """End it without waiting for that: another one is needed, or none. Its parent collects it with its others."""
         self._control.close()
         for fd in (self.out, self.err, self.report):
             os.close(fd)
         if not self._has_ended:
-            os.kill(self.pid, signal.SIGKILL)  # not reaped yet, so no other process has its pid
-            os.waitpid(self.pid, 0)
+            os.kill(self.pid, signal.SIGKILL)  # not collected yet, so no other process has its pid
 
 
 def _changed(before: "dict[str, str]", after: "dict[str, str]") -> "list[str]":
