@@ -141,6 +141,14 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def command_of(pid: int) -> bytes:
+    """The words by which a process was started, each with a NUL behind it; none if it has just ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 class Job:
     """One job's folder and the processes that run it."""
 

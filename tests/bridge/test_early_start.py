@@ -12,7 +12,7 @@ import pytest
 
 from clusterfn.bridge.supervisor import early_start, worker_process
 from tests.bridge.box import Box
-from tests.bridge.host import Bench, Job, is_running, layout_bridge
+from tests.bridge.host import Bench, Job, command_of, is_running, layout_bridge
 from tests.waiting import until
 
 # The supervisor loads its code only once there is a file, which the worker's own interpreter can make.
@@ -43,7 +43,7 @@ def worker_of(job: Job) -> int:
     """Its only process with its tag, once it is the interpreter of the environment."""
 
     def loaded() -> int | None:
-        return next((pid for pid in job.tagged() if b"worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
+        return next((pid for pid in job.tagged() if b"worker.py" in command_of(pid)), None)
 
     return until(loaded)
 
@@ -281,7 +281,7 @@ def test_it_ends_with_its_supervisor_and_has_run_nothing(bench: Bench, gate: Pat
 def test_a_second_script_of_a_job_leaves_no_worker_behind(bench: Bench, gate: Path, tmp_path: Path):
     job = bench.job(f"def f():\n    with open({str(tmp_path / 'ran')!r}, 'a') as file:\n        file.write('x')\n")
     scripts = [job.start(GATE=str(gate)) for _ in range(2)]
-    until(lambda: len({pid for pid in job.tagged() if b"worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()}) == 2)
+    until(lambda: len({pid for pid in job.tagged() if b"worker.py" in command_of(pid)}) == 2)
 
     gate.touch()
     for script in scripts:

@@ -25,6 +25,7 @@ import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
+from tests.bridge.host import command_of
 from tests.e2e.conftest import BOTH, SLURM_IF_LONG, lab_venv
 from tests.waiting import WAIT_S, until
 
@@ -196,7 +197,7 @@ def workers_of(client: Any) -> list[str]:
 
 def test_the_key_is_in_no_argument_and_no_file_that_others_read(block):
     client, root = block
-    arguments = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids_of(root))
+    arguments = b"".join(command_of(pid) for pid in pids_of(root))
     open_to_others = [each for each in root.rglob("*") if each.is_file() and each.stat().st_mode & 0o077]
 
     assert b"dask_program.py" in arguments
@@ -400,7 +401,7 @@ def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypa
 
     async def dies(_: object) -> None:
         for pid in pids_of(here):
-            if b"\0scheduler\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"\0scheduler\0" in command_of(pid):
                 os.kill(pid, signal.SIGKILL)
         raise OSError("the connection to the scheduler is closed")
 
