@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Optional, Protocol
 
     class DescribedJob(Protocol):
-        """What is asked here of a job, or of what stands for one."""
+        """What this module asks of a job, or of a stand-in for one."""
 
         id: str
         folder: str
@@ -39,8 +39,8 @@ _CACHES = {  # variable -> its folder below root, where it is without the variab
     "TRITON_CACHE_DIR": ("triton", ".triton/cache", "TRITON_HOME"),
 }
 _TOKEN_PATH = "HF_TOKEN_PATH"
-# What a worker that has started may still get. Until then it has no GPU, so nothing that runs when its interpreter
-# starts can use another job's; and nobody has asked for caches.
+# What a worker that has started may still get. Until then it has no GPU, so code that runs when its interpreter starts
+# cannot use another job's, and it has used no cache.
 LATE = frozenset(["CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES])
 _TOKEN = ".cache/huggingface/token"
 ROOM_BYTES = 10 << 30  # bytes free in a home directory that can hold one more model

@@ -1,7 +1,7 @@
 """Start the worker by fork and exec: its pipes, its process group, what of Linux it needs, and on which CPUs it runs.
 
-It loads its own code first, and begins when it is told where. So it can load while the supervisor does (`early_start`),
-and this module imports nothing that takes long.
+It loads its own code first, and waits until the supervisor lets it begin. So both can load at the same time
+(`early_start`), and this module imports nothing that takes long.
 
 Without a scheduler a job gets as many CPUs as it asked for, other jobs' left alone if possible. A CPU in use is marked
 by an abstract unix socket, seen by every user of the machine and gone with its holder. With too few free ones, jobs
@@ -43,7 +43,7 @@ class WaitingWorker(WorkerProcess):
         argv: What was started, without the descriptors.
         env: Its variables.
         pipes: The reading ends of stdout, stderr and the report.
-        control: By which it is told to begin. Without that it ends once this is closed.
+        control: The socket through which it is allowed to begin. If that closes before, it ends.
     """
 
     def __init__(
