@@ -3,7 +3,7 @@
 The supervisor starts it as `worker.py <attempt dir> <report fd> <control fd>`. For an item of a group it is `worker.py
 <attempt dir> <group dir> <offset> <size> <report fd> <control fd>`, with the place of its arguments in items.pkl. A
 further task of either gets the word "discard" before the descriptors, and its value is dropped. It may be started ahead
-of its attempt: it does nothing until it is told to begin. It opens the value's file and the report's pipe before the
+of its attempt, and waits until the supervisor lets it begin. It opens the value's file and the report's pipe before the
 function runs, so the function may close, remove or replace what it likes.
 """
 
