@@ -86,24 +86,21 @@ def _is_for_jobs(name: str) -> bool:
 
 
 def _python_files(
-    folder: Path, prefix: str, is_wanted: Callable[[str], bool] = lambda _: True
+    folder: Path, prefix: str, is_wanted: Callable[[str], bool] = lambda _: True, below: str = ""
 ) -> dict[str, bytes]:  # fmt: skip
-    """Return the Python files below a folder. By os.walk, as each first call in a process waits for it.
+    """Return the Python files below a folder. By os.scandir, as each first call in a process waits for it.
 
     Raises:
         OSError: A folder or a file cannot be read.
     """
-
-    def refuse(error: OSError) -> None:
-        raise error
-
     files = {}
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        below = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
-        for name in names:
-            path = (below + name).removeprefix("./")
-            if name.endswith(".py") and is_wanted(path):
-                with Path(place, name).open("rb", buffering=0) as file:
-                    files[prefix + path] = file.read()
+    with os.scandir(os.path.join(folder, below)) as entries:
+        for entry in entries:
+            path = below + entry.name
+            if entry.name.endswith(".py"):
+                if is_wanted(path):
+                    with open(entry.path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path takes as long as the read
+                        files[prefix + path] = file.read()
+            elif entry.name != "__pycache__" and entry.is_dir():
+                files.update(_python_files(folder, prefix, is_wanted, path + "/"))
     return files
