@@ -116,7 +116,6 @@ class Outbox:
         self.bodies: "Any" = collections.deque()
         self.row = 0
         self.sent = 0
-        self.is_wide = False
 
     def taken(self) -> int:
         """Return how many bytes the client's end has taken so far."""
@@ -145,8 +144,7 @@ class Outbox:
                 sent = os.write(self.fd, self.now)
             except BlockingIOError:
                 return
-            if sent < len(self.now) and not self.is_wide:
-                self.is_wide = True
+            if sent < len(self.now):
                 widen_pipe(self.fd)
             self.now = self.now[sent:]
             self.sent += sent

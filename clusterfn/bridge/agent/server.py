@@ -89,7 +89,6 @@ class Agent:
         self.umask = 0o077
         self.last_received = time.monotonic()
         self.open = True
-        self.is_wide = False
 
     def at(self, seconds: float, action: "Callable[[], None]") -> None:
         self.counter += 1
@@ -153,8 +152,7 @@ class Agent:
             piece = os.read(self.source, CHUNK)
         except BlockingIOError:
             return
-        if len(piece) >= USUAL and not self.is_wide:
-            self.is_wide = True
+        if len(piece) >= USUAL:
             widen_pipe(self.source)
         self.open = bool(piece)
         self.last_received = time.monotonic()

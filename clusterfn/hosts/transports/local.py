@@ -41,7 +41,6 @@ class ProcessStream:
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._in, self._out, self._err = self.process.stdin, self.process.stdout, self.process.stderr
-        self._narrow = {self._in.fileno(), self._out.fileno()}
         self._said = b""
         self._closed = False
         self._lock = threading.Lock()
@@ -54,19 +53,15 @@ class ProcessStream:
             if self._closed:
                 return b""
             piece = os.read(self._out.fileno(), size)
-            self._widen(self._out.fileno(), len(piece))
+            if len(piece) >= USUAL:
+                widen_pipe(self._out.fileno())
             return piece
-
-    def _widen(self, fd: int, moved: int) -> None:
-        """Make a pipe larger, once, if that many bytes have filled it."""
-        if moved >= USUAL and fd in self._narrow:
-            self._narrow.discard(fd)
-            widen_pipe(fd)
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
         try:
-            self._widen(self._in.fileno(), len(data))
+            if len(data) >= USUAL:
+                widen_pipe(self._in.fileno())
             while rest:
                 if self._closed:
                     raise BrokenPipeError("this process closed the stream")
