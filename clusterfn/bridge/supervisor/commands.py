@@ -49,6 +49,6 @@ def run_command(argv: "list[str]") -> int:
         " | register GROUP NUMBER FIRST COUNT BESIDES"
         " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
         " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS | move OLD NEW OWNERS"
-        " | hold FOLDER FACTS | enter FOLDER WANTED SUBMIT... | step FOLDER SCRIPT"
+        " | hold FOLDER FACTS | enter FOLDER WANTED SUBMIT..."
         " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2
