@@ -41,7 +41,7 @@ _NOT_IN_JOBS = (
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
 
 _OF_THE_AGENT = tuple(
-    f"agent/{name}.py" for name in ("__init__", "frames", "inotify", "pipes", "site_rules", "trusted")
+    f"agent/{name}.py" for name in ("__init__", "frames", "inotify", "libc", "pipes", "site_rules", "trusted")
 )
 _SINGLE_FILES = ("layout.py", "job_states.py", *_OF_THE_AGENT)
 

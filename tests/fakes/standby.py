@@ -74,11 +74,11 @@ class Held:
         """Wait until one waits, and leave it there."""
         until(lambda: is_waiting(self.folder))
 
-    def inode(self) -> int:
-        """Of the address: another keeper has another."""
+    def made(self) -> tuple[int, int]:
+        """Which address it is: another keeper makes another, whose inode may have the same number."""
         address = self.address()
         assert address is not None
-        return address.stat().st_ino
+        return address.stat().st_ino, address.stat().st_ctime_ns
 
     def keepers(self) -> int:
         """How many there are, for this folder."""

@@ -4,6 +4,8 @@ import os
 import struct
 import sys
 
+from .libc import libc_function
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Set
@@ -16,19 +18,17 @@ class Inotify:
     EVENT = struct.Struct("iIII")
 
     def __init__(self) -> None:
-        import ctypes
-
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.fd = self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.add_watch, self.remove_watch = libc_function("inotify_add_watch"), libc_function("inotify_rm_watch")
+        self.fd = libc_function("inotify_init1")(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1")
+            raise OSError("the kernel gives this user no more inotify descriptors")
 
     def add(self, folder: str) -> int:
         """Watch a folder and return its number, the same each time; -1 if the kernel refuses."""
-        return int(self.libc.inotify_add_watch(self.fd, os.fsencode(folder), self.MASK))
+        return self.add_watch(self.fd, os.fsencode(folder), self.MASK)
 
     def remove(self, number: int) -> None:
-        self.libc.inotify_rm_watch(self.fd, number)
+        self.remove_watch(self.fd, number)
 
     def events(self) -> "Set[int]":
         """Return the numbers of the folders in which something changed."""

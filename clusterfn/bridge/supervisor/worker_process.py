@@ -12,6 +12,7 @@ import _socket
 import os
 import sys
 
+from ..agent.libc import libc_function
 from .environ import LATE
 
 TYPE_CHECKING = False
@@ -221,10 +222,12 @@ def become_subreaper() -> bool:
 
 def end_without_adopting(pid: int) -> None:
     """Kill a child whose own children are to be none of this process's, even where it adopts orphans."""
-    import ctypes
+    import ctypes  # for a pointer, and few processes need it
 
     adopts = ctypes.c_int(0)
-    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:  # Linux
+        prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
     _prctl(_PR_SET_CHILD_SUBREAPER, 0)  # for a moment: an orphan of the job could be lost meanwhile
     try:
         os.kill(pid, signal.SIGKILL)
@@ -243,12 +246,9 @@ def die_with_parent(signum: int, parent: int) -> None:
 
 
 def _prctl(option: int, value: int) -> bool:
-    import ctypes
-
-    zero = ctypes.c_ulong(0)
     try:
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), zero, zero, zero) == 0)
-    except AttributeError:  # no prctl: not Linux
+        return libc_function("prctl")(option, value, 0, 0, 0) == 0
+    except (ImportError, OSError, AttributeError):  # not Linux
         return False
 
 

@@ -90,7 +90,7 @@ def test_of_programs_that_ask_at_once_one_gets_it(held: Held, monkeypatch: pytes
 def test_a_second_keeper_leaves_the_first_and_what_waits_alone(held: Held) -> None:
     held.keep()
     held.becomes_ready()
-    before = held.inode()
+    before = held.made()
     for _ in range(5):
         held.keep()
         time.sleep(0.2)
@@ -99,7 +99,7 @@ def test_a_second_keeper_leaves_the_first_and_what_waits_alone(held: Held) -> No
 
     assert taken is not None
     taken.stream.close()
-    assert (held.inode(), len(held.pids()) <= 2) == (before, True)
+    assert (held.made(), len(held.pids()) <= 2) == (before, True)
 
 
 def test_keepers_that_start_at_once_leave_one(held: Held) -> None:
@@ -116,13 +116,13 @@ def test_a_keeper_takes_the_place_of_one_whose_connection_has_ended(held: Held) 
         held.held = now._replace(pid=ssh.pid)
         held.keep()
         held.becomes_ready()
-        before = held.inode()
+        before = held.made()
         ssh.kill()
     held.held = now
 
     held.keep()
 
-    until(lambda: held.address() and held.inode() != before)
+    until(lambda: held.address() and held.made() != before)
     held.waiting().stream.close()
 
 
