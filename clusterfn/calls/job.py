@@ -320,7 +320,12 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
                 f"job {self.id} was submitted by another process: clusterfn.attach({self.id!r}).result()"
             )
         began, most = time.monotonic(), None if max_result is None else parse_memory(max_result, "max_result")
-        value = super().result(timeout)
+        try:
+            value = super().result(timeout)
+        except concurrent.futures.TimeoutError as error:
+            if self.done():  # the function's own
+                raise
+            raise type(error)(f"{self.id} on {self.host} has not ended within {timeout:g} s; it continues") from None
         if value is not _ON_HOST:
             return value
         return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)

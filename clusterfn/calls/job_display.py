@@ -211,10 +211,16 @@ def _tell_what_goes_on() -> None:
     finish_sending()
     sent = exit_flush.finish_all()
     going = [job for job in open_jobs if not job.done() and not job.is_stopping]
-    left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in going)
-    for host, words in sorted({(host, words) for host, words, _ in left}):
-        ids = " ".join(job_id[:SHORT] for where, how, job_id in left if (where, how) == (host, words))
-        console.tell(f"keeps running on {host}{'' if sent else ', if it was sent before Ctrl-C'}: {ids} ({words})")
+    left = sorted((_what_goes_on(job), _parting.get(job, _PARTING), job.id) for job in going)
+    for what, words in sorted({(what, words) for what, words, _ in left}):
+        ids = " ".join(job_id[:SHORT] for each, how, job_id in left if (each, how) == (what, words))
+        console.tell(f"{what}{'' if sent else ', if it was sent before Ctrl-C'}: {ids} ({words})")
+
+
+def _what_goes_on(job: Job[Any] | GroupState) -> str:
+    """Say what a job goes on with. Before its host has said why it waits, it may run already."""
+    waits = job.state == PENDING and job.reason
+    return f"{'stays in the queue of' if waits else 'keeps running on'} {job.host}"
 
 
 def finish_sending() -> None:
@@ -277,7 +283,7 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
         else:
             open_jobs.discard(job)  # the lines below say what becomes of it
             console.say(
-                f"\nclusterfn: {job.id} keeps running on {job.host}.\n"
+                f"\nclusterfn: {job.id} {_what_goes_on(job)}.\n"
                 f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
                 f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n",
                 logging.WARNING,
@@ -285,6 +291,11 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
         _time_for_a_second()
     except KeyboardInterrupt:
         _stop(job)
+        return
+    if sending is not None and not sending.unsent:  # else that is said when the program ends
+        open_jobs.discard(job)
+        now = f"has ended: {job.status}" if job.done() else _what_goes_on(job)
+        console.warn(f"{job.id} was sent, and {now} ({_PARTING.replace('ID', short)})")
 
 
 @contextlib.contextmanager

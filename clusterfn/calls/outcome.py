@@ -13,6 +13,7 @@ import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn import errors
@@ -372,7 +373,10 @@ def _rebuilt(outcome: Mapping[str, Any], value: Value | None) -> BaseException |
 def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.FunctionError:
     """Make an error with the remote traceback as its evidence; as a cause it would be shown twice."""
     facts["evidence"] = what["traceback"].splitlines()
-    error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
+    if what["type"] == "SystemExit":
+        facts["hint"] = facts.get("hint") or "return to end the function early; raise an exception to report a failure"
+    said = f": {what['message']}" if what["message"] else ""
+    error = errors.FunctionError(f"the function raised {what['type']}{said}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
     return error
 
@@ -445,6 +449,13 @@ def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str
         )
     package = _PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {place.host}"
+    below_here = [path for form in ("*/{}.py", "*/{}/__init__.py") for path in Path.cwd().glob(form.format(top))]
+    if below_here:
+        found = below_here[0].relative_to(Path.cwd())
+        return (
+            f"{lacking}. {found} is on this machine: clusterfn sends modules that your program itself can import, so "
+            f"add {found.parts[0]} to PYTHONPATH or sys.path here"
+        )
     if _MADE.search(python):
         return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"
     if python.startswith("/usr/bin/"):

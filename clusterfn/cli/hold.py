@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import FINAL, SHORT
+from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import attach, console, job_display
 from clusterfn.calls.call import resources_of
 from clusterfn.calls.job import Job
@@ -97,7 +97,7 @@ def release(given: argparse.Namespace) -> int:
     if given.json:
         print(screen.as_json({"host": host.name, "released": found is not None, "id": (found or {}).get("job")}))
     elif found is None:
-        waiting = [job.id[:SHORT] for job in attach.jobs(host.name) if job.name == _NAME and job.state not in FINAL]
+        waiting = [job.id[:SHORT] for job in attach.jobs(host.name) if job.name == _NAME and job.state == PENDING]
         withdraw = f"; clusterfn cancel {' '.join(waiting)} withdraws what has not begun" if waiting else ""
         print(f"clusterfn: nothing is held on {host.name}{withdraw}", file=sys.stderr)
     else:

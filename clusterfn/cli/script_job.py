@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ _MOST_BYTES = 200 << 20
 _LARGEST = 5
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "venv", "env"])
 _SIGNALLED = 128
+_DECORATED = re.compile(r"^@(?:clusterfn\.)?cluster\b[^\n]*(?:\n[@ )#][^\n]*)*\n(?:async )?def (\w+)", re.MULTILINE)
 Script = Callable[[Path, str, Sequence[str]], None]
 
 
@@ -48,6 +50,9 @@ def run_script(given: argparse.Namespace) -> int:
         print(screen.as_json({"script": given.target, "exit_status": code}))
     elif code:
         console.warn(f"{given.target} has exited with status {code}")
+        if found := _DECORATED.search(Path(given.target).read_text(encoding="utf-8", errors="replace")):
+            hint = f"python {given.target}, or for one function: clusterfn run {given.target}::{found[1]}"
+            console.warn(f"{given.target} sends its functions itself, so it is meant to run here: {hint}")
     return code
 
 

@@ -115,16 +115,18 @@ def descriptions() -> str:
 HOST_VARIABLE = "CLUSTERFN_HOST"
 # What people write for one of our words, from SLURM, PBS and other libraries.
 ALIASES = {
-    **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "threads"), "cores"),
-    **dict.fromkeys(("mem", "ram"), "memory"),
-    **dict.fromkeys(("gpu", "ngpus", "num_gpus", "gpus_per_node"), "gpus"),
-    **dict.fromkeys(("num_nodes", "n_nodes", "nnodes", "node_count"), "nodes"),
+    **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "n_cpus", "threads"), "cores"),
+    **dict.fromkeys(("mem", "ram", "memory_gb"), "memory"),
+    **dict.fromkeys(("gpu", "ngpus", "n_gpus", "num_gpus", "gpus_per_node"), "gpus"),
+    **dict.fromkeys(("node", "num_nodes", "n_nodes", "nnodes", "node_count"), "nodes"),
     **dict.fromkeys(("ntasks_per_node", "nproc_per_node"), "tasks_per_node"),
     **dict.fromkeys(("vram", "gpu_mem", "gpu_ram"), "gpu_memory"),
     **dict.fromkeys(("gpu_kind", "gpu_model", "gpu_name"), "gpu_type"),
     **dict.fromkeys(("retry", "max_retries", "num_retries"), "retries"),
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
-    **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
+    **dict.fromkeys(("python", "conda", "venv", "env_file", "requirements"), "environment"),
+    **dict.fromkeys(("workdir", "working_dir", "dir", "chdir"), "cwd"),
+    "pip": "packages", "hosts": "host", "output": "outputs",
 }
 SESSION_IS_ONE = "a Session is an executor already: use session.submit(f, x) or session.map(f, xs)"
 # Of the Executors of the standard library, and of other tools: Clustrix, submitit, Modal (docs/how-to/migrate.md).
@@ -141,7 +143,8 @@ _NOT_ASKED_FOR = {
     **dict.fromkeys(("provider", "platform"), "clusterfn does not rent machines: name a host in clusterfn.yml"),
     "timeout_min": 'write time="{}min"',
     "mem_gb": 'write memory="{}GB"',
-    "queue": "name the queue in clusterfn.yml, below the host",
+    "queue": 'write slurm={{"partition": {}}}, or set `slurm: partition:` in clusterfn.yml, below the host',
+    "files": 'give the file as an argument: f(clusterfn.File("data.csv")) receives its path on the host',
     **dict.fromkeys(
         ("slurm_array_parallelism", "max_containers"), "set it where you map: f.map(items, max_parallel={})"
     ),
@@ -189,8 +192,10 @@ def _as_meant(keyword: str, meant: str, value: object) -> str | None:
     if meant == "packages" and keyword == "python":
         return f"write {_python_package('3.10' if value == 3.1 else value)}"  # 3.10 without quotes is 3.1
     if meant == "environment":  # whose value names the kind too
+        if keyword in ("env_file", "requirements"):
+            return f"write environment={_quoted(value if isinstance(value, str) else 'environment.yml')}"
         kind = keyword if keyword in ("python", "venv") else "conda"
-        named = value if keyword != "env_file" and isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"
+        named = value if isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"
         return f"write {meant}={_quoted(f'{kind}:{named}')}"
     try:
         if meant in _KEYWORDS:

@@ -75,6 +75,7 @@ _RESERVED = frozenset(
         "job-name", "output", "parsable", "quiet", "test-only", "uid", "usage", "version", "wait", "wrap",
     ]
 )  # fmt: skip
+_LONG_NAME = "use the option's long name, without dashes in front"
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 
 
@@ -111,7 +112,9 @@ def sbatch_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def _sbatch_options(value: Value) -> dict[str, Any]:
     for key, _ in value.pairs:
         if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
-            hint = "use the option's long name, without dashes"
+            long = key.text.replace("_", "-")
+            ours = _FROM_ARGUMENTS.get(long)
+            hint = f"use `{ours}`" if ours else f'write "{long}"' if "_" in key.text else _LONG_NAME
             raise key.error(f'"{key.text}" is not an option of sbatch', hint)
         if key.text in _RESERVED:
             raise key.error(f"clusterfn needs `--{key.text}` for itself", "remove this line")
@@ -123,8 +126,9 @@ def _sbatch_option(name: str, value: Value) -> Any:
     if value.kind == "null":
         return None
     if name in _FROM_ARGUMENTS:
-        instead = f"; use `{_FROM_ARGUMENTS[name]}` or `defaults:`" if _FROM_ARGUMENTS[name] else ""
-        raise value.error(f"clusterfn sets `--{name}` itself{instead}", "set it to null to drop it")
+        ours = _FROM_ARGUMENTS[name]
+        hint = f"use `{ours}` or `defaults:`; null leaves the option out" if ours else "set it to null to drop it"
+        raise value.error(f"clusterfn sets `--{name}` itself", hint)
     if name == "nodes" and value.as_written() not in ("1", "1-1"):
         raise value.error("nothing would run on any node but the first", "write nodes= in @cluster, or `nodes: 1`")
     if name == "partition" and value.kind == "map":

@@ -35,7 +35,7 @@ _NOT_IN_JOBS = (
     "hosts/transports/shared_login.py",
     "hosts/transports/ssh_", "hosts/transports/standby", "hosts/transports/trust.py",
     "jupyter/cell_magic.py", "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py",
-    "jupyter/kernel", "jupyter/lab.py",
+    "jupyter/kernel", "jupyter/lab.py", "scheduler/slurm/site.py",
 )  # fmt: skip
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
@@ -71,13 +71,13 @@ def make(files: Mapping[str, bytes]) -> FileBundle:
 def bridge() -> FileBundle:
     """Return the files of supervisor, worker and builder, cloudpickle and the library: docs/reference/protocol.md."""
     inside, ours = _LIBRARY / "bridge", "_clusterfn/bridge/"
-    files = {"_clusterfn/__init__.py": b"", f"{ours}__init__.py": b"", **_python_files(inside / "stubs", "")}
+    files = {"_clusterfn/__init__.py": b"", f"{ours}__init__.py": b"", **python_files(inside / "stubs", "")}
     for folder in ("supervisor", "builder", "kernel", "queue", "schedulers", "session", "worker"):
-        files.update(_python_files(inside / folder, f"{ours}{folder}/"))
+        files.update(python_files(inside / folder, f"{ours}{folder}/"))
     files.update({f"{ours}{name}": (inside / name).read_bytes() for name in _SINGLE_FILES})
-    files.update(_python_files(inside / "serialization", "_clusterfn_wire/"))
-    files.update(_python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/"))
-    files.update(_python_files(_LIBRARY, "library/clusterfn/", _is_for_jobs))
+    files.update(python_files(inside / "serialization", "_clusterfn_wire/"))
+    files.update(python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/"))
+    files.update(python_files(_LIBRARY, "library/clusterfn/", _is_for_jobs))
     return make(files)
 
 
@@ -85,7 +85,7 @@ def _is_for_jobs(name: str) -> bool:
     return name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS)
 
 
-def _python_files(
+def python_files(
     folder: Path, prefix: str, is_wanted: Callable[[str], bool] = lambda _: True, below: str = ""
 ) -> dict[str, bytes]:  # fmt: skip
     """Return the Python files below a folder. By os.scandir, as each first call in a process waits for it.
@@ -97,10 +97,10 @@ def _python_files(
     with os.scandir(os.path.join(folder, below)) as entries:
         for entry in entries:
             path = below + entry.name
-            if entry.name.endswith(".py"):
-                if is_wanted(path):
-                    with open(entry.path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path takes as long as the read
-                        files[prefix + path] = file.read()
-            elif entry.name != "__pycache__" and entry.is_dir():
-                files.update(_python_files(folder, prefix, is_wanted, path + "/"))
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    files.update(python_files(folder, prefix, is_wanted, path + "/"))
+            elif entry.name.endswith(".py") and is_wanted(path) and not entry.name.startswith("."):  # an editor's lock
+                with open(entry.path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path takes as long as the read
+                    files[prefix + path] = file.read()
     return files

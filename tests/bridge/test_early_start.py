@@ -12,7 +12,7 @@ import pytest
 
 from clusterfn.bridge.supervisor import early_start, worker_process
 from tests.bridge.box import Box
-from tests.bridge.host import Bench, Job, command_of, is_running, layout_bridge
+from tests.bridge.host import Bench, Job, command_of, is_running, layout_bridge, obey_modes
 from tests.waiting import until
 
 # The supervisor loads its code only once there is a file, which the worker's own interpreter can make.
@@ -332,3 +332,38 @@ def test_what_the_interpreter_reads_at_its_start_cannot_change_any_more():
     finally:
         worker.dismiss()
     os.waitpid(worker.pid, 0)
+
+
+def test_what_the_function_prints_has_its_files_before_it_begins(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It begins at once, and may lock or remove its folder while the supervisor is still busy."""
+    begun = "        late = worker.begin(cwd, env, cpus, keep)\n"
+    slow = ("supervisor/run.py", begun, f"{begun}        time.sleep(1)\n")
+    monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "slow", slow))
+    locks = "def f():\n    import os\n    os.chmod(os.path.abspath('..'), 0)\n    print('said')\n    return 'value'\n"
+    job = bench.job(locks)
+
+    job.start(before=obey_modes).wait(150)
+
+    assert (job.outcome()["kind"], job.value(), job.output()) == ("returned", "value", "said\n")
+
+
+def test_what_its_interpreter_has_started_ends_if_another_submission_has_the_job(bench: Bench, tmp_path: Path):
+    starts = "import subprocess\nsubprocess.Popen(['/bin/sleep', '600'], start_new_session=True)\n"
+    (tmp_path / "sitecustomize.py").write_text(starts)
+    job = bench.job(ENV, env={"PYTHONPATH": str(tmp_path)})
+    (job.folder / "claim").write_text("another")
+
+    job.start(CLUSTERFN_STEP="1", SLURM_JOB_ID="1", SLURM_STEP_ID="2").wait(150)  # its claim is there from the start
+
+    assert "the job is claimed by submission another" in job.log()
+    assert not [command_of(pid) for pid in job.tagged()]
+
+
+def test_one_that_hangs_in_its_interpreter_is_ended_when_another_is_needed(tmp_path: Path):
+    worker = worker_process.launch(["/bin/sleep", "600"], {}, str(tmp_path), {})
+
+    worker.dismiss()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL

@@ -80,7 +80,7 @@ def test_who_waits_says_for_whom(box: Box):
 
     reason = until(lambda: box.reason(second))
     nobody = "1 in use without a lease: 812 MiB in use by an unknown process"
-    assert reason == f"1 of 2 GPUs held by root (1); {nobody}; waiting for 1"
+    assert reason == f"1 of 2 GPUs held by you (1); {nobody}; waiting for 1"
     assert f"f.{second.id}|PENDING|{reason}\n" in box.here("queue", str(box.bench.root))
     let_go(first)
     assert ended(second) == ["returned"]
@@ -117,7 +117,7 @@ def test_waiting_ends_with_queue_timeout(box: Box):
     assert ended(second) == ["unsatisfiable"]
     outcome = second.outcome()
     assert outcome["stage"] == "lease"
-    assert "no GPUs became free within the 0.5 s of queue_timeout: 2 of 2 GPUs held by root (2)" in outcome["message"]
+    assert "no GPUs became free within the 0.5 s of queue_timeout: 2 of 2 GPUs held by you (2)" in outcome["message"]
     until(lambda: not box.tickets())
 
 

@@ -94,7 +94,7 @@ def test_twelve_jobs_share_eight_cards(held, journal, hosts, tmp_path):
 
     jobs = [held.submit(SECONDS, n, str(gate)) for n in range(12)]
     until(lambda: len(list(gate.glob("began-*"))) >= 8)
-    until(lambda: any("8 of 8 GPUs held by cfbash (8)" in job.status for job in jobs))
+    until(lambda: any("8 of 8 GPUs held by you (8)" in job.status for job in jobs))
     (gate / "go").touch()
     values = [job.result(150) for job in jobs]
 

@@ -429,6 +429,14 @@ def test_a_script_runs_as_it_is_in_its_project_and_brings_its_outputs(run, proje
     assert [path.name for path in work.rglob("*") if path.is_file() and path.suffix != ".pyc"] == ["model.pt"]
 
 
+def test_a_script_that_sends_its_own_functions_is_told_from_one_that_runs_there(run, project):
+    (project / "square.py").write_text("from nowhere import x\n@cluster(\n    cores=2,\n)\ndef square(x): ...\n")
+
+    err = run("run", "square.py").stderr
+
+    assert "python square.py, or for one function: clusterfn run square.py::square" in err
+
+
 def test_the_exit_status_of_a_script_becomes_ours(run, project):
     ran = run("run", "train.py", "--fail", "7")
     as_json = run("run", "--json", "train.py", "--fail", "7")

@@ -95,7 +95,7 @@ def test_wait_returns_at_the_first_exception(hosts, gate):
 def test_a_timeout_leaves_the_job_alone(hosts, gate, host):
     job = cluster(host=host)(until_told(gate)).submit()
 
-    with pytest.raises(concurrent.futures.TimeoutError):
+    with pytest.raises(concurrent.futures.TimeoutError, match=f"{job.id} on {host} has not ended within 0.1 s"):
         job.result(timeout=0.1)
 
     (gate / "go").touch()
@@ -184,7 +184,7 @@ def test_a_job_that_waits_for_a_card_can_be_withdrawn_and_never_runs(hosts, gate
     holder = cluster(host="tensor01", gpus=8)(until_told(first)).submit()
     running(holder)
     waiting = cluster(host="tensor01", gpus=1)(until_told(second)).submit()
-    until(lambda: "8 of 8 GPUs held by cfbash (8)" in waiting.status)
+    until(lambda: "8 of 8 GPUs held by you (8)" in waiting.status)
     with pytest.raises(asyncio.TimeoutError):
         asyncio.run(impatient(waiting))
     assert waiting.state == "PENDING"

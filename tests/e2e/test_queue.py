@@ -57,7 +57,7 @@ def full(box):
     until(holder.done)
 
 
-HELD = "8 of 8 GPUs held by cfbash (8); waiting for 1"
+HELD = "8 of 8 GPUs held by you (8); waiting for 1"
 
 
 def test_a_job_that_waits_says_why_here_in_the_list_and_to_another_client(full, run_script, capsys):
@@ -90,7 +90,7 @@ def test_who_waits_behind_another_user_reads_for_whom_the_free_cards_are_kept(bo
     job = cluster(host=box[0], gpus=1)(hold).submit(0.0, 2)
 
     kept = "the others reserved for cfsecond's earlier 8-GPU job; waiting for 1; 1 job before it"
-    until(lambda: job.status == f"PENDING (4 of 8 GPUs held by cfbash (4), {kept})")
+    until(lambda: job.status == f"PENDING (4 of 8 GPUs held by you (4), {kept})")
     mine.stop()
     assert (theirs.result(150), job.result(150)) == (0, 4)
 
@@ -108,7 +108,7 @@ def test_a_job_that_waits_is_withdrawn_by_cancel(full, hosts):
 
 def test_a_group_waits_and_starts_with_its_turn(full):
     group = cluster(host=full[0], gpus=2)(hold).map([0.0] * 4, range(4))
-    until(lambda: "8 of 8 GPUs held by cfbash (8); waiting for 2" in group.status)
+    until(lambda: "8 of 8 GPUs held by you (8); waiting for 2" in group.status)
 
     full[1].stop()
 

@@ -7,6 +7,8 @@ While another user waits for GPUs, a group has at most half of them. Jobs with G
 finds a process without a lease on a GPU takes another GPU, which the next job must not have taken.
 """
 
+import os
+
 from ..supervisor.gpus import user_name
 from .machine import CARDS, CORES, MEMORY, OWN, RemainingResources
 
@@ -52,7 +54,7 @@ def _describe_wait(
     if CARDS in missing:
         parts.append(_describe_gpus(asked.gpus, around))
     if CORES in missing:
-        users = ["%s (%d)" % (user_name(uid), cores) for uid, cores in sorted(room.core_users.items()) if cores]
+        users = ["%s (%d)" % (_named(uid), cores) for uid, cores in sorted(room.core_users.items()) if cores]
         held = "cores held by %s; " % ", ".join(users) if users else ""
         parts.append("%swaiting for %d free core%s" % (held, asked.cores, "" if asked.cores == 1 else "s"))
     if MEMORY in missing:
@@ -67,10 +69,16 @@ def _describe_wait(
     return "; ".join(parts)
 
 
+def _named(uid: int) -> str:
+    if uid == os.geteuid():  # whose jobs these are
+        return "you"
+    return user_name(uid) if uid >= 0 else "an unknown user"
+
+
 def _describe_gpus(wanted: int, around: GpuSituation) -> str:
     parts = []
     if around.holders:
-        shown = [user_name(uid) if uid >= 0 else "an unknown user" for uid in around.holders.values()]
+        shown = [_named(uid) for uid in around.holders.values()]
         names = ["%s (%d)" % (name, shown.count(name)) for name in sorted(set(shown))]
         parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.cards), ", ".join(names)))
     if around.strangers:

@@ -193,9 +193,10 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[s
         until = time.monotonic() + _START_S
         while time.monotonic() < until and srun.poll() is None and not stands(asked["folder"], CLAIM):
             time.sleep(_START_LOOK_S)
-        # An srun that lives has been given its place, or it would have ended by --immediate: its step begins.
-        if srun.poll() is None or stands(asked["folder"], CLAIM):
+        if stands(asked["folder"], CLAIM):
             return ""
+        if srun.poll() is None:  # its node does not answer. If it begins after all, only one of both claims the job
+            return "srun has not started it within %d s" % _START_S
         log.seek(0)
         said = log.read().decode("utf-8", "replace").strip().splitlines()
     errors = [line for line in said if "error:" in line]

@@ -11,7 +11,7 @@ import signal
 import time
 
 from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, LOOKED, LOOKED_SOON, RETURNED, TAKERS
-from . import retries, worker_process
+from . import process_tree, retries, worker_process
 from .attempt import Attempt, claim
 from .classify_exit import lost_supervisor
 from .job import JobFolder
@@ -51,6 +51,7 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WaitingWor
         try:
             job.held = admission.request_admission(job, signals, waits=status is None)
         except admission.NotNow as not_now:
+            _end_early(job)
             say(str(not_now))
             return not_now.status
     ended = _claim_and_run(job, status, signals)
@@ -110,18 +111,27 @@ def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) ->
     if job.held is not None:
         job.held.confirm()
     if holder is not None:
+        _end_early(job)
         say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
         print_state(None, None, False)
         return EXIT_RETURNED
     attempt = Attempt.new(job)
     by = attempt.fence(_lost(job, attempt, status) if status is not None else _lost_with_node(job, attempt))
     if by is not None:
+        _end_early(job)
         attempt.supersede(by)
         print_state(by, None, False)
         return EXIT_RETURNED
     if attempt.overtook and job.element is None:
         time.sleep(_SETTLE_S)
     return _see_through(job, attempt, EndWatch(job, attempt, signals))
+
+
+def _end_early(job: JobFolder) -> None:
+    """End the worker of a job that does not run here now, and what its interpreter has started."""
+    if job.early is not None:
+        job.early.dismiss()
+        process_tree.end_all_but(tuple)
 
 
 def _lost(job: JobFolder, attempt: Attempt, status: str) -> "dict[str, Any]":

@@ -131,8 +131,8 @@ class AttemptRun:
         keep = self.job.held.worker_fds() if self.job.held else []
         self._started = time.monotonic()
         worker = self._worker(argv, env, cwd)
+        self._attach(worker)  # first: a function may lock or remove the folder of these files at once
         late = worker.begin(cwd, env, cpus, keep)
-        self._attach(worker)
         self.watch.start_clock(self._started)
         self.attempt.event("starting", pid=worker.pid, gpus=cards or [], late=late, **describe_place(self.job))
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts

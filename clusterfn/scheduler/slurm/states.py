@@ -178,7 +178,7 @@ def submit_hint(said: str, host: Host) -> str:
     lower = said.lower()
     for text, hint in _REFUSALS:
         if text in lower:
-            return f"{hint} (host {host.name}, {host.source})"
+            return f"{hint} (host {host.name}, {host.source}; slurm= of the call comes first)"
     return f"compare `slurm:` of host {host.name} ({host.source}) with the site's documentation"
 
 

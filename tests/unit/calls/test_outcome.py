@@ -421,6 +421,13 @@ def test_an_exception_of_which_little_is_left_is_a_function_error(facts, value):
     assert type(got) is errors.FunctionError and "the function raised" in str(got)
 
 
+def test_sys_exit_without_a_status_is_told_with_what_to_write_instead():
+    got = raised(thrown(SystemExit()))
+
+    assert got.message == "the function raised SystemExit"
+    assert got.hint == "return to end the function early; raise an exception to report a failure"
+
+
 def test_a_function_error_shows_its_traceback_once():
     got = raised(thrown(SystemExit(3)))
     text = "".join(traceback.format_exception(type(got), got, None))
@@ -463,6 +470,17 @@ def test_a_module_that_the_environment_lacks_is_to_be_installed_there(module, pa
         f"No module named {module!r} in /opt/ml/bin/python on tensor01: "
         f"install it on the host (/opt/ml/bin/python -m pip install {package})"
     ) in printed(error)
+
+
+def test_a_module_in_a_folder_below_is_not_to_be_installed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").touch()
+
+    told = printed(missing("mine"))
+
+    assert "lib/mine.py is on this machine" in told and "add lib to PYTHONPATH or sys.path here" in told
+    assert "pip install" not in told
 
 
 def test_missing_metadata_of_a_package_is_not_told_as_a_missing_module():

@@ -235,8 +235,8 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     (
         "scheduler: slurm\nslurm: {mem: 4G}",
         "4:18",
-        "clusterfn sets `--mem` itself; use `memory=`",
-        "set it to null to drop it",
+        "clusterfn sets `--mem` itself",
+        "use `memory=` or `defaults:`; null leaves the option out",
     ),
     ("scheduler: slurm\nslurm: {nodes: 2}", "4:20", "nothing would run on any node but the first", "in @cluster"),
     ("scheduler: slurm\nslurm: {nodes: 1-4}", "4:20", "nothing would run on any node but the first", "`nodes: 1`"),

@@ -139,3 +139,13 @@ def test_the_library_in_a_job_finds_the_serialization_beside_it(tmp_path):
     ran = subprocess.run(argv, check=True, capture_output=True, text=True)
 
     assert all(line.startswith(str(tmp_path / "_clusterfn_wire")) for line in ran.stdout.splitlines()), ran.stdout
+
+
+def test_only_files_of_the_library_itself_are_sent(tmp_path: Path):
+    (tmp_path / "below.py").mkdir()
+    (tmp_path / "below.py" / "a.py").write_text("1")
+    (tmp_path / "elsewhere").symlink_to("/usr/lib/python3")
+    (tmp_path / "loop").symlink_to(".")
+    (tmp_path / ".#a.py").symlink_to("user@host.123:456")  # as Emacs locks a file
+
+    assert bridge_bundle.python_files(tmp_path, "x/") == {"x/below.py/a.py": b"1"}
