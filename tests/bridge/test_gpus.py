@@ -99,7 +99,7 @@ def test_who_waits_behind_another_user_is_told_for_whom_free_cards_are_kept(desk
 
     assert theirs["reason"] == "waiting for 4 GPUs of type a6000; GPUs that become free are reserved for it"
     kept = "the others reserved for 4242's earlier 4-GPU job; waiting for 1; 1 job before it"
-    assert mine["reason"] == f"2 of 4 GPUs held by root (2), {kept}"
+    assert mine["reason"] == f"2 of 4 GPUs held by you (2), {kept}"
     journal = next(desk.bench.root.glob("machines/*/holds.jsonl")).read_text().splitlines()
     reasons = [told["reason"] for told in map(json.loads, journal) if told["event"] == "ticket"]
     assert [reason.partition(", ")[2] for reason in reasons] == [kept]

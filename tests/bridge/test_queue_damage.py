@@ -475,7 +475,7 @@ def test_who_asks_for_cards_takes_no_place_at_the_door_of_their_holder(box: Box)
     jobs = [box.job(1) for _ in range(6)]
     for job in jobs:
         box.queued(job)
-    until(lambda: "2 of 2 GPUs held by root (2)" in box.reason(jobs[0]))
+    until(lambda: "2 of 2 GPUs held by you (2)" in box.reason(jobs[0]))
 
     there = [waiting_at(each) for each in held]
     assert max(map(len, there)) == 1
