@@ -218,7 +218,7 @@ def _tell_what_goes_on() -> None:
 
 
 def _what_goes_on(job: Job[Any] | GroupState) -> str:
-    """Say what a job goes on with. Before its host has said why it waits, it may run already."""
+    """Say whether a job waits or runs. Until its host has said why it waits, it may already run."""
     waits = job.state == PENDING and job.reason
     return f"{'stays in the queue of' if waits else 'keeps running on'} {job.host}"
 
@@ -292,7 +292,7 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
     except KeyboardInterrupt:
         _stop(job)
         return
-    if sending is not None and not sending.unsent:  # else that is said when the program ends
+    if sending is not None and not sending.unsent:  # otherwise a line says so when the program ends
         open_jobs.discard(job)
         now = f"has ended: {job.status}" if job.done() else _what_goes_on(job)
         console.warn(f"{job.id} was sent, and {now} ({_PARTING.replace('ID', short)})")

@@ -449,12 +449,13 @@ def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str
         )
     package = _PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {place.host}"
-    below_here = [path for form in ("*/{}.py", "*/{}/__init__.py") for path in Path.cwd().glob(form.format(top))]
-    if below_here:
-        found = below_here[0].relative_to(Path.cwd())
+    found: list[Path] = []
+    with contextlib.suppress(OSError):  # the working directory was removed
+        found = [path for form in ("*/{}.py", "*/{}/__init__.py") for path in Path().glob(form.format(top))]
+    if found:
         return (
-            f"{lacking}. {found} is on this machine: clusterfn sends modules that your program itself can import, so "
-            f"add {found.parts[0]} to PYTHONPATH or sys.path here"
+            f"{lacking}. {found[0]} is on this machine: clusterfn sends modules that your program itself can import, "
+            f"so add {found[0].parts[0]} to PYTHONPATH or sys.path here"
         )
     if _MADE.search(python):
         return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"
