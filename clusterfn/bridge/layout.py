@@ -226,7 +226,12 @@ def job_dir(root, job_id):  # type: (str, str) -> str
 
 
 def attempt_dir(job, attempt):  # type: (str, int) -> str
-    """The folder of one attempt, given the job's folder."""
+    """The folder of one attempt, given the job's folder. The only attempt of a session's call is in the call's own.
+
+    To make a folder takes longer than any other step of a short call.
+    """
+    if posixpath.basename(posixpath.dirname(job)) == CALLS:
+        return job
     return posixpath.join(job, ATTEMPTS, str(attempt))
 
 

@@ -1,13 +1,14 @@
-"""What a runner makes for its next call ahead of need: its process, and the disk space for its outcome.
+"""What a runner makes for its next calls ahead of need: their processes, and the disk space for an outcome.
 
 Both are the same for each call, and take longer than most of what is left to do once the call has come.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..supervisor.limits import OomDetector
@@ -15,27 +16,36 @@ from ..supervisor.publish import Reserve
 from .spare import SpareProcess
 
 _OOM_VALID_S = 1.0
+_MOST_SPARES = 4  # each of them uses memory, and forking them takes time from the call after it
 
 
 class Ahead:
-    """The process of the next call, disk space for an outcome, and the kernel's out-of-memory counters.
+    """The processes of the next calls, disk space for an outcome, and the kernel's out-of-memory counters.
 
     Args:
         folder: On the file system of the calls.
-        fork: Forks a process that waits for a call.
+        fork: Forks a process that waits for a call, and closes these descriptors of others there.
     """
 
-    def __init__(self, folder: str, fork: Callable[[], SpareProcess]) -> None:
+    def __init__(self, folder: str, fork: Callable[[Collection[int]], SpareProcess]) -> None:
         self._folder = folder
         self._fork = fork
-        self._spare: SpareProcess | None = None
+        self._spares: collections.deque[SpareProcess] = collections.deque()
         self._reserve: Reserve | None = None
         self._oom: OomDetector | None = None
         self._oom_until = 0.0
 
-    def prepare(self) -> None:
-        """Make again what the last call has used."""
-        self._spare = self._spare or self._fork()
+    def prepare(self, waiting: int) -> None:
+        """Make again what the last calls have used.
+
+        After a fork, this process copies each page that it writes to: several forks at once cost that only once.
+
+        Args:
+            waiting: How many calls wait.
+        """
+        if not self._spares:
+            for _ in range(max(1, min(waiting, _MOST_SPARES))):
+                self._add_spare()
         self.forget_oom()
         self.oom()
         try:
@@ -43,10 +53,19 @@ class Ahead:
         except OSError:  # full: the call tries again, and says so
             return
 
+    def _add_spare(self) -> None:
+        self._spares.append(self._fork([fd for spare in self._spares for fd in spare.fds()]))
+
+    def pids(self) -> list[int]:
+        """Return the processes that wait."""
+        return [spare.pid for spare in self._spares]
+
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
         """Give the call to the process, or to another if something has killed it; as `SpareProcess.give`."""
         while True:
-            spare, self._spare = self._spare or self._fork(), None
+            if not self._spares:
+                self._add_spare()
+            spare = self._spares.popleft()
             if spare.give(folder, attempt, facts):
                 return spare
             spare.dismiss()
@@ -71,15 +90,13 @@ class Ahead:
         """Have the counters read again: a kill that one call survived is no reason for the end of the next."""
         self._oom = None
 
-    def renew(self) -> None:
-        """Replace the process by one that has loaded what was loaded since."""
-        if self._spare is not None:
-            self._spare.dismiss()
-        self._spare = self._fork()
+    def dismiss_spares(self) -> None:
+        """End the processes: the next ones will have loaded what was loaded since."""
+        while self._spares:
+            self._spares.popleft().dismiss()
 
     def dismiss(self) -> None:
-        """End the process, and free the disk space."""
-        if self._spare is not None:
-            self._spare.dismiss()
+        """End the processes, and free the disk space."""
+        self.dismiss_spares()
         if self._reserve is not None:
             self._reserve.release()

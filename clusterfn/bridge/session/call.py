@@ -1,6 +1,6 @@
 """One call of a session: a process of its own runs it, and the same `AttemptRun` as a job's judges and publishes it.
 
-It is laid out in `calls/<n>` as a job's only attempt is, and what is written there is also said to `Say`, for a client
+Its folder `calls/<n>` has the files of a job's only attempt too, and what is written there is also said to `Say`, for a client
 that is connected. Nothing here waits for the disk: `flush` brings the files there afterwards. Limits of memory and time
 are the session's own, whose supervisor watches them. No process of the call is left behind: GPUs and memory are the
 next call's.
@@ -8,6 +8,7 @@ next call's.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
 import functools
@@ -18,7 +19,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..layout import (
-    ATTEMPTS,
     CALL,
     CANCELLED,
     EVENTS,
@@ -29,6 +29,7 @@ from ..layout import (
     STDOUT,
     TAKEN,
     WORK,
+    attempt_dir,
 )
 from ..schedulers import given_gpus
 from ..schedulers.base import BareOnHost
@@ -98,7 +99,7 @@ class CallAttempt:
     """The call's only attempt, as `AttemptRun` needs it. Most calls end before their events are worth a file.
 
     Args:
-        work: Where it runs, below its folder; "" if elsewhere.
+        work: The folder that is made for it to run in, below its own; "" for none.
 
     Attributes:
         actor_gone: Why its actor is gone after it; "" if that is not so.
@@ -108,7 +109,7 @@ class CallAttempt:
     number = 1
 
     def __init__(self, job: CallJob, say: Say, work: str = WORK) -> None:
-        self.folder = os.path.join(job.folder, ATTEMPTS, "1")
+        self.folder = attempt_dir(job.folder, 1)
         self._job = job
         self._say = say
         self._events = 0  # how many are written
@@ -116,7 +117,9 @@ class CallAttempt:
         self._due = 0.0
         self.actor_gone = ""
         self.reserve: publish.Reserve | None = None
-        os.makedirs(self.path(work), mode=0o700, exist_ok=True)
+        if work:
+            with contextlib.suppress(FileExistsError):  # made by an earlier start of the session
+                os.mkdir(self.path(work), 0o700)
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -215,7 +218,7 @@ class CallRun(AttemptRun):
     """The run of one call: its process is forked, with the modules that earlier calls needed, and not started by exec.
 
     Args:
-        oom_detector: Returns a look at the kernel's out-of-memory killer from before the function.
+        ahead: What was made for it and for the next calls.
         give: Gives the call to its process, and returns that.
         is_live: Whether a client hears what the call prints.
 
@@ -224,10 +227,10 @@ class CallRun(AttemptRun):
     """
 
     def __init__(
-        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, oom_detector: Callable[[], OomDetector],
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead,
         give: Callable[[], WorkerProcess], is_live: bool,
     ) -> None:  # fmt: skip
-        self._new_oom_detector = oom_detector
+        self._ahead = ahead
         super().__init__(job, attempt, watch)
         self._give = give
         self._call = attempt
@@ -244,7 +247,7 @@ class CallRun(AttemptRun):
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
 
     def _oom_detector(self) -> OomDetector:
-        return self._new_oom_detector()
+        return self._ahead.oom()
 
     def _make_pump(self, fd: int, name: str) -> Pump:
         return Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"], is_late=True)
@@ -272,6 +275,10 @@ class CallRun(AttemptRun):
     def _own_peak(self) -> int:
         """As a job's. Only its own process can report it while it exits: without an exec, wait4 does not."""
         return self._peak if self._peak and self._ended is None else super()._own_peak()
+
+    def _tree(self) -> list[int]:
+        waiting = self._ahead.pids()
+        return [pid for pid in super()._tree() if pid not in waiting]
 
     def _daemons(self) -> list[str]:
         return []  # what a call leaves behind is ended without a word
@@ -360,7 +367,7 @@ def _prepare(
         attempt.reserve = ahead.reserve()
         watch = CallWatch(job, attempt, signals)
         return CallRun(
-            job, attempt, watch, ahead.oom, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
+            job, attempt, watch, ahead, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
         )  # fmt: skip
     except OSError as error:
         if error.errno not in FULL:

@@ -48,7 +48,7 @@ class ActorCallRun(CallRun):
         facts: Header,
     ) -> None:  # fmt: skip
         super().__init__(
-            job, attempt, watch, kept.ahead.oom, lambda: kept.give(job.folder, attempt.folder, facts), is_live
+            job, attempt, watch, kept.ahead, lambda: kept.give(job.folder, attempt.folder, facts), is_live
         )
         self._kept = kept
 
@@ -126,6 +126,7 @@ class KeptProcess:
         self.closes = bool(facts.get("closes"))
         if self.process is None:
             self.process = self.ahead.give(folder, attempt, facts)
+            self.ahead.dismiss_spares()  # for as long as the actor is there, nothing needs them
         else:
             self.process.give(folder, attempt, facts)
         return self.process

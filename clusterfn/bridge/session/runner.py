@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
 from ..agent.frames import Inbox, pack
@@ -88,12 +88,20 @@ class RunnerProcess:
         """The number of the call that it runs; 0 for none."""
         return self.given[0] if self.given else 0
 
-    def give(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
-        """Have it run a call, of an actor if its call.json says so. If it has just died, its socket says so."""
+    def give(self, number: int, is_live: bool, waiting: int, facts: Mapping[str, Any]) -> None:
+        """Have it run a call, of an actor if its call.json says so. If it has just died, its socket says so.
+
+        Args:
+            number: The call's.
+            is_live: Whether a client hears what the call prints.
+            waiting: How many other calls wait.
+            facts: Of the call's call.json.
+        """
         self.given.append(number)
         self.actor, self.is_ready = facts.get("actor", 0), False
         try:
-            self.sock.sendall(pack({"n": number, "live": is_live, "actor": self.actor, "facts": facts}))
+            order = {"n": number, "live": is_live, "actor": self.actor, "waiting": waiting, "facts": facts}
+            self.sock.sendall(pack(order))
         except (BrokenPipeError, ConnectionResetError):
             return
 
@@ -147,12 +155,14 @@ class CallRunner:
         self._preloader = Preloader()
         self._signals = Signals([signal.SIGCHLD])
         self._ahead = Ahead(folder, self._fork)
+        self._waiting = 0  # calls that waited when the last one came
 
     def serve(self) -> None:
         """Run call after call, until the server closes the socket."""
         self._prepare(None, [])
         while (order := self._link.next()) is not None:
             if not order["actor"]:
+                self._waiting = order["waiting"]
                 self._run(order["n"], order["live"], order["facts"])
             elif order["actor"] == order["n"]:
                 kept = KeptProcess(self._folder, self._spec, order, self._ahead, self._signals)
@@ -179,9 +189,9 @@ class CallRunner:
             gc.collect()
             gc.freeze()  # else the first collection in each call would copy the pages of all that is loaded
         if loaded:
-            self._ahead.renew()
-        self._ahead.prepare()
+            self._ahead.dismiss_spares()
+        self._ahead.prepare(self._waiting)
         self._link.say(what="ready", ran=ran, loaded=loaded)
 
-    def _fork(self) -> SpareProcess:
-        return fork_spare(self._spec, self._preloader, [self._link.fileno()])
+    def _fork(self, others: Collection[int]) -> SpareProcess:
+        return fork_spare(self._spec, self._preloader, [self._link.fileno(), *others])

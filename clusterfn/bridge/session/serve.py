@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..kernel import attach
 from ..kernel.carried import READ, SocketWatcher, receive
-from ..layout import ACTOR_LOST, ATTEMPTS, CALL, CALLS, CLOSE, DOOR, HOST_DISK, LOST, OUTCOME, VALUE
+from ..layout import ACTOR_LOST, CALL, CALLS, CLOSE, DOOR, HOST_DISK, LOST, OUTCOME, VALUE
 from ..schedulers import scheduler_named
 from ..supervisor import process_tree, publish
 from ..supervisor.classify_exit import describe_exit
@@ -160,7 +160,7 @@ class SessionServer:
                     break
                 number, facts = call
                 listener = self._listeners.get(number)
-                runner.give(number, listener is not None and listener.is_live, facts)
+                runner.give(number, listener is not None and listener.is_live, self._turns.waiting(), facts)
         while self._turns.lost:
             self._fail_lost(*self._turns.lost.popleft())
 
@@ -250,19 +250,16 @@ class SessionServer:
 
     def _tell(self, number: int, what: str, data: bytes, size: int = 0) -> None:
         """Pass on what was written to a call's files; have what has ended brought to the disk."""
-        attempt = self._attempt_of(number)
+        folder = self._path(number)
         listener = self._listeners.get(number)
         if listener is not None:
-            listener.take(what, data, os.path.join(attempt, VALUE), size)
+            listener.take(what, data, os.path.join(folder, VALUE), size)
         if what == "end":
             self._listeners.pop(number, None)
-            self._flusher.add(attempt)
+            self._flusher.add(folder)
 
-    def _attempt_of(self, number: int) -> str:
-        return self._path(number, ATTEMPTS, "1")
-
-    def _path(self, number: int, *names: str) -> str:
-        return os.path.join(self._folder, str(number), *names)
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, str(number))
 
     def _on_death(self, runner: RunnerProcess) -> None:
         """End what a runner has left, fail its call by name, and start another runner."""
@@ -314,7 +311,7 @@ class SessionServer:
 
     def _tell_end(self, number: int, message: str, kind: str = LOST, ends_actor: bool = False) -> None:
         """Say how a call ended whose runner has not said it: by its outcome, or that it is lost, and why."""
-        outcome = publish.read(self._attempt_of(number), OUTCOME)
+        outcome = publish.read(self._path(number), OUTCOME)
         if outcome is not None:
             size = (json.loads(outcome.decode()).get("value") or {}).get("size") or 0
             self._tell(number, "end", outcome, size)

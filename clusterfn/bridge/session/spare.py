@@ -68,10 +68,13 @@ class SpareProcess(WorkerProcess):
 
     def close(self) -> None:
         """Close its pipes."""
-        self.give_no_more()
-        for fd in (self.out, self.err, self.report):
-            if fd >= 0:
-                os.close(fd)
+        for fd in self.fds():
+            os.close(fd)
+        self._order = -1
+
+    def fds(self) -> list[int]:
+        """Return the descriptors of this process that lead to it."""
+        return [fd for fd in (self.out, self.err, self.report, self._order) if fd >= 0]
 
 
 def fork_spare(spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = ()) -> SpareProcess:

@@ -68,6 +68,10 @@ class Turns:
             return None
         return actor.waiting.popleft()
 
+    def waiting(self) -> int:
+        """Return how many calls wait for a worker that is free."""
+        return len(self._waiting)
+
     def is_empty(self) -> bool:
         """Whether no call waits."""
         return not (self._waiting or self.lost or any(actor.waiting for actor in self._actors.values()))

@@ -52,7 +52,7 @@ class Server:
         return dict(json.loads(out))
 
     def outcome(self, number: int) -> Path:
-        return self.folder / "calls" / str(number) / "attempts" / "1" / "outcome.json"
+        return self.folder / "calls" / str(number) / "outcome.json"
 
 
 class Client:

@@ -55,7 +55,9 @@ def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path
     serialization.part("container")
     call = importlib.import_module(".call", session.__name__)
     said: list[str] = []
-    attempt = call.CallAttempt(call.CallJob(str(tmp_path), SPEC), lambda what, data, **facts: said.append(what))
+    folder = tmp_path / "calls" / "1"
+    folder.mkdir(parents=True)
+    attempt = call.CallAttempt(call.CallJob(str(folder), SPEC), lambda what, data, **facts: said.append(what))
     attempt.event("starting")
 
     attempt.publish("returned", {})
@@ -63,4 +65,4 @@ def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path
     attempt.tick()
 
     assert said == ["end"]
-    assert sorted(os.listdir(tmp_path / "attempts" / "1")) == ["outcome.json", "work"]
+    assert sorted(os.listdir(folder)) == ["outcome.json", "work"]

@@ -62,7 +62,7 @@ def test_a_call_goes_through_the_socket_and_its_output_and_value_come_back(start
     assert first[1][1] == second[1][1], "forked from one that stays"
     assert client.printed() == {("stdout", 1): b"one\n", ("stderr", 1): b"ONE\n"}
     assert json.loads(server.outcome(1).read_text())["kind"] == "returned", "the files are the record"
-    assert (server.folder / "calls" / "2" / "attempts" / "1" / "stdout").read_text() == "two\n"
+    assert (server.folder / "calls" / "2" / "stdout").read_text() == "two\n"
     assert server.close() == {"calls": 2, "why": "closed", "loaded beforehand": []}
 
 
@@ -295,7 +295,7 @@ def test_calls_share_what_they_say_and_are_taken_by_a_link_or_where_there_is_non
     assert second.joinpath("call.json").stat().st_nlink == (1 if before else 4)
     told = [json.loads(each.joinpath("call.json").read_text()) for each in (second, third)]
     assert told == [{"sys_path": []}, {"sys_path": ["/another"]}]
-    printed = [sorted(path.name for path in each.glob("attempts/1/std*")) for each in (second, third)]
+    printed = [sorted(path.name for path in each.glob("std*")) for each in (second, third)]
     assert printed == [["stderr", "stdout"], []]
     assert not list(server.folder.glob("calls/.reserve*"))
 
