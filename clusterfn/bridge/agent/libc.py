@@ -5,11 +5,11 @@ Loading `ctypes` itself takes 4 ms, and each job starts three processes that nee
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import Any, Callable
 
 
 def libc_function(name: str) -> "Callable[..., int]":
-    """Return a function of the C library, for arguments that are bytes or whole numbers of at most 31 bits.
+    """Return a function of the C library, for arguments that are bytes, whole numbers of at most 31 bits, or pointers.
 
     Raises:
         ImportError, OSError, AttributeError: This Python or its C library does not have it.
@@ -19,3 +19,14 @@ def libc_function(name: str) -> "Callable[..., int]":
     process = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # None is this process, as for dlopen(3)
     address, call = _ctypes.dlsym(process, name), _ctypes.call_function
     return lambda *arguments: int(call(address, arguments))
+
+
+def pointer_type() -> "Callable[[int], Any]":
+    """Return the type of pointers, and of sizes of memory.
+
+    Raises:
+        ImportError: This Python does not have it.
+    """
+    import _ctypes
+
+    return type("Pointer", (_ctypes._SimpleCData,), {"_type_": "P"})

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
+from .prefault import Ranges
 from .spare import SpareProcess
 
 _OOM_VALID_S = 1.0
@@ -22,12 +23,20 @@ _MOST_SPARES = 4  # each of them uses memory, and forking them takes time from t
 class Ahead:
     """The processes of the next calls, disk space for an outcome, and the kernel's out-of-memory counters.
 
+    Attributes:
+        waiting: How many calls wait.
+        is_hurried: Whether a call waits, or comes as soon as the one before it has ended.
+        written: The memory that a call writes to; None if no call has said so yet.
+
     Args:
         folder: On the file system of the calls.
         fork: Forks a process that waits for a call, and closes these descriptors of others there.
     """
 
     def __init__(self, folder: str, fork: Callable[[Collection[int]], SpareProcess]) -> None:
+        self.waiting = 0
+        self.is_hurried = False
+        self.written: Ranges | None = None
         self._folder = folder
         self._fork = fork
         self._spares: collections.deque[SpareProcess] = collections.deque()
@@ -35,16 +44,13 @@ class Ahead:
         self._oom: OomDetector | None = None
         self._oom_until = 0.0
 
-    def prepare(self, waiting: int) -> None:
+    def prepare(self) -> None:
         """Make again what the last calls have used.
 
         After a fork, this process copies each page that it writes to: several forks at once cost that only once.
-
-        Args:
-            waiting: How many calls wait.
         """
         if not self._spares:
-            for _ in range(max(1, min(waiting, _MOST_SPARES))):
+            for _ in range(max(1, min(self.waiting, _MOST_SPARES))):
                 self._add_spare()
         self.forget_oom()
         self.oom()
@@ -66,7 +72,7 @@ class Ahead:
             if not self._spares:
                 self._add_spare()
             spare = self._spares.popleft()
-            if spare.give(folder, attempt, facts):
+            if spare.give(folder, attempt, {**facts, "learns": self.written is None, "rests": not self.is_hurried}):
                 return spare
             spare.dismiss()
 
@@ -91,7 +97,8 @@ class Ahead:
         self._oom = None
 
     def dismiss_spares(self) -> None:
-        """End the processes: the next ones will have loaded what was loaded since."""
+        """End the processes: the next ones will have loaded what was loaded since, at other addresses."""
+        self.written = None
         while self._spares:
             self._spares.popleft().dismiss()
 

@@ -1,9 +1,9 @@
 """One call of a session: a process of its own runs it, and the same `AttemptRun` as a job's judges and publishes it.
 
-Its folder `calls/<n>` has the files of a job's only attempt too, and what is written there is also said to `Say`, for a client
-that is connected. Nothing here waits for the disk: `flush` brings the files there afterwards. Limits of memory and time
-are the session's own, whose supervisor watches them. No process of the call is left behind: GPUs and memory are the
-next call's.
+Its folder `calls/<n>` has the files of a job's only attempt too, and what is written there is also said to `Say`, for a
+client that is connected. Nothing here waits for the disk: `flush` brings the files there afterwards. Limits of memory
+and time are the session's own, whose supervisor watches them. No process of the call is left behind: GPUs and memory
+are the next call's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.watch import EndWatch, Signals
 from ..supervisor.worker_process import WorkerProcess
+from . import prefault
 from .ahead import Ahead
+from .spare import REST_S
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FULL_DISK = "the disk of the host is full"
@@ -268,6 +270,8 @@ class CallRun(AttemptRun):
 
     def _take_line(self, said: dict[str, Any]) -> None:
         super()._take_line(said)
+        if "written" in said:
+            self._ahead.written = prefault.read_ranges(said["written"])
         if "loaded" in said:  # the function can write what it likes there
             self.loaded = [name for name in said["loaded"] or () if isinstance(name, str)]
             self._peak = said.get("peak") or 0
@@ -289,6 +293,7 @@ class CallRun(AttemptRun):
     def finish(self) -> None:
         """Give its threads and exit functions their time, then end what is left."""
         self._await_exit()
+        self._read_report()  # it may have ended just after the last look
         self.end_tree()
 
 
@@ -352,6 +357,8 @@ def serve_call(
     verdict, alive = run_through(work)
     if verdict.kind is not None:
         work.publish(verdict)
+    if not ahead.is_hurried:
+        time.sleep(REST_S)
     if alive:
         work.finish()
     work.release()

@@ -47,9 +47,7 @@ class ActorCallRun(CallRun):
         self, job: CallJob, attempt: ActorAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool,
         facts: Header,
     ) -> None:  # fmt: skip
-        super().__init__(
-            job, attempt, watch, kept.ahead, lambda: kept.give(job.folder, attempt.folder, facts), is_live
-        )
+        super().__init__(job, attempt, watch, kept.ahead, lambda: kept.give(job.folder, attempt.folder, facts), is_live)
         self._kept = kept
 
     def start(self) -> None:

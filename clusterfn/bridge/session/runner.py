@@ -12,20 +12,28 @@ import gc
 import os
 import signal
 import socket
+import time
 import traceback
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..agent.frames import Inbox, pack
 from ..layout import THREADS
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper, die_with_parent
+from . import prefault
 from .ahead import Ahead
 from .call import CallJob, serve_call
 from .keep_actor import KeptProcess, keep_actor
 from .link import ServerLink, Voice
 from .preload import Preloader
 from .spare import SpareProcess, fork_spare
+
+if TYPE_CHECKING:
+    from ..agent.frames import Header
+
+
+_LOOP_S = 0.005  # in which a loop of a client that is near has its next call here
 
 
 class Share:
@@ -155,14 +163,12 @@ class CallRunner:
         self._preloader = Preloader()
         self._signals = Signals([signal.SIGCHLD])
         self._ahead = Ahead(folder, self._fork)
-        self._waiting = 0  # calls that waited when the last one came
 
     def serve(self) -> None:
         """Run call after call, until the server closes the socket."""
         self._prepare(None, [])
-        while (order := self._link.next()) is not None:
+        while (order := self._next_order()) is not None:
             if not order["actor"]:
-                self._waiting = order["waiting"]
                 self._run(order["n"], order["live"], order["facts"])
             elif order["actor"] == order["n"]:
                 kept = KeptProcess(self._folder, self._spec, order, self._ahead, self._signals)
@@ -171,6 +177,17 @@ class CallRunner:
                 self._prepare(None, [])
             # else its actor has just ended: the server hears of that, and says so to the call
         self._ahead.dismiss()
+
+    def _next_order(self) -> Header | None:
+        """Wait for the next order; None once the server has closed the socket."""
+        since = time.monotonic()
+        if not (self._ahead.is_hurried or self._link.waiting):
+            prefault.copy_when_idle(self._link.fileno(), self._ahead.written)
+        order = self._link.next()
+        if order is not None:
+            self._ahead.waiting = order["waiting"]
+            self._ahead.is_hurried = self._ahead.waiting > 0 or time.monotonic() - since < _LOOP_S
+        return order
 
     def _run(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
         job = self._job.of(os.path.join(self._folder, str(number)))
@@ -190,8 +207,9 @@ class CallRunner:
             gc.freeze()  # else the first collection in each call would copy the pages of all that is loaded
         if loaded:
             self._ahead.dismiss_spares()
-        self._ahead.prepare(self._waiting)
+        self._ahead.prepare()
         self._link.say(what="ready", ran=ran, loaded=loaded)
 
     def _fork(self, others: Collection[int]) -> SpareProcess:
-        return fork_spare(self._spec, self._preloader, [self._link.fileno(), *others])
+        written = None if self._ahead.is_hurried else self._ahead.written  # the next call comes before all is copied
+        return fork_spare(self._spec, self._preloader, [self._link.fileno(), *others], written)

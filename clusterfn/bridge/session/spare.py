@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from time import sleep  # the function may replace the module's
 from typing import Any, NoReturn
 
 from ..layout import FAILED_RANK, WORK
@@ -22,8 +23,10 @@ from ..supervisor.worker_process import WorkerProcess, die_with_parent
 from ..worker import children, execute, payload
 from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
-from . import preload, random_numbers
+from . import prefault, preload, random_numbers
 
+# Until then nothing is done for the next call: on a machine with few cores, that would delay the value's way home.
+REST_S = 0.0015
 _KIB = 1024  # what getrusage counts in
 
 
@@ -77,13 +80,16 @@ class SpareProcess(WorkerProcess):
         return [fd for fd in (self.out, self.err, self.report, self._order) if fd >= 0]
 
 
-def fork_spare(spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = ()) -> SpareProcess:
+def fork_spare(
+    spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = (), written: prefault.Ranges | None = None
+) -> SpareProcess:
     """Fork the process of the next call.
 
     Args:
         spec: The session's.
         loaded: What is loaded in this process.
         foreign: Descriptors of this process that it must not keep open.
+        written: The memory that a call writes to, which it copies while it waits.
     """
     pipes = [os.pipe() for _ in range(4)]
     out, err, report, order = pipes
@@ -92,7 +98,7 @@ def fork_spare(spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterabl
         stream.flush()  # else both processes would print it
     pid = os.fork()
     if pid == 0:
-        _live(spec, loaded, parent, pipes, foreign)
+        _live(spec, loaded, parent, pipes, foreign, written)
     for fd in (out[1], err[1], report[1], order[0]):
         os.close(fd)
     for fd in (out[0], err[0], report[0]):
@@ -101,8 +107,9 @@ def fork_spare(spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterabl
 
 
 def _live(
-    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: list[tuple[int, int]], foreign: Iterable[int]
-) -> NoReturn:
+    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: list[tuple[int, int]], foreign: Iterable[int],
+    written: prefault.Ranges | None,
+) -> NoReturn:  # fmt: skip
     """Wait for the call, run it, and end this process."""
     out, err, report, order = pipes
     status = 1
@@ -120,6 +127,7 @@ def _live(
         children.report_own_signals(said.say)
         random_numbers.seed_anew(loaded.unseeded)  # torch starts from the same seed in every process, forked or not
         orders = Orders(order[0])
+        prefault.copy_when_idle(orders.fd, written)
         call = orders.next()
         if call is not None:
             loaded.make_way(call["sys_path"])
@@ -145,16 +153,20 @@ def _enter(spec: dict[str, Any], attempt: str) -> None:
 
 
 class Orders:
-    """The calls that the runner gives to this process: one, or all those of an actor."""
+    """The calls that the runner gives to this process: one, or all those of an actor.
+
+    Attributes:
+        fd: The pipe through which they come.
+    """
 
     def __init__(self, fd: int) -> None:
-        self._fd = out_of_reach(fd)
+        self.fd = out_of_reach(fd)
         self._data = b""
 
     def next(self) -> dict[str, Any] | None:
         """Wait for a call; None if there is none to come."""
         while b"\n" not in self._data:
-            piece = os.read(self._fd, 65536)
+            piece = os.read(self.fd, 65536)
             if not piece:
                 return None
             self._data += piece
@@ -163,7 +175,7 @@ class Orders:
 
     def close(self) -> None:
         """Take no more."""
-        os.close(self._fd)
+        os.close(self.fd)
 
 
 def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
@@ -179,6 +191,10 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     # In the line that says the end: each further line would wake the runner once more.
     facts.update(loaded=preload.imported_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB)
     execute.report_outcome(report, facts)
+    if call["rests"]:
+        sleep(REST_S)
+    if call["learns"]:
+        report.say(written=prefault.own_ranges())
     _finish_interpreter()
 
 

@@ -32,10 +32,10 @@ def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_com
     monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: now[0]))
     made = ahead.Ahead(str(tmp_path), new_process)
 
-    made.prepare(0)
+    made.prepare()
     first = made.oom()
     assert made.oom() is first, "a call does not wait for them"
-    made.prepare(0)
+    made.prepare()
     second = made.oom()
     assert second is not first
     now[0] += 1.5
@@ -50,12 +50,13 @@ def test_the_processes_of_calls_that_wait_are_forked_together_and_each_can_be_en
         return spare.fork_spare({}, SimpleNamespace(unseeded=[]), fds)
 
     made = ahead.Ahead(str(tmp_path), fork)
-    made.prepare(0)
+    made.prepare()
     assert others == [0]
     made.dismiss_spares()
 
-    made.prepare(100)
-    made.prepare(100)  # they are still there
+    made.waiting = 100
+    made.prepare()
+    made.prepare()  # they are still there
     pids = made.pids()
     assert others == [0, 0, 4, 8, 12], "the four pipes of each that is there are closed in the next"
     made.dismiss()  # would wait for ever if a later one held the pipe of orders of an earlier one open
