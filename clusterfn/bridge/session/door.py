@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
 
 MOST_UNSENT = 16 << 20  # bytes, after which a client is too slow
+GATHER_S = 0.004  # for so long a frame waits for others if it may: each write wakes five processes on its way
+MOST_GATHERED = 64 << 10  # bytes
 TAKEN_AFTER_S = 0.02  # that a call was taken waits so long for what can be said with it, such as its end
 _NOT_YET = ".new"
 SMALL_VALUE = 1 << 20  # a larger one is fetched from its file
@@ -31,7 +33,7 @@ class ClientConnection:
     """One connection of a client.
 
     Attributes:
-        due: When to say that calls were taken, unless another frame says so before; 0 if there is none to say.
+        due: When to send what waits for other frames, and to say which calls were taken; 0 if there is nothing to say.
     """
 
     def __init__(self, sock: socket.socket, watcher: SocketWatcher, on_frame: Callable[..., None]) -> None:
@@ -77,15 +79,34 @@ class ClientConnection:
         self._taken = max(self._taken, number)
         self.due = self.due or time.monotonic() + TAKEN_AFTER_S
 
-    def say(self, what: str, body: bytes = b"", **facts: Any) -> None:
-        """Send a frame; close a connection that takes too long to take what was sent before."""
+    def say(self, what: str, body: bytes = b"", may_wait: bool = False, **facts: Any) -> None:
+        """Send a frame; close a connection that takes too long to take what was sent before.
+
+        Args:
+            what: What it says.
+            body: What it carries.
+            may_wait: Whether others that come soon are better sent with it.
+            facts: What else it says.
+        """
         if not self._is_open:
             return
-        self.due = 0.0
         self._unsent += pack({**facts, "what": what, "taken": self._taken}, body)
+        if may_wait and len(self._unsent) < MOST_GATHERED:
+            due = time.monotonic() + GATHER_S
+            self.due = min(self.due or due, due)
+            return
+        self.due = 0.0
         self._write()
         if len(self._unsent) > MOST_UNSENT:
             self.close()
+
+    def flush(self) -> None:
+        """Send what waits for other frames, or say which calls were taken."""
+        if not self._unsent:
+            self.say("taken")
+            return
+        self.due = 0.0
+        self._write()
 
     def _write(self) -> None:
         try:
@@ -153,7 +174,7 @@ class Door:
         """Say what is due."""
         for each in self._connections:
             if each.is_open and 0.0 < each.due <= now:
-                each.say("taken")
+                each.flush()
 
     def say(self, what: str, **facts: Any) -> None:
         """Send a frame to all clients."""
@@ -187,7 +208,7 @@ class Listener:
         self._connection = connection
         self._number = number
 
-    def take(self, what: str, data: bytes, value_path: str, size: int) -> None:
+    def take(self, what: str, data: bytes, value_path: str, size: int, may_wait: bool = False) -> None:
         """Take what was written to the call's files.
 
         Args:
@@ -195,11 +216,12 @@ class Listener:
             data: What was appended to the file, or the outcome.
             value_path: The file of its value.
             size: How large that is.
+            may_wait: Whether an end is better sent together with the next ones.
         """
         if what == "end":
             value = b"" if size > SMALL_VALUE else _read(value_path, size)
             lengths = {"outcome": len(data), "has_value": len(value) == size}
-            self._connection.say("end", data + value, n=self._number, **lengths)
+            self._connection.say("end", data + value, may_wait, n=self._number, **lengths)
         else:
             self._connection.say(what, data, n=self._number)
 

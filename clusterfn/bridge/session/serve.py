@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from ..agent.frames import Header
 
+_MANY = 8  # calls that wait: while there are so many, their ends come so fast that they are sent together
 _DEATHS = 5  # of runners in a row, none of which has run a call
 
 
@@ -253,7 +254,7 @@ class SessionServer:
         folder = self._path(number)
         listener = self._listeners.get(number)
         if listener is not None:
-            listener.take(what, data, os.path.join(folder, VALUE), size)
+            listener.take(what, data, os.path.join(folder, VALUE), size, self._turns.waiting_in_all() >= _MANY)
         if what == "end":
             self._listeners.pop(number, None)
             self._flusher.add(folder)

@@ -72,6 +72,10 @@ class Turns:
         """Return how many calls wait for a worker that is free."""
         return len(self._waiting)
 
+    def waiting_in_all(self) -> int:
+        """Return how many calls wait, for a worker that is free or for their actor."""
+        return len(self._waiting) + sum(len(actor.waiting) for actor in self._actors.values())
+
     def is_empty(self) -> bool:
         """Whether no call waits."""
         return not (self._waiting or self.lost or any(actor.waiting for actor in self._actors.values()))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge import session
+from clusterfn.bridge.agent.frames import Inbox
 from clusterfn.calls import payload
 from tests.unit.bridge.session.serving import Client, Server, of_main, value_of
 from tests.waiting import until
@@ -164,6 +168,47 @@ def test_a_client_that_does_not_read_holds_up_no_call(start: Callable[..., Serve
     assert all((server.outcome(number).parent / "stdout").stat().st_size == (900 << 10) + 1 for number in (1, 40))
     came = iter(lambda: len(client.sock.recv(1 << 20)), 0)
     assert sum(came) < 35 << 20, "what it does not read is not kept for ever"
+
+
+def test_what_may_wait_is_sent_with_the_next_frame_or_soon_and_never_piles_up():
+    door, carried = (importlib.import_module(name, session.__name__) for name in (".door", "..kernel.carried"))
+    ours, its = socket.socketpair()
+    its.setblocking(False)
+    inbox = Inbox()
+
+    def come() -> list[int]:
+        try:
+            return [header["n"] for header, _ in inbox.feed(its.recv(1 << 20))]
+        except BlockingIOError:
+            return []
+
+    with ours, its:
+        ours.setblocking(False)
+        client = door.ClientConnection(ours, carried.SocketWatcher(), lambda *_: None)
+        client.has_taken(1)
+        client.say("end", may_wait=True, n=1)
+        assert not come()
+        assert 0 < client.due - time.monotonic() <= door.GATHER_S
+        client.say("stdout", n=2)
+        assert come() == [1, 2]
+        assert not client.due, "nothing is left to say"
+
+        client.say("end", may_wait=True, n=3)
+        client.flush()
+        assert come() == [3]
+        client.say("end", b"x" * door.MOST_GATHERED, may_wait=True, n=4)
+        assert come() == [4]
+
+
+def test_the_ends_of_many_calls_at_once_all_come_in_their_order(start: Callable[..., Server]):
+    server = start()
+    client = Client(server)
+    numbers = range(1, 31)
+    for number in numbers:
+        client.send(number, abs, -number, live=False)
+
+    assert [client.end(number)[1] for number in numbers] == [*numbers]
+    assert server.close()["calls"] == 30
 
 
 def test_a_large_value_stays_in_its_file(start: Callable[..., Server]):
