@@ -35,7 +35,7 @@ _NOT_IN_JOBS = (
     "hosts/transports/shared_login.py",
     "hosts/transports/ssh_", "hosts/transports/standby", "hosts/transports/trust.py",
     "jupyter/cell_magic.py", "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py",
-    "jupyter/kernel", "jupyter/lab.py", "scheduler/slurm/site.py",
+    "jupyter/kernel", "jupyter/lab.py",
 )  # fmt: skip
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
 _NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
@@ -82,6 +82,8 @@ def bridge() -> FileBundle:
 
 
 def _is_for_jobs(name: str) -> bool:
+    if name.startswith("scheduler/") and name.count("/") > 1:  # no job submits to another scheduler: it has no ssh
+        return name.endswith("/__init__.py")
     return name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS)
 
 
