@@ -70,6 +70,41 @@ def test_a_script_that_ends_while_its_jobs_run_does_not_connect_once_more(
     assert (len(left), connections) == (3, "agent\n")
 
 
+WAITS = """
+import json, os, time
+import clusterfn
+
+os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT), 2)
+
+@clusterfn.cluster(host="here", cores=1)
+def wait(seconds=60):
+    time.sleep(seconds)
+
+first = wait.submit()
+while first.state != "RUNNING":
+    time.sleep(0.02)
+second = wait.submit()
+while not second.reason:
+    time.sleep(0.02)
+print(json.dumps([first.id, second.id]))
+"""
+
+
+def test_a_script_that_ends_says_which_of_its_jobs_wait_and_which_run(
+    started: Path, tmp_path: Path, run_script: Callable[..., Any]
+) -> None:
+    config = tmp_path / "clusterfn.yml"
+    config.write_text(config.read_text() + "    limits: {cores: 1}\n")
+
+    runs, waits = run_script(WAITS)
+    said = (tmp_path / "said").read_text()
+    for job_id in (runs, waits):
+        clusterfn.attach(job_id).stop()
+
+    assert f"keeps running on here: {runs[:4]} (" in said
+    assert f"stays in the queue of here: {waits[:4]} (" in said
+
+
 UPLOAD = """
 import json, os
 import clusterfn
