@@ -241,7 +241,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             try:
                 with self._lock:
                     if self._closed:
-                        raise RuntimeError("cannot schedule new futures after shutdown")
+                        raise RuntimeError("cannot schedule new futures after shutdown: create another Session")
                     return send(holding() if holding is not None else self._going(own))
             except NotEnded as open_one:  # without the lock: other calls go on, and it may be one that waits for it
                 _await_end(open_one)
@@ -412,7 +412,7 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec, worke
         if name not in (*_AMOUNTS, *_OF_EACH_CALL) and asked not in (silent, getattr(own, name)):
             on_session = "set it on the Session, and " if keyword_of(name) in JobOptions.__annotations__ else ""
             raise ConfigError(
-                f"the function asks for {keyword_of(name)}={_shown(name, asked)}, which only a whole session can have",
+                f"the function asks for {keyword_of(name)}={_shown(name, asked)}, which only a whole job can have",
                 hint=f"{on_session}send the undecorated function: session.call(f.__wrapped__, …)",
             )
 

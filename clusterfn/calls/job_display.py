@@ -213,8 +213,9 @@ def _tell_what_goes_on() -> None:
     going = [job for job in open_jobs if not job.done() and not job.is_stopping]
     left = sorted((_what_goes_on(job), _parting.get(job, _PARTING), job.id) for job in going)
     for what, words in sorted({(what, words) for what, words, _ in left}):
-        ids = " ".join(job_id[:SHORT] for each, how, job_id in left if (each, how) == (what, words))
-        console.tell(f"{what}{'' if sent else ', if it was sent before Ctrl-C'}: {ids} ({words})")
+        ids = [job_id[:SHORT] for each, how, job_id in left if (each, how) == (what, words)]
+        how = words.replace("ID", ids[0]) if len(ids) == 1 else words
+        console.tell(f"{what}{'' if sent else ', if it was sent before Ctrl-C'}: {' '.join(ids)} ({how})")
 
 
 def _what_goes_on(job: Job[Any] | GroupState) -> str:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import PENDING, RETURNED, STARTING, UNKNOWN
-from clusterfn.calls import job_display, submit
+from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, STARTING, UNKNOWN
+from clusterfn.calls import console, job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
 from clusterfn.calls.dependencies import NotEnded, Place
@@ -272,9 +272,12 @@ class SessionJob:
         self._send_skipped()
 
     def _on_job_change(self, kind: str, _: object) -> None:
-        if kind == "state" and self.job.state in (PENDING, STARTING):
-            for call in list(self._open):
-                call.on_state(PENDING, f"the session is {self.job.status}")
+        if kind != "state" or self.job.state not in (PENDING, STARTING, RUNNING):
+            return
+        reason = "" if self.job.state == RUNNING else f"its session is {self.job.status}"
+        for call in list(self._open):
+            if call.state == PENDING and call.reason != reason:
+                call.on_state(PENDING, reason)
 
     # its end
 
@@ -284,6 +287,7 @@ class SessionJob:
         try:
             if cancel_futures:
                 _withdraw(calls)
+                _tell_withdrawn(calls)
         finally:  # such as of Ctrl-C: no later call would close it
             if not self.job.done() and (calls or not self.job.cancel()):
                 self._send_close(wait)
@@ -345,12 +349,14 @@ class SessionJob:
             calls = sorted(self._open, key=lambda call: call.tracker.number)  # they are moved in the order of sending
             calls = [call for call in calls if not call.done()]
             left = self._without([call.tracker.outcome for call in calls], calls)
-            unserved = self._without([call.tracker.taken for call in left], left) if self.job.state == RETURNED else []
-            self._open.difference_update(unserved)
-        moved = [call for call in unserved if call.tracker.of_actor is None or not call.tracker.of_actor.actor]
+            unserved = self._without([call.tracker.taken for call in left], left)
+            moved = [] if self.job.state != RETURNED else [
+                call for call in unserved if call.tracker.of_actor is None or not call.tracker.of_actor.actor
+            ]  # fmt: skip
+            self._open.difference_update(moved)
         for call in left:
             if call not in moved:
-                call.on_refused(self._lost(call))
+                call.on_refused(self._lost(call, has_begun=call not in unserved))
         return moved
 
     def _without(self, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]) -> list[SessionCallJob[Any]]:
@@ -360,7 +366,7 @@ class SessionJob:
         found = itertools.chain.from_iterable(reply.result() for reply in asked)
         return [call for call, is_there in zip(calls, found) if not is_there]
 
-    def _lost(self, call: SessionCallJob[Any]) -> ClusterfnError:
+    def _lost(self, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:
         """Make the error of this call from the end of its session."""
         if self.job.state == RETURNED and call.tracker.of_actor is not None:
             return actor_lost(call.name, f"its session has ended ({self.why_over})", call.host, call.id)
@@ -368,7 +374,17 @@ class SessionJob:
         kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
         facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
         message = f"the session of the call has ended: {self.why_over}"
+        if not has_begun:
+            message = f"the call had not begun when its session ended: {self.why_over}"
+            facts.update(stage="queue", hint="call again: nothing of it has run")
         return kind(message, host=call.host, job=call.id, **facts)
+
+
+def _tell_withdrawn(calls: Sequence[SessionCallJob[Any]]) -> None:
+    withdrawn, going = sum(call.cancelled() for call in calls), sum(not call.done() for call in calls)
+    if withdrawn:
+        rest = f"; {going} that had begun will run to the end" if going else ""
+        console.tell(f"calls of the session that had not begun, and will not run: {withdrawn}{rest}")
 
 
 def _withdraw(calls: Sequence[SessionCallJob[Any]]) -> None:

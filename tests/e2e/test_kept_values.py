@@ -160,7 +160,7 @@ def test_where_a_value_cannot_be_kept_keep_is_rejected_before_anything_is_sent(h
         cluster(keep=True)(size_of).map([b""])
     with pytest.raises(ConfigError, match="keep='yes' is neither True nor False"):
         cluster(keep="yes")
-    with pytest.raises(ConfigError, match="the function asks for keep=True, which only a whole session can have"):
+    with pytest.raises(ConfigError, match="the function asks for keep=True, which only a whole job can have"):
         clusterfn.Session("here").call(cluster(keep=True)(size_of), b"")
     assert not (here / "jobs").exists() or not list((here / "jobs").iterdir())
 

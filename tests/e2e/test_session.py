@@ -701,11 +701,14 @@ def test_a_session_that_dies_says_so_in_each_call_and_the_next_starts_another(tm
     running = session.submit(wait_for_gate, str(tmp_path / "gate"))
     waiting = session.submit(abs, -1)
     until(lambda: running.state == "RUNNING")
+    assert waiting.status == "PENDING", "and no more that its session starts"
     os.kill(server, signal.SIGKILL)
 
-    for call in (running, waiting):
-        with pytest.raises(WorkerLost, match="the session of the call has ended: .*SIGKILL"):
-            call.result(150)
+    with pytest.raises(WorkerLost, match="the session of the call has ended: .*SIGKILL"):
+        running.result(150)
+    with pytest.raises(WorkerLost, match="the call had not begun when its session ended: .*SIGKILL") as unbegun:
+        waiting.result(150)
+    assert (unbegun.value.stage, unbegun.value.hint) == ("queue", "call again: nothing of it has run")
     assert session.call(abs, -1) == 1
     session.shutdown()
 
@@ -770,7 +773,7 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
             ({"environment": "python:/opt/x"}, "the function asks for environment='python:/opt/x'"),
             (
                 {"stall_timeout": "1min"},
-                "the function asks for stall_timeout='1min', which only a whole session can have",
+                "the function asks for stall_timeout='1min', which only a whole job can have",
             ),
             ({"retries": 2}, "the function asks for retries=2"),
             ({"outputs": ["*.pt"]}, "the function asks for outputs=('*.pt',)"),
@@ -855,7 +858,8 @@ def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=150)
 
     assert "keeps running on " in done.stderr
-    assert "(it ends after 20 s without a call; to end it now: clusterfn cancel ID)" in done.stderr
+    said = r": (\w{4}) \(it ends after 20 s without a call; to end it now: clusterfn cancel \1\)"
+    assert re.search(said, done.stderr)
 
 
 @pytest.mark.usefixtures("here")
@@ -903,6 +907,7 @@ def test_who_leaves_the_block_by_ctrl_c_is_told_that_the_session_is_closed(busy:
         "    print(session.job.id, flush=True)\n"
         f"    if {busy}:\n"
         "        session.submit(work, 'begun', 'gate')\n"
+        "        waiting = [session.submit(abs, -1) for _ in range(3)]\n"
         "        while not os.path.exists('begun'): time.sleep(0.02)\n"
         "    raise KeyboardInterrupt\n".replace("'begun'", repr(str(tmp_path / "begun"))).replace(
             "'gate'", repr(str(tmp_path / "gate"))
@@ -911,6 +916,8 @@ def test_who_leaves_the_block_by_ctrl_c_is_told_that_the_session_is_closed(busy:
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=150)
     (tmp_path / "gate").touch()
 
-    assert ("(it is closed, and ends with its last call; to end it now: clusterfn cancel ID)" in done.stderr) == busy
+    assert ("(it is closed, and ends with its last call; to end it now: clusterfn cancel " in done.stderr) == busy
     assert ("keeps running on " in done.stderr) == busy
+    withdrawn = "calls of the session that had not begun, and will not run: 3; 1 that had begun will run to the end"
+    assert (withdrawn in done.stderr) == busy
     assert clusterfn.attach(done.stdout.strip()).result(150)["why"] == "closed"
