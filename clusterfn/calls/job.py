@@ -24,7 +24,7 @@ from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary, describe_request, describe_usage
 from clusterfn.config.units import parse_memory, shown_memory
-from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, ResultError
+from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.public_api import public_api
 
@@ -240,9 +240,15 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             The paths of the files here.
 
         Raises:
-            ClusterfnError: Nothing there has such a name; the message lists what there is.
+            ClusterfnError: Nothing there has such a name; the message lists what there is. Or the job has not begun.
         """
-        return remote_files.fetch(self._tracker.connection, self._tracker.work_folder, pattern, Path(to))
+        try:
+            return remote_files.fetch(self._tracker.connection, self._tracker.work_folder, pattern, Path(to))
+        except HostError:
+            if self.state not in (PENDING, STARTING):
+                raise
+        message = f"it has left no files yet: it is {self.status}"
+        raise HostError(message, host=self.host, job=self.id, hint="wait for it with job.result(), then download")
 
     @property
     @public_api

@@ -33,6 +33,7 @@ from clusterfn.errors import (
     DiskFull,
     ExitedEarly,
     HostDiskFull,
+    HostError,
     KilledBySignal,
     Unsatisfiable,
     WorkerLost,
@@ -702,6 +703,8 @@ def test_a_session_that_dies_says_so_in_each_call_and_the_next_starts_another(tm
     waiting = session.submit(abs, -1)
     until(lambda: running.state == "RUNNING")
     assert waiting.status == "PENDING", "and no more that its session starts"
+    with pytest.raises(HostError, match="it has left no files yet: it is PENDING"):
+        waiting.download()
     os.kill(server, signal.SIGKILL)
 
     with pytest.raises(WorkerLost, match="the session of the call has ended: .*SIGKILL"):

@@ -8,7 +8,6 @@ are the next call's.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import errno
 import functools
@@ -119,9 +118,13 @@ class CallAttempt:
         self._due = 0.0
         self.actor_gone = ""
         self.reserve: publish.Reserve | None = None
-        if work:
-            with contextlib.suppress(FileExistsError):  # made by an earlier start of the session
+        try:
+            if work:
                 os.mkdir(self.path(work), 0o700)
+            else:
+                os.stat(self.folder)
+        except OSError:  # an earlier start of the session has made it, or a function has removed the call's folder
+            os.makedirs(self.path(work), mode=0o700, exist_ok=True)
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)

@@ -38,7 +38,7 @@ class ClientConnection:
 
     def __init__(self, sock: socket.socket, watcher: SocketWatcher, on_frame: Callable[..., None]) -> None:
         self.due = 0.0
-        self._taken = 0
+        self._taken = self._told = 0  # the number of the last call that was taken, and what the client knows of that
         self._sock = sock
         self._watcher = watcher
         self._on_frame = on_frame
@@ -91,6 +91,7 @@ class ClientConnection:
         if not self._is_open:
             return
         self._unsent += pack({**facts, "what": what, "taken": self._taken}, body)
+        self._told = self._taken
         if may_wait and len(self._unsent) < MOST_GATHERED:
             due = time.monotonic() + GATHER_S
             self.due = min(self.due or due, due)
@@ -102,11 +103,11 @@ class ClientConnection:
 
     def flush(self) -> None:
         """Send what waits for other frames, or say which calls were taken."""
-        if not self._unsent:
-            self.say("taken")
-            return
         self.due = 0.0
-        self._write()
+        if self._taken > self._told:  # a frame that waits may be older
+            self.say("taken")
+        else:
+            self._write()
 
     def _write(self) -> None:
         try:

@@ -18,6 +18,7 @@ from ..agent.libc import libc_function, pointer_type
 
 Ranges = List[Tuple[int, int]]  # addresses and lengths in bytes, both whole pages
 
+_open = open  # the function may replace it
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY = 8  # bytes for each page in /proc/self/pagemap
 _KIND, _OWN = 0xA1, 0x81  # of an entry's highest byte: present, and mapped by no other process; and of no file
@@ -32,7 +33,7 @@ def own_ranges() -> Ranges:
     """Return the memory that this process shares with no other, as both it and its parent have written there."""
     found: Ranges = []
     try:
-        with open("/proc/self/pagemap", "rb", buffering=0) as pages, open("/proc/self/maps") as maps:
+        with _open("/proc/self/pagemap", "rb", buffering=0) as pages, _open("/proc/self/maps") as maps:
             for line in maps:
                 bounds, access = line.split(" ", 2)[:2]
                 begin, end = (int(part, 16) for part in bounds.split("-"))
@@ -59,10 +60,11 @@ def _own(begin: int, data: bytes) -> Ranges:
 def read_ranges(said: Any) -> Ranges:
     """Return what a call has reported; nothing if that is no list of ranges, since a function can write there too."""
     try:
-        found = [(int(begin), int(length)) for begin, length in said]
+        found = [(begin, length) for begin, length in said]
     except (TypeError, ValueError):
         return []
-    return found if sum(length for _, length in found) <= _MOST_BYTES else []
+    are_pages = all(type(each) is int and each > 0 and each % _PAGE == 0 for pair in found for each in pair)
+    return found if are_pages and sum(length for _, length in found) <= _MOST_BYTES else []
 
 
 def copy_when_idle(fd: int, ranges: Ranges | None) -> None:

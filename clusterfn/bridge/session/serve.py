@@ -166,13 +166,16 @@ class SessionServer:
             self._fail_lost(*self._turns.lost.popleft())
 
     def _facts_of(self, number: int) -> Mapping[str, Any] | None:
-        """Return what is in the call.json of a call; None for a number that its client skips."""
+        """Return what is in the call.json of a call; None for a number that its client skips, or if it is damaged."""
         if number in self._facts:
             return self._facts.pop(number)
         try:
             with open(os.path.join(self._folder, str(number), CALL), encoding="utf-8") as file:
                 return dict(json.load(file))
         except FileNotFoundError:
+            return None
+        except ValueError:
+            self._tell_end(number, "its %s is damaged" % CALL)
             return None
 
     def _why_over(self) -> str:

@@ -64,10 +64,12 @@ class SpareProcess(WorkerProcess):
             self._order = -1
 
     def dismiss(self) -> None:
-        """Close its pipes, and wait for its end: without an order it exits."""
+        """End it: it has nothing to lose, and may have been stopped by a signal."""
         self.close()
         with contextlib.suppress(ChildProcessError):  # it was killed, and has been collected
-            os.waitpid(self.pid, 0)
+            if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
 
     def close(self) -> None:
         """Close its pipes."""
@@ -193,9 +195,11 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     execute.report_outcome(report, facts)
     if call["rests"]:
         sleep(REST_S)
-    if call["learns"]:
-        report.say(written=prefault.own_ranges())
-    _finish_interpreter()
+    try:
+        if call["learns"]:
+            report.say(written=prefault.own_ranges())
+    finally:
+        _finish_interpreter()
 
 
 def _finish_interpreter() -> None:

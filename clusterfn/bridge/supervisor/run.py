@@ -459,7 +459,9 @@ class AttemptRun:
     def _await_exit(self) -> None:
         until = time.monotonic() + self.job.spec["grace_s"]
         while self._status is None and time.monotonic() < until and not self._asked_to_stop():
-            self._turn()
+            self._reap()  # the signal of its end may just have been swallowed
+            if self._status is None:
+                self._turn()
 
     def _asked_to_stop(self) -> bool:
         self.watch.signals.swallow()

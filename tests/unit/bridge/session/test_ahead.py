@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +66,56 @@ def test_the_processes_of_calls_that_wait_are_forked_together_and_each_can_be_en
     assert not made.pids()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_is_stopped_or_dead_holds_up_no_end_and_one_that_died_costs_no_descriptor(tmp_path: Path):
+    ahead, spare = part("ahead"), part("spare")
+    made = ahead.Ahead(str(tmp_path), lambda fds: spare.fork_spare({}, SimpleNamespace(unseeded=[]), fds))
+    before = len(os.listdir("/dev/fd"))
+    made.waiting = 3
+    made.prepare()
+    dead, stopped, _ = made.pids()
+    os.kill(dead, signal.SIGKILL)
+    os.waitpid(dead, 0)
+    os.kill(stopped, signal.SIGSTOP)
+
+    given = made.give("/call", "/call", {})
+    assert given.pid == stopped
+    given.dismiss()
+    made.dismiss()
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_one_call_reports_what_it_has_written_to_and_again_after_modules_were_loaded(tmp_path: Path):
+    given: list[bool] = []
+    process = SimpleNamespace(
+        fds=list, pid=0, dismiss=lambda: None, give=lambda *told: given.append(told[2]["learns"]) or True
+    )
+    made = part("ahead").Ahead(str(tmp_path), lambda _: process)
+
+    made.give("", "", {})
+    made.written = [(4096, 4096)]
+    made.give("", "", {})
+    made.dismiss_spares()
+    made.give("", "", {})
+    assert given == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None, 7, "text", [1], [[1, 2, 3]], [["a", "b"]], [[float("inf"), 4096]], [[1e300, 4096]], [[True, 4096]],
+        [[4096, -4096]], [[0, 4096]], [[4096, 100]], [[4096, 1 << 40]], [[4096, 1 << 40], [8192, -(1 << 40)]],
+    ],
+)  # fmt: skip
+def test_what_a_function_writes_in_the_place_of_that_report_is_no_memory_to_copy(said: Any):
+    assert part("prefault").read_ranges(said) == []
+
+
+def test_a_report_of_memory_is_read_as_it_was_written():
+    prefault = part("prefault")
+    ranges = prefault.own_ranges()
+    assert prefault.read_ranges(json.loads(json.dumps(ranges[:3]))) == ranges[:3]
 
 
 def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):

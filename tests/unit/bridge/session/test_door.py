@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -198,6 +199,76 @@ def test_what_may_wait_is_sent_with_the_next_frame_or_soon_and_never_piles_up():
         assert come() == [3]
         client.say("end", b"x" * door.MOST_GATHERED, may_wait=True, n=4)
         assert come() == [4]
+
+
+def test_a_call_that_is_taken_while_an_end_waits_is_said_with_it():
+    door, carried = (importlib.import_module(name, session.__name__) for name in (".door", "..kernel.carried"))
+    ours, its = socket.socketpair()
+    with ours, its:
+        ours.setblocking(False)
+        client = door.ClientConnection(ours, carried.SocketWatcher(), lambda *_: None)
+        client.has_taken(1)
+        client.say("end", may_wait=True, n=1)
+        client.has_taken(2)
+        client.flush()
+        told = [(header["what"], header["taken"]) for header, _ in Inbox().feed(its.recv(1 << 20))]
+
+    assert told == [("end", 1), ("taken", 2)]
+
+
+@of_main
+def remove_folder_and_kill_the_runner(folder: str) -> None:
+    import os
+    import shutil
+    import signal
+    import time
+
+    shutil.rmtree(folder)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def test_the_end_of_a_call_that_has_removed_its_folder_is_on_the_disk_even_if_its_worker_dies(
+    start: Callable[..., Server],
+):
+    server = start()
+    client = Client(server)
+    client.send(1, remove_folder_and_kill_the_runner, str(server.folder / "calls" / "1"))
+
+    assert client.end(1)[0]["kind"] == "lost"
+    assert json.loads(server.outcome(1).read_text())["kind"] == "lost"
+    client.send(2, abs, -1)
+    assert client.end(2)[1] == 1
+
+
+def test_a_call_whose_folder_another_call_removes_costs_no_worker(start: Callable[..., Server], tmp_path: Path):
+    server = start()
+    client = Client(server)
+    client.send(1, wait_for, str(tmp_path / "gate"))
+    client.send(2, abs, -2)
+    client.send(3, os.getppid)
+    until(lambda: (server.folder / "calls" / "3").exists())
+    shutil.rmtree(server.folder / "calls" / "2")
+    (tmp_path / "gate").touch()
+
+    assert "worker 1" not in client.end(2)[0]["message"]
+    assert json.loads(server.outcome(2).read_text())["kind"] == "lost"
+    assert client.end(3)[0]["kind"] == "returned"
+
+
+def test_a_damaged_call_json_fails_its_call_alone(start: Callable[..., Server], tmp_path: Path):
+    server = start()
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    (aside / "payload.pkl").write_bytes(b"")
+    (aside / "call.json").write_text('{"sys_pa')
+    aside.rename(server.folder / "calls" / "1")
+    until(lambda: server.outcome(1).exists())
+    client = Client(server)
+    client.send(2, abs, -2)
+
+    assert client.end(2)[1] == 2
+    assert "its call.json is damaged" in json.loads(server.outcome(1).read_text())["message"]
 
 
 def test_the_ends_of_many_calls_at_once_all_come_in_their_order(start: Callable[..., Server]):
