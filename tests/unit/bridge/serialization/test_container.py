@@ -10,6 +10,7 @@ import sys
 import threading
 import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -219,6 +220,18 @@ def test_dump_tells_size_and_check_sum(tmp_path):
     data = (tmp_path / "file").read_bytes()
     assert told["size"] == len(data)
     assert json.loads(data.partition(b"\n")[0])["crc"] != 0
+
+
+def test_a_large_value_is_written_in_pieces_of_which_each_can_leave_at_once():
+    """The kernel tells those who watch a file about each write when it ends."""
+    written: list[bytes] = []
+    value = Buffer(bytes(range(256)) * (5 * SHORT // 64 + 1))
+
+    told = container.dump(value, SimpleNamespace(write=lambda data: written.append(bytes(data))))
+
+    assert b"".join(written) == whole(value)
+    assert told["size"] == len(whole(value)) > 20 << 20
+    assert max(map(len, written)) <= 4 << 20
 
 
 @pytest.mark.parametrize(
