@@ -384,7 +384,8 @@ def _tell_withdrawn(calls: Sequence[SessionCallJob[Any]]) -> None:
     withdrawn, going = sum(call.cancelled() for call in calls), sum(not call.done() for call in calls)
     if withdrawn:
         rest = f"; {going} that had begun will run to the end" if going else ""
-        console.tell(f"calls of the session that had not begun, and will not run: {withdrawn}{rest}")
+        had = "call of the session had" if withdrawn == 1 else "calls of the session had"
+        console.tell(f"{withdrawn} {had} not begun and will not run{rest}")
 
 
 def _withdraw(calls: Sequence[SessionCallJob[Any]]) -> None:

@@ -921,6 +921,6 @@ def test_who_leaves_the_block_by_ctrl_c_is_told_that_the_session_is_closed(busy:
 
     assert ("(it is closed, and ends with its last call; to end it now: clusterfn cancel " in done.stderr) == busy
     assert ("keeps running on " in done.stderr) == busy
-    withdrawn = "calls of the session that had not begun, and will not run: 3; 1 that had begun will run to the end"
+    withdrawn = "3 calls of the session had not begun and will not run; 1 that had begun will run to the end"
     assert (withdrawn in done.stderr) == busy
     assert clusterfn.attach(done.stdout.strip()).result(150)["why"] == "closed"

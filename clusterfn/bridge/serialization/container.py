@@ -141,7 +141,7 @@ def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[st
     """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header."""
     pieces, crc = pack(obj, target=target).sealed()
     for piece in pieces:
-        for begin in range(0, len(piece), _WRITTEN_AT_ONCE):  # who watches the file hears of each, and sends it
+        for begin in range(0, len(piece), _WRITTEN_AT_ONCE):  # the agent sends what is there after each write
             file.write(memoryview(piece)[begin : begin + _WRITTEN_AT_ONCE])
     return {"size": sum(len(piece) for piece in pieces), "crc": crc}
 

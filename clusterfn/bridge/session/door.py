@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
 
 MOST_UNSENT = 16 << 20  # bytes, after which a client is too slow
-GATHER_S = 0.004  # for so long a frame waits for others if it may: each write wakes five processes on its way
+GATHER_S = 0.004  # how long a frame may wait for others: each write wakes five processes on its way
 MOST_GATHERED = 64 << 10  # bytes
 TAKEN_AFTER_S = 0.02  # that a call was taken waits so long for what can be said with it, such as its end
 _NOT_YET = ".new"

@@ -30,7 +30,7 @@ _IDLE_MS = 2.0  # the next call of a loop comes sooner
 
 
 def own_ranges() -> Ranges:
-    """Return the memory that this process shares with no other, as both it and its parent have written there."""
+    """Return the memory that this process shares with no other, because it or its parent has written there."""
     found: Ranges = []
     try:
         with _open("/proc/self/pagemap", "rb", buffering=0) as pages, _open("/proc/self/maps") as maps:

@@ -161,7 +161,7 @@ class SessionServer:
                     break
                 number, facts = call
                 listener = self._listeners.get(number)
-                runner.give(number, listener is not None and listener.is_live, self._turns.waiting(), facts)
+                runner.give(number, listener is not None and listener.is_live, self._turns.count_waiting(), facts)
         while self._turns.lost:
             self._fail_lost(*self._turns.lost.popleft())
 
@@ -257,7 +257,7 @@ class SessionServer:
         folder = self._path(number)
         listener = self._listeners.get(number)
         if listener is not None:
-            listener.take(what, data, os.path.join(folder, VALUE), size, self._turns.waiting_in_all() >= _MANY)
+            listener.take(what, data, os.path.join(folder, VALUE), size, self._turns.count_all_waiting() >= _MANY)
         if what == "end":
             self._listeners.pop(number, None)
             self._flusher.add(folder)

@@ -25,7 +25,7 @@ from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
 from . import prefault, preload, random_numbers
 
-# Until then nothing is done for the next call: on a machine with few cores, that would delay the value's way home.
+# Nothing is prepared for the next call until then: with few cores, the value would reach its client later.
 REST_S = 0.0015
 _KIB = 1024  # what getrusage counts in
 

@@ -68,17 +68,17 @@ class Turns:
             return None
         return actor.waiting.popleft()
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Return how many calls wait for a worker that is free."""
         return len(self._waiting)
 
-    def waiting_in_all(self) -> int:
+    def count_all_waiting(self) -> int:
         """Return how many calls wait, for a worker that is free or for their actor."""
         return len(self._waiting) + sum(len(actor.waiting) for actor in self._actors.values())
 
     def is_empty(self) -> bool:
         """Whether no call waits."""
-        return not (self._waiting or self.lost or any(actor.waiting for actor in self._actors.values()))
+        return not (self.lost or self.count_all_waiting())
 
     def lose(self, which: int, reason: str, given: Iterable[int]) -> None:
         """Take note that an actor is gone, and that calls which were given to its worker have not run."""

@@ -17,7 +17,7 @@ from clusterfn.hosts.transports import Stream
 
 FAILURES_KEPT = 10_000
 _BURST = 16  # requests, each of which comes within _GATHER_S of the one before it
-_GATHER_S = 0.002  # for so long a request of a burst waits for others: each write wakes five processes on its way
+_GATHER_S = 0.002  # how long a request of a burst waits for others: each write wakes five processes on its way
 _log = logging.getLogger("clusterfn")
 
 
