@@ -23,6 +23,7 @@ from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
 from clusterfn.hosts.transports.base import Stream
 from clusterfn.hosts.transports.paramiko_login import log_in
+from clusterfn.hosts.transports.paramiko_receiving import QuickSocket, ReceivedPieces
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
@@ -31,6 +32,7 @@ WINDOW = 16 * 2**20
 # packet: 16 MB cost it three seconds of CPU time.
 NEAR_WINDOW = 2 * 2**20
 _NEAR_S = 0.04  # for a login, which takes two round trips or more
+_PACKET = 32 * 2**10 - 64  # as much as paramiko puts into a packet: it would copy the rest of a longer piece each time
 KEEPALIVE_S, KEEPALIVES = 15, 3
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
@@ -106,7 +108,8 @@ class ParamikoStream:
 
     def write(self, data: bytes) -> None:
         try:
-            self._channel.sendall(data)
+            for begin in range(0, len(data), _PACKET):
+                self._channel.sendall(data[begin : begin + _PACKET])
         except BROKEN as error:
             raise BrokenPipeError("the connection was lost") from error
 
@@ -153,6 +156,10 @@ def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: st
     """Start `command` on a channel of its own."""
     with _translated(host, settings):
         channel = ssh.open_session(timeout=settings.timeout_s)
+        received = ReceivedPieces()
+        channel.in_buffer = received
+        if isinstance(ssh.sock, QuickSocket):
+            received.wake_late(ssh.sock)
         # Not to wait for the answer would save nothing: sshd takes no input before it (it gives a window of 0 bytes).
         channel.exec_command(command)
     return channel
@@ -285,24 +292,6 @@ def _proxy(host: Host, command: str) -> socket.socket:
     theirs.close()
     threading.Thread(target=process.wait, name="clusterfn-proxy", daemon=True).start()
     return ours
-
-
-class QuickSocket:
-    """A socket that acknowledges at once what it reads: sshd's own Nagle costs 40 ms a round trip otherwise (Linux)."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._quick = getattr(socket, "TCP_QUICKACK", None)
-
-    def recv(self, size: int) -> bytes:
-        data = self._sock.recv(size)
-        if self._quick is not None:
-            with contextlib.suppress(OSError):
-                self._sock.setsockopt(socket.IPPROTO_TCP, self._quick, 1)
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
 
 
 @contextlib.contextmanager

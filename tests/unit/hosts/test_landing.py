@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import mmap
 import os
 import zlib
 from pathlib import Path
@@ -30,6 +32,25 @@ def test_the_bytes_and_their_checksum_are_those_that_came(tmp_path: Path, in_fil
     value[3:5] = b"xy"
     assert bytes(memoryview(value)[:6]) == data[:3] + b"xy" + data[5:6], "it can be written to"
     assert list(tmp_path.iterdir()) == [], "the file has no name"
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="the system has no large pages")
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+@pytest.mark.parametrize("step", [100_003, 2 << 20, 5 << 20])
+def test_large_pages_are_given_up_when_the_first_use_of_one_is_slow(
+    monkeypatch: pytest.MonkeyPatch, step: int, seconds: float
+) -> None:
+    clock, advice, data = itertools.count(), [], LINE + os.urandom(7 << 20)
+    monkeypatch.setattr(landing.time, "thread_time", lambda: next(clock) * seconds)
+    monkeypatch.setattr(landing.LargeValue, "madvise", lambda _memory, what: advice.append(what))
+    place = Landing(len(data))
+
+    for at in range(0, len(data), step):
+        place.take(data[at : at + step])
+
+    assert bytes(place.value()) == data
+    assert advice == [mmap.MADV_HUGEPAGE, mmap.MADV_NOHUGEPAGE][: 2 if seconds else 1]
+    assert next(clock) == (2 if seconds else 2 * 4), "each page of 2 MB is measured, and nothing once it is slow"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")

@@ -1,0 +1,114 @@
+"""What paramiko receives reaches its reader whole and in order, with few wakeups."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from paramiko.buffered_pipe import PipeTimeout
+
+from clusterfn.hosts.transports.paramiko_receiving import QuickSocket, ReceivedPieces
+
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[QuickSocket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield QuickSocket(ours), theirs
+
+
+def reading(received: ReceivedPieces) -> tuple[threading.Thread, list[bytes]]:
+    """Start a thread that reads once; it and what it has read."""
+    read: list[bytes] = []
+    thread = threading.Thread(target=lambda: read.append(received.read(100)), daemon=True)
+    thread.start()
+    return thread, read
+
+
+def test_a_read_returns_what_is_there_and_never_more_than_it_asks_for() -> None:
+    received = ReceivedPieces()
+    for piece in (b"abc", b"defgh", b"i"):
+        received.feed(piece)
+
+    assert (len(received), received.read_ready()) == (9, True)
+    assert [received.read(4), received.read(1), received.read(100)] == [b"abcd", b"e", b"fghi"]
+    assert (len(received), received.read_ready()) == (0, False)
+
+
+def test_after_the_end_the_rest_comes_and_then_nothing() -> None:
+    received = ReceivedPieces()
+    received.feed(b"abc")
+    received.close()
+
+    assert [received.read(2), received.read(2), received.read(2)] == [b"ab", b"c", b""]
+
+
+def test_a_read_waits_no_longer_than_its_limit() -> None:
+    with pytest.raises(PipeTimeout):
+        ReceivedPieces().read(1, 0.01)
+
+
+def test_all_that_came_can_be_taken_at_once() -> None:
+    received = ReceivedPieces()
+    received.feed(b"abc")
+    received.feed(b"d")
+
+    assert [received.empty(), received.empty(), len(received)] == [b"abcd", b"", 0]
+
+
+def test_a_waiting_reader_wakes_for_a_piece_and_for_the_end() -> None:
+    for end in (lambda received: received.feed(b"abc"), lambda received: received.close()):
+        received = ReceivedPieces()
+        thread, read = reading(received)
+
+        end(received)
+        thread.join(WAIT_S)
+
+        assert read in ([b"abc"], [b""])
+
+
+def test_packets_that_came_together_wake_the_reader_once_before_the_socket_waits(
+    pair: tuple[QuickSocket, socket.socket],
+) -> None:
+    sock, there = pair
+    received = ReceivedPieces()
+    received.wake_late(sock)
+    thread, read = reading(received)
+    there.sendall(b"abcdef")
+
+    for _ in range(3):
+        received.feed(sock.recv(2))
+        thread.join(0.05)
+    assert read == [], "the socket has given all, but not been asked for more"
+    there.sendall(b"g")
+    assert sock.recv(2) == b"g"
+    thread.join(WAIT_S)
+
+    assert read == [b"abcdef"]
+
+
+def test_a_socket_gives_all_bytes_in_the_sizes_asked_for_and_then_its_end(
+    pair: tuple[QuickSocket, socket.socket],
+) -> None:
+    sock, there = pair
+    there.sendall(bytes(range(200)))
+    there.close()
+
+    sizes = [1, 16, 100, 200]
+    assert b"".join(sock.recv(size) for size in sizes) == bytes(range(200))
+    assert sock.recv(1) == b""
+
+
+def test_a_socket_that_waits_too_long_says_so_and_loses_nothing(pair: tuple[QuickSocket, socket.socket]) -> None:
+    sock, there = pair
+    sock.settimeout(0.01)
+
+    with pytest.raises(socket.timeout):
+        sock.recv(10)
+    there.sendall(b"late")
+
+    assert sock.recv(10) == b"late"
