@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FULL = 1024 * 1024  # bytes of unsent answers above which nothing new is read
 FRAME = struct.Struct("!IQ")
+HEADER = 4096  # bytes that hold the header of any chunk
 UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
@@ -72,12 +73,21 @@ class Inbox:
         self.chunk: "Header" = {}
         self.left = 0  # bytes of the body of `chunk`
 
-    def feed(self, piece: bytes) -> "Iterator[Tuple[Header, bytes]]":
-        if self.left:
-            part = piece[: self.left]
-            piece = piece[len(part) :]
-            yield self.part(part)
-        self.data += piece
+    def feed(self, piece: "Frame") -> "Iterator[Tuple[Header, bytes]]":
+        """Yield the frames that this piece completes; a part of a chunk is a view of it, valid until the next step."""
+        rest = memoryview(piece)
+        while len(rest):
+            if self.left:
+                part, rest = rest[: self.left], rest[self.left :]
+                yield self.part(part)
+                continue
+            # Of a large chunk only the header is copied.
+            size = HEADER if self.in_parts and not self.data else len(rest)
+            self.data += rest[:size]
+            rest = rest[size:]
+            yield from self.complete()
+
+    def complete(self) -> "Iterator[Tuple[Header, bytes]]":
         while len(self.data) >= FRAME.size:
             head, body = FRAME.unpack_from(self.data)
             middle, end = FRAME.size + head, FRAME.size + head + body
@@ -96,7 +106,7 @@ class Inbox:
                 self.chunk, self.left = header, body
                 yield self.part(content)
 
-    def part(self, content: bytes) -> "Tuple[Header, bytes]":
+    def part(self, content: "Frame") -> "Tuple[Header, Any]":
         """Return a part of the chunk as a frame; only the end of it is `last`."""
         self.left -= len(content)
         return (dict(self.chunk, last=False) if self.left else self.chunk), content

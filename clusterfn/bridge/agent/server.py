@@ -75,6 +75,7 @@ class Agent:
         self.source = source
         self.out = Outbox(sink)
         self.inbox = Inbox(in_parts=True)
+        self.received = memoryview(bytearray(CHUNK))
         self.requests: "Dict[int, RequestHandler]" = {}
         self.waiting: "Dict[int, List[RequestHandler]]" = {}  # for the end of the request of that number
         self.failed: "OrderedDict[int, str]" = OrderedDict()
@@ -149,14 +150,15 @@ class Agent:
 
     def read(self, _fd: int) -> None:
         try:
-            piece = os.read(self.source, CHUNK)
+            # Into the same memory each time: new memory of this size costs a page fault for every 4 KB.
+            size = os.readv(self.source, [self.received])
         except BlockingIOError:
             return
-        if len(piece) >= USUAL:
+        if size >= USUAL:
             widen_pipe(self.source)
-        self.open = bool(piece)
+        self.open = bool(size)
         self.last_received = time.monotonic()
-        for header, body in self.inbox.feed(piece):
+        for header, body in self.inbox.feed(self.received[:size]):
             self.dispatch(header, body)
 
     def seconds_until_due(self) -> float:

@@ -26,6 +26,27 @@ def test_frames_come_out_of_any_pieces() -> None:
     assert frames == [({"id": 1}, b"x" * 100), ({"id": 2, "path": "\udcff\u00fc"}, b"")]
 
 
+@pytest.mark.parametrize("step", [1, 11, 4096, 4097, 65_536, 1 << 20])
+def test_chunks_come_in_parts_between_whole_frames_though_the_memory_of_a_piece_is_used_again(step: int) -> None:
+    large, long = os.urandom(100_000 if step > 11 else 5000), "x" * 9000
+    chunks = [{"id": 2, "do": "chunk", "last": False}, {"id": 3, "do": "chunk", "last": True}]
+    stream = pack({"id": 1, "long": long}, b"whole") + b"".join(pack(each, large) for each in chunks)
+    stream += pack({"id": 4}) + pack({"id": 5}, large)
+    inbox, piece, came = Inbox(in_parts=True), bytearray(step), []
+
+    for at in range(0, len(stream), step):
+        size = len(stream[at : at + step])
+        piece[:size] = stream[at : at + step]
+        came += [(header, bytes(body)) for header, body in inbox.feed(memoryview(piece)[:size])]
+
+    assert [b"".join(body for header, body in came if header["id"] == each) for each in range(1, 6)] == [
+        b"whole", large, large, b"", large
+    ]  # fmt: skip
+    assert sum(header["id"] in (1, 4, 5) for header, _ in came) == 3, "only chunks come in parts"
+    assert [header.get("last") for header, _ in came if header["id"] == 2 and header["last"]] == []
+    assert [header["last"] for header, _ in came if header["id"] == 3].count(True) == 1
+
+
 def test_a_frame_is_two_lengths_a_header_and_a_body() -> None:
     assert pack({"id": 1}, b"xy") == struct.pack("!IQ", 9, 2) + b'{"id": 1}xy'
 
