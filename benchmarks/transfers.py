@@ -56,6 +56,7 @@ def by_ssh(there: Place, folder: Path) -> dict[str, float]:
         small.joinpath(f"{each}.txt").write_bytes(os.urandom(170))
 
     def run(command: str) -> float:
+        os.sync()
         argv = ["/bin/sh", "-c", command.replace("SSH", f"ssh -F {there.env['SSH_CONFIG']} -o BatchMode=yes py36-bash")]
         return seconds(lambda: subprocess.run(argv, check=True, capture_output=True, cwd=folder))
 
