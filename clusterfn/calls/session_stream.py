@@ -85,12 +85,12 @@ class CallStream:
         connection, scheduler = self._session.connection, self._session.scheduler
         self._connection = connection
         self._inbox = Inbox()
-        hello = pack({"what": "hello"})
         try:
             if not scheduler.has_nodes:
-                self._reply = connection.connect_socket(address, hello, self._on_data)
+                self._reply = connection.connect_socket(address, pack({"what": "hello"}), self._on_data)
             elif join := scheduler.join_command(submission):
-                self._reply = connection.converse([*join, *attach], hello, self._on_data, scheduler.unset)
+                hello, nudge = pack({"what": "hello", "answer_pieces": True}), pack({"what": "nudge"})
+                self._reply = connection.converse([*join, *attach], hello, self._on_data, scheduler.unset, nudge)
             else:
                 return
         except ClusterfnError:  # the connection to the host has ended: the calls get that error themselves

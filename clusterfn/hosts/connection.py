@@ -304,14 +304,24 @@ class HostConnection:
         return self._send(_r.ConversationRequest("connect", {"path": path}, first, on_data))
 
     def converse(
-        self, argv: Sequence[str], first: bytes, on_data: Callable[[bytes], Any], unset: Sequence[str] = ()
+        self,
+        argv: Sequence[str],
+        first: bytes,
+        on_data: Callable[[bytes], Any],
+        unset: Sequence[str] = (),
+        nudge: bytes = b"",
     ) -> Reply[None]:
         """Start a program on the host as `connect_socket` connects: `write` goes to its stdin, and its stdout comes.
 
         It ends with the connection, or by `cancel`. If its exit status is not 0, the reply raises a HostError with its
         last words. Its kind is "unavailable" for EX_UNAVAILABLE, and "program" for all others.
+
+        Args:
+            nudge: What its input gets while srun brings its output in pieces, which come sooner so. ASCII, and nothing
+                that the program acts on.
         """
-        return self._send(_r.ConversationRequest("converse", _program(argv, None, unset), first, on_data))
+        fields = {**_program(argv, None, unset), **({"nudge": nudge.decode("ascii")} if nudge else {})}
+        return self._send(_r.ConversationRequest("converse", fields, first, on_data))
 
     def write(self, connected: Reply[None], data: bytes) -> None:
         """Send bytes to a socket or a program, after an answer to the first; they are lost if it is gone."""

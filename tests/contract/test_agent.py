@@ -208,6 +208,29 @@ def test_bytes_travel_both_ways_through_a_program_of_the_host(here: HostConnecti
     assert bytes(came) == b"last"
 
 
+NUDGED = """
+import fcntl, os, select, termios, time
+for size in (1024, 100, 2048):
+    while any(fcntl.ioctl(1, termios.FIONREAD, bytes(4))):  # until the agent has read what was said before
+        time.sleep(0.01)
+    os.write(1, b"x" * size)
+    ready, _, _ = select.select([0], [], [], 0.3 if size % 1024 else 60)
+    os.write(1, os.read(0, 100) if ready else b"-")
+"""
+
+
+@pytest.mark.parametrize("nudge", [b"go on\0", b""])
+def test_a_program_whose_output_comes_in_pieces_of_srun_is_nudged_after_each_full_one(
+    here: HostConnection, nudge: bytes
+) -> None:
+    came, program = bytearray(), NUDGED if nudge else NUDGED.replace("60", "0.3")
+
+    here.converse([here.facts.python, "-c", program], b"", came.extend, nudge=nudge).result(WAIT_S)
+
+    said = nudge or b"-"
+    assert bytes(came) == b"x" * 1024 + said + b"x" * 100 + b"-" + b"x" * 2048 + said
+
+
 @pytest.mark.parametrize(("status", "kind"), [(3, "program"), (os.EX_UNAVAILABLE, "unavailable")])
 def test_a_program_that_fails_says_what_it_said_last(here: HostConnection, status: int, kind: str) -> None:
     failing = here.converse(["sh", "-c", f"echo no way >&2; exit {status}"], b"", bytes)

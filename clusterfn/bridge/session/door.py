@@ -34,10 +34,13 @@ class ClientConnection:
 
     Attributes:
         due: When to send what waits for other frames, and to say which calls were taken; 0 if there is nothing to say.
+        answers_pieces: Whether to answer a piece of a frame at once. It comes through srun then, whose next piece
+            waits for an acknowledgement: 40 ms, unless something goes the other way.
     """
 
     def __init__(self, sock: socket.socket, watcher: SocketWatcher, on_frame: Callable[..., None]) -> None:
         self.due = 0.0
+        self.answers_pieces = False
         self._taken = self._told = 0  # the number of the last call that was taken, and what the client knows of that
         self._sock = sock
         self._watcher = watcher
@@ -73,6 +76,8 @@ class ClientConnection:
                 self._on_frame(self, header, body)
         except (ValueError, KeyError, TypeError):  # what came is no frame
             self.close()
+        if self.answers_pieces and self._inbox.data:
+            self.say("taken")
 
     def has_taken(self, number: int) -> None:
         """Say with the next frame that all calls up to this number that came through it are in their folders."""

@@ -195,6 +195,7 @@ class SessionServer:
 
     def _on_frame(self, client: ClientConnection, header: Header, body: bytes) -> None:
         if header["what"] == "hello":
+            client.answers_pieces = bool(header.get("answer_pieces"))
             client.say("welcome")
         elif header["what"] == "call":
             self._take(client, int(header["n"]), header, body)

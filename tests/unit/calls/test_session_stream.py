@@ -35,9 +35,11 @@ class Connection:
         return self.waiting[-1]
 
     def connect_socket(self, path: str, first: bytes, on_data: Any) -> Reply[None]:
+        assert first == pack({"what": "hello"})
         return self.open([path], on_data)
 
-    def converse(self, argv: list[str], first: bytes, on_data: Any, unset: Any) -> Reply[None]:
+    def converse(self, argv: list[str], first: bytes, on_data: Any, unset: Any, nudge: bytes) -> Reply[None]:
+        assert (first, nudge) == (pack({"what": "hello", "answer_pieces": True}), pack({"what": "nudge"}))
         return self.open(argv, on_data)
 
     def open(self, way: list[str], on_data: Any) -> Reply[None]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge import session
-from clusterfn.bridge.agent.frames import Inbox
+from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.calls import payload
 from tests.unit.bridge.session.serving import Client, Server, of_main, value_of
 from tests.waiting import until
@@ -214,6 +214,28 @@ def test_a_call_that_is_taken_while_an_end_waits_is_said_with_it():
         told = [(header["what"], header["taken"]) for header, _ in Inbox().feed(its.recv(1 << 20))]
 
     assert told == [("end", 1), ("taken", 2)]
+
+
+@pytest.mark.parametrize("answer_pieces", [True, False])
+def test_a_piece_of_a_call_is_answered_at_once_only_where_the_client_asks_for_it(
+    start: Callable[..., Server], answer_pieces: bool
+):
+    client = Client(start())
+    client.sock.sendall(pack({"what": "hello", "answer_pieces": answer_pieces}))
+    client.next("welcome")
+    call = pack({"what": "call", "n": 1, "live": True, "sys_path": []}, payload.pack(speak, ("one",), {}).data)
+
+    client.sock.sendall(call[:100])
+    client.sock.settimeout(300 if answer_pieces else 0.3)
+    if answer_pieces:
+        assert client.next("taken")[0]["taken"] == 0, "it is not whole yet"
+    else:
+        with pytest.raises(socket.timeout):
+            client.next("taken")
+    client.sock.settimeout(300)
+    client.sock.sendall(call[100:] + pack({"what": "nudge"}))
+
+    assert client.end(1)[0]["kind"] == "returned"
 
 
 @of_main
