@@ -169,11 +169,13 @@ def sessions(place: Place, lab: Lab | None) -> list[Row]:
             name: Asked(place, [*place.script("session.py", host), "2", *words])
             for name, words in {"one": ["{}"], "two": ['{"workers": 2}'], "actor": ["{}", "actor"]}.items()
         }
+        if lab:
+            asked["node"] = Asked(place, [*place.script("session.py", "slurm"), "1", "{}", "own"])
         for process in asked.values():
             stack.callback(process.close)
             for _ in range(3):  # the first ones go as files, until the session listens
                 process.ask()
-        parts: dict[str, Sample] = {name: _after_a_moment(asked[name]) for name in ("one", "actor")}
+        parts: dict[str, Sample] = {name: _after_a_moment(asked[name]) for name in asked if name != "two"}
         if lab:
             parts["line"], close = limits.held_line(place, lab)
             stack.callback(close)
@@ -190,7 +192,11 @@ def sessions(place: Place, lab: Lab | None) -> list[Row]:
     if not lab:
         return [Row("call in a session", taken["one"]), *rows]
     goal = Series(tuple(3 * line + 0.005 for line in taken["line"].values))
-    return [Row.versus("call in a session over SSH", taken["one"], goal, "3 lines + 5 ms", limit=1.0), *rows]
+    return [
+        Row.versus("call in a session over SSH", taken["one"], goal, "3 lines + 5 ms", limit=1.0),
+        Row("call in a session on a SLURM node", taken["node"], limit=8),
+        *rows,
+    ]
 
 
 def _after_a_moment(asked: Asked) -> Sample:
