@@ -1,6 +1,6 @@
 """`python -m benchmarks.transfers`: 200 MB and 10,000 files by both transports, against ssh; `make bench` does it too.
 
-Delays are 0, 50 and 150 ms. Each ratio is of times through the same proxy in the same round: ssh into a synced file,
+Delays are 0, 50 and 150 ms, or those given as arguments. Each ratio is of times through the same proxy in the same round: ssh into a synced file,
 and tar through ssh.
 """
 
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,10 +82,10 @@ def measured(there: Place) -> dict[str, tuple[float, float]]:
     return best
 
 
-def table(place: Place, lab: Lab) -> str:
+def table(place: Place, lab: Lab, delays_ms: Sequence[int] = DELAYS_MS) -> str:
     """Every way at each delay by each transport, in Markdown; each is printed when it has been measured."""
     lines = []
-    for delay in DELAYS_MS:
+    for delay in delays_ms:
         for transport in TRANSPORTS:
             with behind(place, lab, delay, transport) as there:
                 for way, (took, ratio) in measured(there).items():
@@ -107,7 +107,7 @@ def main() -> None:
     with made() as place:
         if place.lab is None:
             sys.exit("this needs the lab")
-        text = table(place, place.lab)
+        text = table(place, place.lab, [int(word) for word in sys.argv[1:]] or DELAYS_MS)
     print(f"\n{text}\n\n{write(text)}")
 
 
