@@ -1,7 +1,7 @@
 """`python -m benchmarks.transfers`: 200 MB and 10,000 files by both transports, against ssh; `make bench` does it too.
 
-Delays are 0, 50 and 150 ms, or those given as arguments. Each ratio is of times through the same proxy in the same round: ssh into a synced file,
-and tar through ssh.
+Delays are 0, 50 and 150 ms, or those given as arguments. Each ratio is of times through the same proxy in the same
+round: ssh into a synced file, and tar through ssh.
 """
 
 from __future__ import annotations
