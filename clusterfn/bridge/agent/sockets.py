@@ -5,7 +5,6 @@ import signal
 import struct
 import subprocess
 
-from .files import CHUNK
 from .frames import pack
 from .handler import Failure, RequestHandler, expand
 from .processes import changed_environment
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 5.0
 _WORDS = 4096
+READ_BYTES = 64 * 1024  # as in kernel/stream.py
 SRUN_PIECE = 1024  # bytes that srun carries at a time, as seen in SLURM 22.05
 
 
@@ -62,7 +62,7 @@ class ConnectHandler(RequestHandler):
 
     def frame(self) -> "Optional[bytes]":
         try:
-            data = os.read(self.fd, CHUNK)
+            data = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
             self.agent.readers[self.fd] = self.on_data
             return None
@@ -147,7 +147,7 @@ class ConverseHandler(ConnectHandler):
     def on_words(self, fd: int) -> None:
         """Keep the last words of its stderr."""
         try:
-            data = os.read(fd, CHUNK)
+            data = os.read(fd, READ_BYTES)
         except BlockingIOError:
             return
         self.words = (self.words + data)[-_WORDS:]

@@ -9,7 +9,7 @@ import struct
 import sys
 import threading
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024
 
 
 def main(path: str) -> int:

@@ -6,13 +6,12 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from ..agent.frames import Inbox, pack
+from ..kernel.stream import READ_BYTES
 
 if TYPE_CHECKING:
     import socket
 
     from ..agent.frames import Header
-
-READ_BYTES = 256 * 1024
 
 
 class ServerLink:

@@ -114,8 +114,9 @@ def test_what_a_function_writes_in_the_place_of_that_report_is_no_memory_to_copy
 
 def test_a_report_of_memory_is_read_as_it_was_written():
     prefault = part("prefault")
-    ranges = prefault.own_ranges()
-    assert prefault.read_ranges(json.loads(json.dumps(ranges[:3]))) == ranges[:3]
+    shortest = sorted(prefault.own_ranges(), key=lambda pair: pair[1])[:3]  # all of a process of tests are too much
+    assert len(shortest) == 3
+    assert prefault.read_ranges(json.loads(json.dumps(shortest))) == shortest
 
 
 def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):
