@@ -317,8 +317,8 @@ class HostConnection:
         last words. Its kind is "unavailable" for EX_UNAVAILABLE, and "program" for all others.
 
         Args:
-            nudge: What its input gets while srun brings its output in pieces, which come sooner so. ASCII, and nothing
-                that the program acts on.
+            nudge: What its input gets while srun brings its output in pieces, which come sooner so. It comes between
+                the data of two calls of `write`, never inside. ASCII, and nothing that the program acts on.
         """
         fields = {**_program(argv, None, unset), **({"nudge": nudge.decode("ascii")} if nudge else {})}
         return self._send(_r.ConversationRequest("converse", fields, first, on_data))

@@ -828,6 +828,19 @@ def test_the_cards_stay_the_same_for_all_calls_and_are_free_after_the_last(hosts
 
 
 @pytest.mark.lab
+def test_calls_and_values_longer_than_what_srun_carries_at_a_time_are_whole(hosts: Hosts):
+    def echo(data: bytes) -> bytes:
+        return data
+
+    with Session("slurm", cores=1) as session:
+        session.call(abs, -1)
+        for size in (1000, 1024, 3000, 200_000):
+            values = [os.urandom(size) for _ in range(40)]
+            jobs = [session.submit(echo, value) for value in values]
+            assert all(job.result(60) == value for job, value in zip(jobs, values))
+
+
+@pytest.mark.lab
 def test_a_session_on_slurm_is_one_batch_job_for_all_calls(hosts: Hosts):
     def number() -> str:
         return os.environ["SLURM_JOB_ID"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FULL = 1024 * 1024  # bytes of unsent answers above which nothing new is read
 FRAME = struct.Struct("!IQ")
-HEADER = 4096  # bytes that hold the header of any chunk
+HEADER = 4096  # bytes that hold the header of nearly any chunk
 UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 

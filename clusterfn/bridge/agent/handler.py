@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Protocol, Set
 
     from .file_watcher import FileWatcher
-    from .frames import Frame, Header, Outbox
+    from .frames import Frame, Header, Inbox, Outbox
 
     class AgentServices(Protocol):
         """The part of the agent that its handlers use."""
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         machine: str
         umask: int
         last_received: float
+        inbox: Inbox
         out: Outbox
         watcher: FileWatcher
         requests: "Dict[int, RequestHandler]"
@@ -98,7 +99,8 @@ class RequestHandler:
     def start(self) -> None:
         """Act once the requests that it waits for have ended."""
 
-    def chunk(self, body: bytes, last: bool) -> None:
+    def chunk(self, body: "Frame", last: bool) -> None:
+        """Take bytes of the client, or a part of them, whose memory is used again after this."""
         raise Failure("bad", "this request does not take chunks")
 
     def is_urgent(self) -> bool:

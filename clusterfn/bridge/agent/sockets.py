@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Tuple
 
+    from .frames import Frame
+
 CONNECT_S = 5.0
 _WORDS = 4096
 READ_BYTES = 64 * 1024  # as in kernel/stream.py
@@ -81,7 +83,7 @@ class ConnectHandler(RequestHandler):
         """Act on the end of what it says."""
         self.end()
 
-    def chunk(self, body: bytes, last: bool) -> None:
+    def chunk(self, body: "Frame", last: bool) -> None:
         if self.write_fd < 0:
             raise Failure("bad", "it is not connected yet")
         self.outgoing += body
@@ -115,6 +117,7 @@ class ConverseHandler(ConnectHandler):
 
     With a `nudge`, a full piece of srun is answered with it. srun sends each piece in a packet of its own, and TCP
     keeps the next small one back until the first is acknowledged: after 40 ms, unless something goes the other way.
+    What the client writes at once stays in one piece: the nudge comes before or after it.
     """
 
     process: "Optional[subprocess.Popen[bytes]]" = None
@@ -155,7 +158,9 @@ class ConverseHandler(ConnectHandler):
             del self.agent.readers[fd]
 
     def on_output(self, data: bytes) -> None:
-        if len(data) % SRUN_PIECE == 0 and self.header.get("nudge"):
+        # Never inside of what the client sends. While bytes go that way, they do what a nudge would.
+        is_between = not self.outgoing and not self.agent.inbox.left
+        if is_between and len(data) % SRUN_PIECE == 0 and self.header.get("nudge"):
             self.chunk(self.header["nudge"].encode(), last=False)
 
     def on_close(self) -> None:

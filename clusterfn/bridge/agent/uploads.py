@@ -21,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional, Tuple
 
+    from .frames import Frame
+
     Plan = Tuple[str, int, int, Optional[float], Optional[int]]  # place, size, mode, time, CRC-32
 
 SWEEP_DELAY_S = 1.0
@@ -90,7 +92,7 @@ class UploadHandler(PartWriter):
 
         return RequestHandler.safely(self, named)
 
-    def chunk(self, body: bytes, last: bool) -> None:
+    def chunk(self, body: "Frame", last: bool) -> None:
         data = memoryview(body)
         while self.has_room(len(data)):
             write_all(self.fd, data[: self.left])

@@ -16,17 +16,18 @@ from typing import Any
 from paramiko.buffered_pipe import BufferedPipe, PipeTimeout
 
 _READ_AHEAD = 256 * 2**10
+_SMALL = 4096
 
 
 class QuickSocket:
     """A socket that reads ahead, and acknowledges at once: sshd's own Nagle costs 40 ms a round trip otherwise (Linux).
 
     Attributes:
-        before_wait: Called when all that was read has been taken, before the next read, which may wait.
+        before_wait: Each is called when all that was read has been taken, before the next read, which may wait.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self.before_wait: Callable[[], None] = lambda: None
+        self.before_wait: list[Callable[[], None]] = []
         self._sock = sock
         self._quick = getattr(socket, "TCP_QUICKACK", None)
         self._ahead = memoryview(bytearray(_READ_AHEAD))
@@ -34,7 +35,8 @@ class QuickSocket:
 
     def recv(self, size: int) -> bytes:
         if not self._unread:
-            self.before_wait()
+            for wake in self.before_wait:
+                wake()
             self._unread = self._ahead[: self._sock.recv_into(self._ahead)]
             if self._quick is not None:
                 with contextlib.suppress(OSError):
@@ -59,7 +61,8 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
 
     def wake_late(self, sock: QuickSocket) -> None:
         """Wake the reader only when the socket has no more to give: once for several packets."""
-        self._is_late, sock.before_wait = True, self._wake
+        self._is_late = True
+        sock.before_wait.append(self._wake)
 
     def _wake(self) -> None:
         if self._pieces:
@@ -67,9 +70,14 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
                 self._changed.notify_all()
 
     def feed(self, data: bytes) -> None:
-        """Add the content of a packet."""
+        """Add the content of a packet; small ones are put together, as each takes memory of its own."""
+        if not data:  # which would read as the end
+            return
         with self._changed:
-            self._pieces.append(data)
+            if self._pieces and len(self._pieces[-1]) + len(data) <= _SMALL:
+                self._pieces[-1] += data
+            else:
+                self._pieces.append(data)
             self._size += len(data)
             if not self._is_late:
                 self._changed.notify_all()

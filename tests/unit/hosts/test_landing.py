@@ -43,11 +43,22 @@ def test_large_pages_are_given_up_when_the_first_use_of_one_is_slow(
     clock, advice, data = itertools.count(), [], LINE + os.urandom(7 << 20)
     monkeypatch.setattr(landing.time, "thread_time", lambda: next(clock) * seconds)
     monkeypatch.setattr(landing.LargeValue, "madvise", lambda _memory, what: advice.append(what))
+    touched: list[int] = []
+
+    def write(memory: landing.LargeValue, at: int | slice, what: bytes) -> None:
+        if isinstance(at, int):
+            touched.append(at)
+        elif not seconds:
+            assert touched[-1] >= min(at.stop, len(data) - 1) // (2 << 20) * (2 << 20), "used before it was measured"
+        super(landing.LargeValue, memory).__setitem__(at, what)
+
+    monkeypatch.setattr(landing.LargeValue, "__setitem__", write, raising=False)
     place = Landing(len(data))
 
     for at in range(0, len(data), step):
         place.take(data[at : at + step])
 
+    assert touched == [page << 21 for page in range(1 if seconds else 4)]
     assert bytes(place.value()) == data
     assert advice == [mmap.MADV_HUGEPAGE, mmap.MADV_NOHUGEPAGE][: 2 if seconds else 1]
     assert next(clock) == (2 if seconds else 2 * 4), "each page of 2 MB is measured, and nothing once it is slow"

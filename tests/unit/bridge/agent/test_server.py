@@ -100,6 +100,52 @@ def test_what_a_program_printed_arrives_however_late_the_agent_looks(client: Cli
     assert (told["rc"], bytes(out)) == (0, b"told\n")
 
 
+PIECES = """
+import os
+def read(end):
+    data = b""
+    while not data.endswith(end):
+        data += os.read(0, 65536)
+    return data
+begin = os.read(0, 10)
+os.write(1, b"x" * 1024)
+os.write(1, begin + read(b"END"))
+os.write(1, b"-" * 1500)
+os.read(0, 1)
+os.write(1, b"x" * 1024)
+os.write(1, read(b"go on"))
+os.write(1, b".")
+"""
+
+
+def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client) -> None:
+    came = bytearray()
+
+    def read_until(end: bytes) -> bytes:
+        """What has come up to there; drop it."""
+        while end not in came:
+            client.turns(1)
+            with contextlib.suppress(BlockingIOError):
+                for _, body in client.inbox.feed(os.read(client.answers, 2**20)):
+                    came.extend(body)
+        found, _, rest = bytes(came).partition(end)
+        came[:] = rest
+        return found
+
+    call = pack({"id": 2, "do": "chunk"}, b"a" * 9000 + b"END")
+    client.ask(id=2, do="converse", argv=[sys.executable, "-c", PIECES], nudge="go on")
+    client.turns()
+    os.write(client.asking, call[:200])
+    read_until(b"x" * 1024)
+    os.write(client.asking, call[200:])
+    assert read_until(b"END") == b"a" * 9000
+
+    assert read_until(b"-" * 1500) == b"", "this is no full piece"
+    os.write(client.asking, pack({"id": 2, "do": "chunk"}, b"b"))
+    assert read_until(b".") == b"x" * 1024 + b"go on"
+    until(lambda: client.turns(1) or 2 not in client.agent.requests)
+
+
 def test_nothing_more_is_read_from_a_client_that_does_not_listen(client: Client) -> None:
     fill(client)
     unheard = client.agent.out.size

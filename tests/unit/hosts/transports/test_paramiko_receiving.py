@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -47,9 +49,22 @@ def test_after_the_end_the_rest_comes_and_then_nothing() -> None:
     assert [received.read(2), received.read(2), received.read(2)] == [b"ab", b"c", b""]
 
 
-def test_a_read_waits_no_longer_than_its_limit() -> None:
+@pytest.mark.parametrize("limit_s", [0.0, 0.01])
+def test_a_read_waits_no_longer_than_its_limit(limit_s: float) -> None:
     with pytest.raises(PipeTimeout):
-        ReceivedPieces().read(1, 0.01)
+        ReceivedPieces().read(1, limit_s)
+
+
+def test_an_empty_packet_is_no_end_and_small_ones_are_put_together() -> None:
+    received = ReceivedPieces()
+    received.feed(b"")
+    assert not received.read_ready()
+
+    for _ in range(10_000):
+        received.feed(b"ab")
+
+    assert len(received) == 20_000
+    assert b"".join(iter(lambda: received.read(3000, 0) if len(received) else b"", b"")) == b"ab" * 10_000
 
 
 def test_all_that_came_can_be_taken_at_once() -> None:
@@ -91,15 +106,39 @@ def test_packets_that_came_together_wake_the_reader_once_before_the_socket_waits
     assert read == [b"abcdef"]
 
 
+def test_a_single_packet_wakes_the_readers_of_all_channels_of_a_socket(
+    pair: tuple[QuickSocket, socket.socket],
+) -> None:
+    sock, there = pair
+    channels = [ReceivedPieces(), ReceivedPieces()]
+    for each in channels:
+        each.wake_late(sock)
+    readers = [reading(each) for each in channels]
+
+    for each, data in zip(channels, (b"one", b"two")):
+        each.feed(data)
+    there.sendall(b"x")
+    sock.recv(1)
+    for thread, _ in readers:
+        thread.join(WAIT_S)
+
+    assert [read for _, read in readers] == [[b"one"], [b"two"]]
+
+
 def test_a_socket_gives_all_bytes_in_the_sizes_asked_for_and_then_its_end(
     pair: tuple[QuickSocket, socket.socket],
 ) -> None:
     sock, there = pair
-    there.sendall(bytes(range(200)))
-    there.close()
+    sent = os.urandom(2_000_000)
+    sending = threading.Thread(target=lambda: (there.sendall(sent), there.close()), daemon=True)
+    sending.start()
 
-    sizes = [1, 16, 100, 200]
-    assert b"".join(sock.recv(size) for size in sizes) == bytes(range(200))
+    sizes = itertools.cycle([1, 16, 32_704, 5000, 300_000])
+    pieces = list(iter(lambda: sock.recv(next(sizes)), b""))
+    sending.join(WAIT_S)
+
+    assert b"".join(pieces) == sent
+    assert [len(piece) for piece in pieces[:2]] == [1, 16]
     assert sock.recv(1) == b""
 
 
