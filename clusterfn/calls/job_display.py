@@ -65,7 +65,10 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
             shown.show_rest()
     except KeyboardInterrupt:
         shown.clear()
-        interrupted(job, on_interrupt)
+        if _has_value(job):
+            _leave_value(job)
+        else:
+            interrupted(job, on_interrupt)
         raise
     finally:
         job.unlisten(shown.listener)
@@ -208,8 +211,12 @@ def _tell_at_exit() -> None:
 
 def _tell_what_goes_on() -> None:
     """Print how to get back to jobs that keep running; first wait for what may still be refused."""
+    late = [job for job, _ in _all_unsent()]
     finish_sending()
     sent = exit_flush.finish_all()
+    for job in late:
+        if job.done() and not job.is_stopping:
+            _tell_of_end(job)
     going = [job for job in open_jobs if not job.done() and not job.is_stopping]
     left = sorted((_what_goes_on(job), _parting.get(job, _PARTING), job.id) for job in going)
     for what, words in sorted({(what, words) for what, words, _ in left}):
@@ -222,6 +229,11 @@ def _what_goes_on(job: Job[Any] | GroupState) -> str:
     """Say whether a job waits or runs. Until its host has said why it waits, it may already run."""
     waits = job.state == PENDING and job.reason
     return f"{'stays in the queue of' if waits else 'keeps running on'} {job.host}"
+
+
+def _tell_of_end(job: Job[Any] | GroupState) -> None:
+    """Say of a job that nobody waited for any more that it was sent, and how to get what became of it."""
+    console.warn(f"{job.id} was sent, and has ended: {job.status} (clusterfn result {job.id[:SHORT]} gets its value)")
 
 
 def finish_sending() -> None:
@@ -295,8 +307,29 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
         return
     if sending is not None and not sending.unsent:  # otherwise a line says so when the program ends
         open_jobs.discard(job)
-        now = f"has ended: {job.status}" if job.done() else _what_goes_on(job)
-        console.warn(f"{job.id} was sent, and {now} ({_PARTING.replace('ID', short)})")
+        if job.done():
+            _tell_of_end(job)
+        else:
+            console.warn(f"{job.id} was sent, and {_what_goes_on(job)} ({_PARTING.replace('ID', short)})")
+
+
+def _has_value(job: Job[Any]) -> bool:
+    """Whether the value is on its way here, so that the function has ended."""
+    receiving = job.transfer
+    return receiving is not None and not isinstance(receiving, Sending) and receiving.moved > 0 and not job.done()
+
+
+def _leave_value(job: Job[Any]) -> None:
+    """Say at Ctrl-C where the value stays. To stop such a job would save nothing, and lose the value."""
+    open_jobs.discard(job)
+    how = f"clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).result()"
+    if "/" in job.id:  # of a session, whose calls only the program that made them knows
+        how = f"it is in {job.folder}, but only this program could load it"
+    console.say(
+        f"\nclusterfn: the function of {job.id} has ended, and its value stays on {job.host}.\n"
+        f"  get its result:  {how}\n",
+        logging.WARNING,
+    )
 
 
 @contextlib.contextmanager

@@ -130,6 +130,44 @@ def test_twice_ends_the_job_and_its_tree(call, lab, host):
     until(lambda: lab.processes(f"{caller.job_id}/1") == [])
 
 
+ARRIVING = """
+import os, signal, sys, time
+from clusterfn import cluster
+from clusterfn.hosts.landing import Landing
+
+take = Landing.take
+
+def interrupt_and_take(landing, piece):  # on the reader's thread, when some of the value has come
+    take(landing, piece)
+    if landing.came > 10_000_000:
+        Landing.take = take
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(2)
+
+@cluster(host=sys.argv[1], on_interrupt=sys.argv[2])
+def large():
+    return bytes(100_000_000)
+
+Landing.take = interrupt_and_take
+large()
+"""
+
+
+@pytest.mark.parametrize("on_interrupt", ["detach", "stop"])
+def test_a_value_that_comes_already_is_not_lost(hosts, tmp_path, on_interrupt):
+    path = tmp_path / "large.py"
+    path.write_text(ARRIVING)
+
+    ran = subprocess.run(
+        [sys.executable, path, "tensor01", on_interrupt], capture_output=True, text=True, timeout=150, check=False
+    )
+
+    told = re.search("the function of ([0-9a-f]{16}) has ended, and its value stays on tensor01", ran.stderr)
+    assert told, ran.stderr
+    assert "was stopped" not in ran.stderr
+    assert len(attach(told[1], "tensor01").result(150)) == 100_000_000
+
+
 def test_once_ends_the_job_where_that_was_chosen(call, lab):
     caller = call(on_interrupt="stop")
 
