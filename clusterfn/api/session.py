@@ -343,6 +343,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         interrupted = isinstance(error, KeyboardInterrupt)
+        if isinstance(error, Exception) and self._holding is not None and os.getpid() == self._pid:
+            self._holding.tell_of_error(error)
         self.shutdown(wait=not interrupted, cancel_futures=interrupted)
 
     async def __aenter__(self) -> Session:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, STARTING, UNKNOWN
+from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
 from clusterfn.calls import console, job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
@@ -26,7 +26,7 @@ from clusterfn.calls.dependencies import NotEnded, Place
 from clusterfn.calls.session_actor import ActorCall, Actors, actor_lost, is_packed_at_once
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
-from clusterfn.errors import ClusterfnError, ConfigError, WorkerLost
+from clusterfn.errors import ClusterfnError, ConfigError, Unsatisfiable, WorkerLost
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
@@ -281,6 +281,16 @@ class SessionJob:
 
     # its end
 
+    def tell_of_error(self, error: Exception) -> None:
+        """Say that the `with` block has raised an error, which is not seen before its calls have ended."""
+        count = sum(not call.done() for call in list(self._open))
+        if count:
+            calls = "1 call" if count == 1 else f"{count} calls"
+            console.tell(
+                f"{type(error).__name__} in the with block of the session: waiting for its {calls}"
+                f" (to end them: clusterfn cancel {self.job.id[:SHORT]})"
+            )
+
     def close(self, wait: bool, cancel_futures: bool) -> None:
         """End the job once the calls have ended."""
         calls = list(self._open)
@@ -376,7 +386,9 @@ class SessionJob:
         message = f"the session of the call has ended: {self.why_over}"
         if not has_begun:
             message = f"the call had not begun when its session ended: {self.why_over}"
-            facts.update(stage="queue", hint="call again: nothing of it has run")
+            facts["stage"] = "queue"
+            if kind is not Unsatisfiable:  # whose own hint says what to ask for
+                facts["hint"] = "call again: nothing of it has run"
         return kind(message, host=call.host, job=call.id, **facts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -165,7 +166,9 @@ def _seconds(value: object) -> float | None:
 
 
 def free_memory(swap: bool = False) -> int | None:
-    """Bytes that programs of this machine may still take, as Linux says; None elsewhere.
+    """Bytes that this process may still take, as Linux says; None elsewhere.
+
+    A memory group (cgroup) can leave it less than the machine has: that of a container, or of a user of a login node.
 
     Args:
         swap: Whether those on the disk count.
@@ -176,4 +179,36 @@ def free_memory(swap: bool = False) -> int | None:
         return None
     facts = dict(line.split(":", 1) for line in lines)
     wanted = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
-    return sum(int(facts.get(name, "0").split()[0]) for name in wanted) << 10 if "MemAvailable" in facts else None
+    if "MemAvailable" not in facts:
+        return None
+    return min([sum(int(facts.get(name, "0").split()[0]) for name in wanted) << 10, *_left_in_groups()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Yield what each memory group of this process, and each above it, has left; files that it has read do not count.
+
+    The names are in the kernel's admin-guide/cgroup-v1/memory.rst and admin-guide/cgroup-v2.rst.
+    """
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            mount, kind = "/sys/fs/cgroup/memory", "total_"
+            limit, usage = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        elif not controllers:
+            mount, kind = "/sys/fs/cgroup", ""
+            limit, usage = "memory.max", "memory.current"
+        else:
+            continue
+        names = [name for name in path.split("/") if name]
+        for depth in range(len(names) + 1):
+            group = Path("/".join([mount, *names[:depth]]))
+            try:
+                most, used = (int((group / name).read_text(encoding="ascii")) for name in (limit, usage))
+                stat = dict(entry.split() for entry in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+                yield most - used + sum(int(stat[f"{kind}{each}active_file"]) for each in ("", "in"))
+            except (OSError, ValueError, KeyError):  # it has no limit ("max"), or a container does not show it
+                continue

@@ -828,6 +828,35 @@ def test_the_cards_stay_the_same_for_all_calls_and_are_free_after_the_last(hosts
 
 
 @pytest.mark.lab
+def test_a_session_that_can_never_run_says_what_to_ask_for(hosts: Hosts):
+    with Session("slurm", memory="900GB") as session, pytest.raises(Unsatisfiable) as never:
+        session.call(abs, -1)
+
+    assert "memory=" in str(never.value.hint)
+
+
+def test_an_error_in_the_block_is_told_before_its_calls_have_ended(tmp_path: Path):
+    gate = tmp_path / "gate"
+    (tmp_path / "script.py").write_text(
+        "import clusterfn, os, time\n"
+        "def work(gate):\n"
+        "    while not os.path.exists(gate): time.sleep(0.02)\n"
+        "with clusterfn.Session() as session:\n"
+        f"    for _ in range(2): session.submit(work, {str(gate)!r})\n"
+        "    raise ValueError('a typo')\n"
+    )
+    running = subprocess.Popen([sys.executable, tmp_path / "script.py"], stderr=subprocess.PIPE, text=True)
+    assert running.stderr
+    said = ""
+    while "ValueError in the with block of the session: waiting for its 2 calls (to end them: " not in said:
+        said = running.stderr.readline()
+        assert said, "it ended without a word"
+    gate.touch()
+
+    assert "ValueError: a typo" in running.communicate(timeout=150)[1]
+
+
+@pytest.mark.lab
 def test_calls_and_values_longer_than_what_srun_carries_at_a_time_are_whole(hosts: Hosts):
     def echo(data: bytes) -> bytes:
         return data

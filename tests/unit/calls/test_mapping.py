@@ -62,13 +62,50 @@ def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is
 
 
 def test_free_memory_is_what_linux_says_is_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
-    told = tmp_path / "meminfo"
-    told.write_text("MemTotal:  9000000 kB\nMemFree:  1000 kB\nMemAvailable:    2097152 kB\n")
-    monkeypatch.setattr(units, "Path", lambda _: told)
+    told = tmp_path / "proc" / "meminfo"
+    told.parent.mkdir()
+    told.write_text("MemTotal:  9000000 kB\nMemFree:  1000 kB\nMemAvailable:    2097152 kB\nSwapFree: 1048576 kB\n")
+    monkeypatch.setattr(units, "Path", lambda path: tmp_path / path[1:])
 
-    assert units.free_memory() == 2 * GB
+    assert (units.free_memory(), units.free_memory(swap=True)) == (2 * GB, 3 * GB)
     told.unlink()
     assert units.free_memory() is None
+
+
+@pytest.mark.parametrize(
+    ("line", "mount", "limit", "usage", "kind", "unlimited"),
+    [
+        ("0::/", "sys/fs/cgroup", "memory.max", "memory.current", "", "max"),
+        (
+            "4:cpu,memory:/", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_",
+            "9223372036854771712",
+        ),
+    ],
+)  # fmt: skip
+def test_free_memory_is_what_the_groups_of_a_process_leave_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, line: str, mount: str, limit: str, usage: str, kind: str,
+    unlimited: str,
+):  # fmt: skip
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def group(path: str, most: str) -> None:
+        write(f"{mount}/{path}{limit}", f"{most}\n")
+        write(f"{mount}/{path}{usage}", f"{900 << 20}\n")
+        write(f"{mount}/{path}memory.stat", f"{kind}active_file {100 << 20}\n{kind}inactive_file {200 << 20}\nanon 7\n")
+
+    write("proc/meminfo", "MemAvailable: 2097152 kB\n")
+    write("proc/self/cgroup", f"7:pids:/\n{line}user/session\n")
+    monkeypatch.setattr(units, "Path", lambda path: tmp_path / path[1:])
+    group("", unlimited)
+    group("user/session/", unlimited)
+    assert units.free_memory() == 2 * GB
+
+    group("user/", str(GB))
+    assert units.free_memory() == GB - (600 << 20)
+    group("user/session/", str(700 << 20))
+    assert units.free_memory() == 100 << 20
 
 
 @pytest.mark.parametrize(
