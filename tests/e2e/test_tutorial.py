@@ -35,7 +35,7 @@ STEP = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 JOB = re.compile(r"\b[0-9a-f]{16}\b")
-JOB_OF_THE_PAGE = "0350"
+JOB_OF_THE_PAGE = re.compile(r"^    clusterfn result ([0-9a-f]{4})$", re.MULTILINE)
 WITHOUT_SERVER = (
     "Install", "Run a function in another process", "Handle an error", "Run several calls at once",
 )  # fmt: skip
@@ -61,6 +61,7 @@ class Reader:
         self._terminal = terminal
         self._folder = home / "clusterfn-tutorial"
         self._names = dict(names)
+        (self._job_of_the_page,) = JOB_OF_THE_PAGE.findall(page)
         self.seen = ""
 
     def follow(self, title: str, answers: Mapping[str, str] | None = None) -> None:
@@ -82,7 +83,7 @@ class Reader:
         self.seen = self._terminal.command(line, answers, timeout_s=400)
         assert "code 0" in self._terminal.command("echo code $?", {}), self.seen
         if found := JOB.search(self.seen):
-            self._names[JOB_OF_THE_PAGE] = found[0][:4]
+            self._names[self._job_of_the_page] = found[0][:4]
 
 
 def pattern_of(line: str) -> str:
