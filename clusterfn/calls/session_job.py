@@ -286,7 +286,7 @@ class SessionJob:
         count = sum(not call.done() for call in list(self._open))
         if count:
             calls = "1 call" if count == 1 else f"{count} calls"
-            console.tell(
+            console.warn(
                 f"{type(error).__name__} in the with block of the session: waiting for its {calls}"
                 f" (to end them: clusterfn cancel {self.job.id[:SHORT]})"
             )

@@ -832,7 +832,7 @@ def test_a_session_that_can_never_run_says_what_to_ask_for(hosts: Hosts):
     with Session("slurm", memory="900GB") as session, pytest.raises(Unsatisfiable) as never:
         session.call(abs, -1)
 
-    assert "memory=" in str(never.value.hint)
+    assert "ask for less memory than one node has" in str(never.value.hint)
 
 
 def test_an_error_in_the_block_is_told_before_its_calls_have_ended(tmp_path: Path):
