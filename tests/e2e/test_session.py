@@ -836,16 +836,18 @@ def test_a_session_that_can_never_run_says_what_to_ask_for(hosts: Hosts):
 
 
 def test_an_error_in_the_block_is_told_before_its_calls_have_ended(tmp_path: Path):
-    gate = tmp_path / "gate"
+    gate, config = tmp_path / "gate", tmp_path / "clusterfn.yml"
+    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
     (tmp_path / "script.py").write_text(
         "import clusterfn, os, time\n"
         "def work(gate):\n"
         "    while not os.path.exists(gate): time.sleep(0.02)\n"
-        "with clusterfn.Session() as session:\n"
+        "with clusterfn.Session('here') as session:\n"
         f"    for _ in range(2): session.submit(work, {str(gate)!r})\n"
         "    raise ValueError('a typo')\n"
     )
-    running = subprocess.Popen([sys.executable, tmp_path / "script.py"], stderr=subprocess.PIPE, text=True)
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(config)}
+    running = subprocess.Popen([sys.executable, tmp_path / "script.py"], stderr=subprocess.PIPE, text=True, env=env)
     assert running.stderr
     said = ""
     while "ValueError in the with block of the session: waiting for its 2 calls (to end them: " not in said:
