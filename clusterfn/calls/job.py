@@ -465,7 +465,9 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.tell("state", self.state)
 
     def on_output(self, stream: str, data: bytes) -> None:
-        """Take what the function has printed."""
+        """Take what the function has printed. It may come before the event that says that the job has begun."""
+        if data and self.state == PENDING:
+            self.on_state(STARTING)
         self.tell(stream, data)
 
     def on_quiet(self, told: str, item: str = "") -> None:

@@ -12,6 +12,7 @@ import getpass
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -185,7 +186,15 @@ def as_it_is(lab: Any, alias: str) -> AbstractContextManager[object]:
 
 def taken(lab: Any, alias: str) -> AbstractContextManager[object]:
     """The one login that may be under way is somebody else's."""
-    return socket.create_connection(("127.0.0.1", lab.host(alias).port))
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        theirs = socket.create_connection(("127.0.0.1", lab.host(alias).port), timeout=WAIT_S)
+        # sshd drops this one too while it still counts the login of the test before
+        with contextlib.suppress(ConnectionError):
+            if theirs.recv(4) == b"SSH-":
+                return theirs
+        theirs.close()
+    raise TimeoutError(f"{alias} let nobody log in for {WAIT_S} s")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn import cluster
-from clusterfn.calls import call, payload
+from clusterfn.calls import call, console, job_display, payload
+from clusterfn.calls.job import Job
 from clusterfn.config.config_file import LOCAL
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Interpreter
@@ -92,3 +93,17 @@ def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_
 )  # fmt: skip
 def test_a_job_is_called_what_name_would_take(name, fitting):
     assert call.job_name(name) == fitting == parse_options({"name": fitting}).name
+
+
+@pytest.mark.parametrize(("printed", "what"), [(b"", "stays in the queue of"), (b"began\n", "keeps running on")])
+def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_on_its_way(monkeypatch, printed, what):
+    monkeypatch.setattr(job_display, "_SECOND_INTERRUPT_S", 0.0)
+    said = []
+    monkeypatch.setattr(console, "say", lambda text, *_: said.append(text))
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+    job.on_state("PENDING", "SLURM has not said why it waits")
+
+    job.on_output("stdout", printed)
+    job_display.interrupted(job, "detach")
+
+    assert f"{job.id} {what} tensor01." in said[0]
