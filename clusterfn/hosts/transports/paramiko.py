@@ -24,6 +24,7 @@ from clusterfn.hosts.transports import base, host_keys, ssh_errors
 from clusterfn.hosts.transports.base import Stream
 from clusterfn.hosts.transports.paramiko_login import log_in
 from clusterfn.hosts.transports.paramiko_receiving import QuickSocket, ReceivedPieces
+from clusterfn.hosts.transports.paramiko_sending import QuickPacketizer, send_all
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
@@ -32,7 +33,6 @@ WINDOW = 16 * 2**20
 # packet: 16 MB cost it three seconds of CPU time.
 NEAR_WINDOW = 2 * 2**20
 _NEAR_S = 0.04  # for a login, which takes two round trips or more
-_PACKET = 32 * 2**10 - 64  # as much as paramiko puts into a packet: it would copy the rest of a longer piece each time
 KEEPALIVE_S, KEEPALIVES = 15, 3
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
@@ -108,8 +108,7 @@ class ParamikoStream:
 
     def write(self, data: bytes) -> None:
         try:
-            for begin in range(0, len(data), _PACKET):
-                self._channel.sendall(data[begin : begin + _PACKET])
+            send_all(self._channel, data)
         except BROKEN as error:
             raise BrokenPipeError("the connection was lost") from error
 
@@ -210,7 +209,9 @@ def meet(
     if via is None and settings.proxy_jump:
         via = _through(host, settings, hops, asker)
     with _translated(host, settings):
-        ssh = paramiko.Transport(via or _socket(host, settings), default_window_size=WINDOW)
+        ssh = paramiko.Transport(
+            via or _socket(host, settings), default_window_size=WINDOW, packetizer_class=QuickPacketizer
+        )
         hops.append(ssh)
         ssh.set_log_channel(LOG)
         ssh.banner_timeout = settings.timeout_s

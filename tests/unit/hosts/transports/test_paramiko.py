@@ -16,6 +16,7 @@ class BrokenChannel:
     """As paramiko's when the connection dies in the middle of a call: EOFError, which is no OSError."""
 
     status_event = threading.Event()
+    remote_chanid = 0
 
     def recv_stderr_ready(self) -> bool:
         return False
@@ -23,7 +24,7 @@ class BrokenChannel:
     def recv(self, size: int) -> bytes:
         raise EOFError
 
-    def sendall(self, data: bytes) -> None:
+    def _send(self, data: bytes, message: object) -> int:
         raise EOFError
 
 

@@ -1,0 +1,127 @@
+"""What is sent through paramiko arrives as it is, by each cipher and while keys are exchanged again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+import paramiko
+import pytest
+
+from clusterfn.hosts.transports.paramiko import CIPHERS
+from clusterfn.hosts.transports.paramiko_sending import MOST, QuickPacketizer, send_all
+
+WAIT_S = 30.0
+Connect = Callable[..., AbstractContextManager["tuple[paramiko.Channel, paramiko.Channel]"]]
+
+
+class LetsAnyoneIn(paramiko.ServerInterface):
+    def check_auth_none(self, username: str) -> int:
+        return paramiko.common.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.common.OPEN_SUCCEEDED
+
+
+@pytest.fixture(scope="module")
+def connect() -> Connect:
+    """Connect a client with our packetizer and a server of paramiko; give the two ends of a channel."""
+    key = paramiko.RSAKey.generate(2048)
+
+    @contextlib.contextmanager
+    def connected(
+        cipher: str, mac: str = "", packetizer: type[QuickPacketizer] = QuickPacketizer
+    ) -> Iterator[tuple[paramiko.Channel, paramiko.Channel]]:
+        ours, theirs = socket.socketpair()
+        server = paramiko.Transport(theirs)
+        client = paramiko.Transport(ours, packetizer_class=packetizer)
+        options = client.get_security_options()
+        options.ciphers, options.digests = [cipher], [mac] if mac else options.digests
+        with contextlib.closing(server), contextlib.closing(client):
+            server.add_server_key(key)
+            server.start_server(event=threading.Event(), server=LetsAnyoneIn())
+            client.start_client(timeout=WAIT_S)
+            client.auth_none("user")
+            channel, accepted = client.open_session(timeout=WAIT_S), server.accept(WAIT_S)
+            accepted.settimeout(WAIT_S)
+            yield channel, accepted
+
+    return connected
+
+
+def received(channel: paramiko.Channel, size: int) -> bytes:
+    taken = b""
+    while len(taken) < size:
+        piece = channel.recv(size - len(taken))
+        assert piece, f"it ended after {len(taken)} of {size} bytes"
+        taken += piece
+    return taken
+
+
+WITH_MACS = [("aes128-ctr", "hmac-sha2-256-etm@openssh.com"), ("aes128-ctr", "hmac-sha2-256")]
+
+
+@pytest.mark.parametrize(("cipher", "mac"), [*((name, "") for name in CIPHERS), *WITH_MACS])
+def test_each_size_arrives_by_each_cipher(connect: Connect, cipher: str, mac: str) -> None:
+    sizes = [*range(1, 40), MOST - 1, MOST, MOST + 1, 3 * MOST + 7]
+    with connect(cipher, mac) as (ours, theirs):
+        for size in sizes:
+            data = os.urandom(size)
+            send_all(ours, data)
+            assert received(theirs, size) == data
+
+
+def test_more_than_a_window_arrives_while_the_keys_are_exchanged_again(connect: Connect) -> None:
+    data = os.urandom(12 * 2**20)
+    with connect(CIPHERS[0]) as (ours, theirs):
+        ssh = ours.get_transport()
+        ssh.packetizer.REKEY_BYTES = 3 * 2**20
+        sender = threading.Thread(target=send_all, args=(ours, memoryview(data)), daemon=True)
+        first = ssh.H
+
+        sender.start()
+        arrived = received(theirs, len(data))
+
+        sender.join(WAIT_S)
+        assert hashlib.sha256(arrived).digest() == hashlib.sha256(data).digest()
+        assert first != ssh.H, "no keys were exchanged"
+
+
+def test_a_closed_channel_is_an_error(connect: Connect) -> None:
+    with connect(CIPHERS[0]) as (ours, _):
+        ours.close()
+
+        with pytest.raises(OSError, match="closed"):
+            send_all(ours, b"late")
+
+
+class Watched(QuickPacketizer):
+    """Keeps the type of what is given to AES-GCM, its size and that of its padding."""
+
+    def set_outbound_cipher(self, block_engine: Any, *args: Any, **kwargs: Any) -> None:
+        self.given: list[tuple[type, int, int]] = []
+
+        def encrypt(iv: bytes, data: Any, length: bytes) -> bytes:
+            self.given.append((type(data), len(data), data[0]))
+            return bytes(block_engine.encrypt(iv, data, length))
+
+        super().set_outbound_cipher(SimpleNamespace(encrypt=encrypt), *args, **kwargs)
+
+
+def test_data_is_encrypted_from_the_memory_of_the_packet_in_whole_blocks(connect: Connect) -> None:
+    with connect(CIPHERS[0], packetizer=Watched) as (ours, theirs):
+        for size in range(MOST - 40, MOST + 1):
+            send_all(ours, bytes(size))
+            received(theirs, size)
+        given = [each for each in ours.get_transport().packetizer.given if each[0] is memoryview]
+
+    assert len(given) == 41
+    # paramiko accepts what RFC 4253 forbids, and OpenSSH rejects
+    assert all(size % 16 == 0 and 4 <= padding < 20 for _, size, padding in given)
