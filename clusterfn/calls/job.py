@@ -42,9 +42,9 @@ _TAIL = 8192  # bytes of output that a notebook shows
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
-    "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_connection", "on_lost",
-    "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving",
-    "given", "asked", "sent_here", "inputs", "takers",
+    "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_begun", "on_connection",
+    "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer",
+    "moving", "given", "asked", "sent_here", "inputs", "takers",
 }  # fmt: skip
 
 _ON_HOST: Any = object()  # instead of a value that is kept there
@@ -465,10 +465,14 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.tell("state", self.state)
 
     def on_output(self, stream: str, data: bytes) -> None:
-        """Take what the function has printed. It may come before the event that says that the job has begun."""
+        """Take what the function has printed."""
+        self.on_begun(data)
+        self.tell(stream, data)
+
+    def on_begun(self, data: bytes) -> None:
+        """Take that it has printed something, which may come before the event that says that it has begun."""
         if data and self.state == PENDING:
             self.on_state(STARTING)
-        self.tell(stream, data)
 
     def on_quiet(self, told: str, item: str = "") -> None:
         """Take, in words, that it has made no progress for long; "" once it makes progress again."""

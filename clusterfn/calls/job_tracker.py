@@ -404,21 +404,26 @@ class Tracker(BaseTracker):
 
     def show(self, job: Job[R]) -> R:
         """Show why the job waits and what it prints, from the beginning of the present attempt; return its value."""
-        output = None if self.live else self._output
+        output = None if self.live else functools.partial(self._output, job)
         return job_display.result(job, f"{job.name} on {job.host}", job.on_interrupt, output)
 
     @contextlib.contextmanager
-    def _output(self, on_output: Callable[[str, bytes], Any]) -> Iterator[Callable[[], None]]:
+    def _output(self, job: Job[Any], on_output: Callable[[str, bytes], Any]) -> Iterator[Callable[[], None]]:
         """Pass on what is printed; give a function that waits for the last of it once the job has ended."""
+
+        def heard(stream: str, data: bytes) -> None:
+            job.on_begun(data)
+            on_output(stream, data)
+
         with self._choosing_attempt:
-            self.shown_by.append(on_output)
+            self.shown_by.append(heard)
             folder = self.attempt_folder
-        follows = self._follow_output(folder, on_output)
+        follows = self._follow_output(folder, heard)
         last = self.connection.wait(posixpath.join(folder, layout.OUTCOME), drain=follows)
         try:
             yield lambda: self._await_last(last)
         finally:
-            self.shown_by.remove(on_output)
+            self.shown_by.remove(heard)
             last.cancel()
             for each in follows:
                 each.cancel()

@@ -158,8 +158,9 @@ class ConverseHandler(ConnectHandler):
             del self.agent.readers[fd]
 
     def on_output(self, data: bytes) -> None:
-        # Never inside of what the client sends. While bytes go that way, they do what a nudge would.
-        is_between = not self.outgoing and not self.agent.inbox.left
+        # Never inside of what the client sends to it. While bytes go that way, they do what a nudge would.
+        inbox = self.agent.inbox
+        is_between = not self.outgoing and not (inbox.left and inbox.chunk.get("id") == self.id)
         if is_between and len(data) % SRUN_PIECE == 0 and self.header.get("nudge"):
             self.chunk(self.header["nudge"].encode(), last=False)
 

@@ -5,9 +5,11 @@ paramiko copies each byte seven times before it is encrypted, and twice afterwar
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from paramiko import Channel
 from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.packet import Packetizer
@@ -16,6 +18,16 @@ MOST = 32 * 2**10 - 64  # bytes of data; paramiko would split a longer piece int
 _HEAD = struct.Struct(">IBBII")  # length of the packet, of its padding, kind of message, channel, length of the data
 _LENGTH = 4  # bytes of the first of these, which AES-GCM does not encrypt (RFC 5647)
 _LEAST_PADDING = 4  # RFC 4253
+
+
+@functools.cache
+def encrypts_memory() -> bool:
+    """Whether AES-GCM takes a memoryview: cryptography 38 takes only bytes. The key is for this question alone."""
+    try:
+        AESGCM(bytes(16)).encrypt(bytes(12), memoryview(b""), b"")
+    except TypeError:
+        return False
+    return True
 
 
 def send_all(channel: Channel, data: bytes | memoryview) -> None:
@@ -58,7 +70,7 @@ class _PartlyEncrypted:
         self._packet = packet
 
     def __getitem__(self, part: slice) -> bytes | memoryview:
-        return self._packet[part] if part.start else bytes(self._packet[part])
+        return self._packet[part] if part.start and encrypts_memory() else bytes(self._packet[part])
 
 
 class QuickPacketizer(Packetizer):

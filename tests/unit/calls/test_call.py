@@ -107,3 +107,15 @@ def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_
     job_display.interrupted(job, "detach")
 
     assert f"{job.id} {what} tensor01." in said[0]
+
+
+def test_the_output_of_a_job_that_runs_does_not_change_its_state():
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+    job.on_state("PENDING", "its turn")
+    job.on_output("stdout", b"first\n")
+    first = job.status
+    job.on_state("RUNNING", "a hundred lines")
+
+    job.on_output("stderr", b"more\n")
+
+    assert (first, job.status) == ("STARTING", "RUNNING (a hundred lines)")

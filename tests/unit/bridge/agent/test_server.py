@@ -133,6 +133,7 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
         return found
 
     call = pack({"id": 2, "do": "chunk"}, b"a" * 9000 + b"END")
+    upload = pack({"id": 9, "do": "chunk"}, b"u" * 9000)
     client.ask(id=2, do="converse", argv=[sys.executable, "-c", PIECES], nudge="go on")
     client.turns()
     os.write(client.asking, call[:200])
@@ -141,8 +142,9 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
     assert read_until(b"END") == b"a" * 9000
 
     assert read_until(b"-" * 1500) == b"", "this is no full piece"
-    os.write(client.asking, pack({"id": 2, "do": "chunk"}, b"b"))
-    assert read_until(b".") == b"x" * 1024 + b"go on"
+    os.write(client.asking, pack({"id": 2, "do": "chunk"}, b"b") + upload[:200])
+    assert read_until(b".") == b"x" * 1024 + b"go on", "a chunk of another request holds no nudge back"
+    os.write(client.asking, upload[200:])
     until(lambda: client.turns(1) or 2 not in client.agent.requests)
 
 

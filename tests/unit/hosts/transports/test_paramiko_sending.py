@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import hashlib
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import paramiko
 import pytest
 
+from clusterfn.hosts.transports import paramiko_sending
 from clusterfn.hosts.transports.paramiko import CIPHERS
 from clusterfn.hosts.transports.paramiko_sending import MOST, QuickPacketizer, send_all
 
@@ -40,9 +42,12 @@ def connect() -> Connect:
         cipher: str, mac: str = "", packetizer: type[QuickPacketizer] = QuickPacketizer
     ) -> Iterator[tuple[paramiko.Channel, paramiko.Channel]]:
         ours, theirs = socket.socketpair()
-        server = paramiko.Transport(theirs)
+        server = paramiko.Transport(theirs, default_max_packet_size=2**17)
+        server._channel_counter = 7  # as for a server with older channels: each end has numbers of its own
         client = paramiko.Transport(ours, packetizer_class=packetizer)
         options = client.get_security_options()
+        if cipher not in options.ciphers:
+            pytest.skip(f"paramiko {paramiko.__version__} does not know {cipher}")
         options.ciphers, options.digests = [cipher], [mac] if mac else options.digests
         with contextlib.closing(server), contextlib.closing(client):
             server.add_server_key(key)
@@ -94,12 +99,15 @@ def test_more_than_a_window_arrives_while_the_keys_are_exchanged_again(connect: 
         assert first != ssh.H, "no keys were exchanged"
 
 
-def test_a_closed_channel_is_an_error(connect: Connect) -> None:
-    with connect(CIPHERS[0]) as (ours, _):
-        ours.close()
-
-        with pytest.raises(OSError, match="closed"):
-            send_all(ours, b"late")
+def test_two_channels_of_one_connection_do_not_mix(connect: Connect) -> None:
+    sent = [os.urandom(2**20), os.urandom(2**20)]
+    with connect(CIPHERS[0]) as (ours, theirs):
+        more = ours.get_transport().open_session(timeout=WAIT_S), theirs.get_transport().accept(WAIT_S)
+        pairs = [(ours, theirs), more]
+        for (channel, _), data in zip(pairs, sent):
+            threading.Thread(target=send_all, args=(channel, data), daemon=True).start()
+        with concurrent.futures.ThreadPoolExecutor() as readers:
+            assert list(readers.map(lambda pair: received(pair[1], 2**20), pairs)) == sent
 
 
 class Watched(QuickPacketizer):
@@ -115,12 +123,35 @@ class Watched(QuickPacketizer):
         super().set_outbound_cipher(SimpleNamespace(encrypt=encrypt), *args, **kwargs)
 
 
+@pytest.mark.parametrize("takes_memory", [True, False])
+def test_a_cryptography_that_encrypts_only_bytes_gets_bytes(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, takes_memory: bool
+) -> None:
+    if takes_memory and not paramiko_sending.encrypts_memory():
+        pytest.skip("the cryptography of this Python encrypts only bytes")
+    monkeypatch.setattr(paramiko_sending, "encrypts_memory", lambda: takes_memory)
+    with connect(CIPHERS[0], packetizer=Watched) as (ours, theirs):
+        send_all(ours, b"data" * 9999)
+        assert received(theirs, 4 * 9999) == b"data" * 9999
+        given = ours.get_transport().packetizer.given
+
+    assert {kind for kind, size, _ in given if size > 2**12} == {memoryview if takes_memory else bytes}
+
+
+def test_a_closed_channel_is_an_error(connect: Connect) -> None:
+    with connect(CIPHERS[0]) as (ours, _):
+        ours.close()
+
+        with pytest.raises(OSError, match="closed"):
+            send_all(ours, b"late")
+
+
 def test_data_is_encrypted_from_the_memory_of_the_packet_in_whole_blocks(connect: Connect) -> None:
     with connect(CIPHERS[0], packetizer=Watched) as (ours, theirs):
         for size in range(MOST - 40, MOST + 1):
             send_all(ours, bytes(size))
             received(theirs, size)
-        given = [each for each in ours.get_transport().packetizer.given if each[0] is memoryview]
+        given = [each for each in ours.get_transport().packetizer.given if each[1] > 2**12]
 
     assert len(given) == 41
     # paramiko accepts what RFC 4253 forbids, and OpenSSH rejects
