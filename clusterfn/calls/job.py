@@ -509,7 +509,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
                     hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
                 )  # fmt: skip
                 refused.__cause__ = error
-                self._fail(refused, DIED, "its result could not be received")
+                self._fail(refused, FINAL.get(published["kind"], DIED), "its result could not be received")
 
     def _settle(self, published: Mapping[str, Any], value: Value | None) -> None:
         self._outcome = published
@@ -586,8 +586,11 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self._end_apart(error, UNKNOWN)
 
     def on_refused(self, error: ClusterfnError) -> None:
-        """Take the error of a job that was not accepted, or whose outcome cannot be read."""
-        self._end_apart(error, DIED)
+        """Take the error of a job that was not accepted, or whose outcome cannot be read.
+
+        A ResultError comes of a value that this machine has no room for: the job itself has returned.
+        """
+        self._end_apart(error, RETURNED if isinstance(error, ResultError) else DIED)
 
     def _end_apart(self, error: ClusterfnError, state: str) -> None:
         """Fail it in a thread of its own: callbacks may wait for the host, whose answers this thread reads."""
