@@ -470,7 +470,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self.tell(stream, data)
 
     def on_begun(self, data: bytes) -> None:
-        """Take that it has printed something, which may come before the event that says that it has begun."""
+        """Note that it has begun: its first output may arrive before the event that says so."""
         if data and self.state == PENDING:
             self.on_state(STARTING)
 
@@ -588,7 +588,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     def on_refused(self, error: ClusterfnError) -> None:
         """Take the error of a job that was not accepted, or whose outcome cannot be read.
 
-        A ResultError comes of a value that this machine has no room for: the job itself has returned.
+        A ResultError concerns only the value, which may not fit on this machine: the job itself has returned.
         """
         self._end_apart(error, RETURNED if isinstance(error, ResultError) else DIED)
 

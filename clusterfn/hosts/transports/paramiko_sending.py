@@ -59,12 +59,12 @@ class _DataMessage:
         return _HEAD.size - _LENGTH - 1 + len(self.data)
 
     def __getitem__(self, index: int) -> int:
-        assert index == 0, "paramiko looks at the kind of a message only"
+        assert index == 0, "paramiko looks only at the kind of a message"
         return MSG_CHANNEL_DATA
 
 
 class _PartlyEncrypted:
-    """A packet of which the length stays as it is: paramiko takes that and the rest, as slices."""
+    """A packet whose length is not encrypted: paramiko takes the length and the rest as slices."""
 
     def __init__(self, packet: memoryview) -> None:
         self._packet = packet
