@@ -143,7 +143,7 @@ class ArrayTask:
         if not self.over:
             self.owner.group.on_refused(error)
 
-    def on_refused(self, error: ClusterfnError) -> None:
+    def on_refused(self, error: ClusterfnError, kind: str = "") -> None:
         """Report that its outcome cannot be read, or that its host has no disk space or no files to publish one."""
         if not isinstance(error, HostDiskFull):
             self.tracker.session.distrust()

@@ -24,9 +24,13 @@ class Arriving:
 
     Args:
         place: Where the job ran.
+
+    Attributes:
+        kind: Of the outcome, once that has been read; "" before.
     """
 
     def __init__(self, place: JobLocation) -> None:
+        self.kind = ""
         self._place = place
         self._size = 0
         self._crc: int | None = None  # that the outcome has
@@ -75,6 +79,7 @@ class Arriving:
     def expect(self, told: Mapping[str, Any]) -> None:
         """Take the outcome itself; raises as `announce`."""
         about = told.get("value") or {}
+        self.kind = told.get("kind", "")
         self._size, self._crc = about.get("size") or 0, about.get("crc")
         self._is_announced = True
         came, self._small = bytes(self._small), bytearray()

@@ -585,12 +585,12 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         """Take the error after which nothing more can be received; the job itself may continue."""
         self._end_apart(error, UNKNOWN)
 
-    def on_refused(self, error: ClusterfnError) -> None:
+    def on_refused(self, error: ClusterfnError, kind: str = "") -> None:
         """Take the error of a job that was not accepted, or whose outcome cannot be read.
 
-        A ResultError concerns only the value, which may not fit on this machine: the job itself has returned.
+        `kind`: of the outcome, if only the value cannot be received, for example because it does not fit here.
         """
-        self._end_apart(error, RETURNED if isinstance(error, ResultError) else DIED)
+        self._end_apart(error, FINAL.get(kind, DIED))
 
     def _end_apart(self, error: ClusterfnError, state: str) -> None:
         """Fail it in a thread of its own: callbacks may wait for the host, whose answers this thread reads."""

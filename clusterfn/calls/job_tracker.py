@@ -103,8 +103,11 @@ class JobListener(Protocol):
     def on_lost(self, error: ClusterfnError) -> None:
         """Take the error after which nothing more can be received; the job itself may continue."""
 
-    def on_refused(self, error: ClusterfnError) -> None:
-        """Take the error of a job that was not accepted, or whose outcome cannot be read."""
+    def on_refused(self, error: ClusterfnError, kind: str = "") -> None:
+        """Take the error of a job that was not accepted, or whose outcome cannot be read.
+
+        `kind`: of the outcome, if only the value cannot be received.
+        """
 
 
 class BaseTracker:
@@ -514,10 +517,11 @@ class Tracker(BaseTracker):
                 return
             except HostError as ended:  # the connection has ended meanwhile
                 error = ended
-        if self.arriving_outcome is not None:
-            self.arriving_outcome.drop()
+        arriving = self.arriving_outcome
+        if arriving is not None:
+            arriving.drop()
         if isinstance(error, ResultError):
-            job.on_refused(error)
+            job.on_refused(error, arriving.kind if arriving is not None else "")
         else:
             job.on_lost(_lost(error, job))
         self.end()
@@ -553,7 +557,7 @@ class Tracker(BaseTracker):
         try:
             value = [arriving.value if arriving is not None else None]
         except ResultError as error:
-            job.on_refused(error)
+            job.on_refused(error, told["kind"])
             return
         if arriving is not None:
             arriving.drop()

@@ -159,7 +159,7 @@ class SessionCallTracker(Tracker):
                 arriving.announce(told)
                 arriving.take(value)
             except ResultError as error:
-                job.on_refused(error)
+                job.on_refused(error, arriving.kind)
                 self.end()
                 return
             self.arriving_outcome = arriving

@@ -5,15 +5,20 @@ from __future__ import annotations
 import io
 import json
 import os
+from unittest.mock import Mock
 
 import pytest
 
 from clusterfn.calls import outcome
 from clusterfn.calls.arriving import Arriving
+from clusterfn.calls.job import Job
+from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ResultError
 from clusterfn.hosts import landing, serialization
+from clusterfn.hosts.rpc.reply import Reply
+from tests.waiting import WAIT_S
 
 container = serialization.part("container")
 PLACE = outcome.JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
@@ -294,3 +299,28 @@ def test_a_host_that_is_not_trusted_may_not_fill_the_disk(monkeypatch):
 
     with pytest.raises(ResultError, match="free memory"):
         Arriving(place).announce(content)
+
+
+@pytest.mark.parametrize(("kind", "state"), [("returned", "RETURNED"), ("raised", "RAISED"), ("lost", "DIED")])
+@pytest.mark.parametrize("at", ["announced", "mapped"])
+def test_a_job_ends_as_its_outcome_says_though_its_value_has_no_room_here(monkeypatch, kind, state, at):
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000 if at == "announced" else 1 << 40)
+    monkeypatch.setattr(landing, "folder_for", lambda size: None)
+    monkeypatch.setattr(landing.Landing, "value", Mock(side_effect=OSError("no address space")))
+    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy))
+    tracker = Tracker(session, "7f3a000011112222", "train")
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+    tracker.follow(job, 1)
+    reply = Reply(lambda: None)
+    content = json.dumps({"kind": kind, "value": {"size": 2 << 20, "crc": 1}}).encode()
+
+    try:
+        tracker.arriving_outcome.announce(content)
+        reply.resolve(content)
+    except ResultError as refused:  # as the connection does with what a receiver raises
+        reply.reject(refused)
+    tracker.receive_outcome(job, reply)
+
+    error = job.exception(WAIT_S)
+    assert isinstance(error, ResultError) and ("no address space" in error.message) == (at == "mapped")
+    assert job.status.startswith(f"{state} (")

@@ -12,11 +12,9 @@ from clusterfn.calls.job import Job
 from clusterfn.config.config_file import LOCAL
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Interpreter
-from clusterfn.errors import ResultError, SubmitError
 from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.scheduler import scheduler_for
-from tests.waiting import WAIT_S
 
 OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
 
@@ -121,17 +119,3 @@ def test_the_output_of_a_job_that_runs_does_not_change_its_state():
     job.on_output("stderr", b"more\n")
 
     assert (first, job.status) == ("STARTING", "RUNNING (a hundred lines)")
-
-
-@pytest.mark.parametrize(
-    ("error", "state"),
-    [(ResultError("the value is 9.0 GB"), "RETURNED"), (SubmitError("the account is closed"), "DIED")],
-)
-def test_a_job_has_returned_though_its_value_has_no_room_here(error, state):
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
-
-    job.on_refused(error)
-
-    with pytest.raises(type(error)):
-        job.result(timeout=WAIT_S)
-    assert job.status == f"{state} ({error.message})"
