@@ -80,7 +80,7 @@ class GroupTracker(BaseTracker):
         self._earlier = retried.group.backend if retried else None
         place = outcome.JobLocation(session.host.name, job.id, self.folder, job.results)
         self.item_results = ItemResults(
-            group, self.numbers, place, self._fetch_outputs, self._all_items_ended, self._fetch_part
+            group, self.numbers, place, self._item_ended, self._all_items_ended, self._fetch_part
         )
         self.limits = limits
         self.inputs: Sequence[Reference] = ()
@@ -129,10 +129,12 @@ class GroupTracker(BaseTracker):
         """Return what followed an item that is not retried."""
         return None if self.item_results.has(index) else self._earlier
 
-    def _fetch_outputs(self, index: int) -> None:
+    def _item_ended(self, index: int, kind: str) -> None:
         """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
+        if kind == layout.PAYLOAD_BROKEN:  # damaged, and removed: the next call sends it again
+            self.session.there.clear()
         to = self.group.outputs_to
-        for pattern in self.job.outputs if to is not None else ():
+        for pattern in self.job.outputs if to is not None and kind == layout.RETURNED else ():
             folder, own = self.work_folder(index), cast(Path, to) / str(index)
             try:
                 remote_files.fetch(self.connection, folder, pattern, own, index, self.group.on_transfer)

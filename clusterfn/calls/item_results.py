@@ -96,15 +96,16 @@ class ItemResults:
         group: What receives them.
         numbers: The index in `group` of each item that the host has.
         folder: The group's on the host.
-        on_returned: Called in the loading thread with the index of an item that has returned, before that is known.
+        on_ended: Called in the loading thread with the index of an item and the kind of its outcome, before that is
+            known.
         when_all: Called in the loading thread when each item has ended, or nothing more can be received.
         place: Where the group ran, and what is accepted of its values.
         fetch: Sends for the part of a file between two places of it.
     """
 
     def __init__(
-        self, group: GroupState, numbers: Sequence[int], place: outcome.JobLocation, on_returned: Callable[[int], None],
-        when_all: Callable[[], None], fetch: Fetch,
+        self, group: GroupState, numbers: Sequence[int], place: outcome.JobLocation,
+        on_ended: Callable[[int, str], None], when_all: Callable[[], None], fetch: Fetch,
     ) -> None:  # fmt: skip
         self._group = group
         self._numbers = numbers
@@ -112,7 +113,7 @@ class ItemResults:
         self._place = place
         self._folder = place.folder
         self._fetch = fetch
-        self._on_returned = on_returned
+        self._on_ended = on_ended
         self._when_all = when_all
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
@@ -217,8 +218,7 @@ class ItemResults:
                 error.hint = (error.hint or "").replace(name, self._group.id)
             self._group.on_end(index, ItemOutcome(RETURNED, None, error, usage))
             return
-        if line["kind"] == layout.RETURNED:
-            self._on_returned(index)
+        self._on_ended(index, line["kind"])
         failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
         self._group.on_end(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
 

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import io
 import linecache
+import os
 import pickle
 import sys
 import types
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
-_HASHED_AT_ONCE = 2 << 20  # bytes
+_LEAF = 4 << 20  # bytes that are hashed at once
+_HASHING_THREADS = 8
 
 
 class Payload(NamedTuple):
@@ -40,8 +42,8 @@ class Payload(NamedTuple):
 
     Attributes:
         data: The content of payload.pkl.
-        blobs: SHA-256 -> bytes that travel by themselves, once.
-        crcs: SHA-256 of these -> their CRC-32, taken together: on the host it shows whether they are still the same.
+        blobs: Name by content -> bytes that travel by themselves, once.
+        crcs: Name of these -> their CRC-32, taken together: on the host it shows whether they are still the same.
         sources: The user's own modules, or None.
         shipments: Files and Directories among the arguments.
         edited: Modules whose file was changed since it was first sent.
@@ -111,20 +113,27 @@ def pack(
 
 
 def name_of(view: memoryview) -> tuple[str, int]:
-    """Return the SHA-256 of a buffer and its CRC-32, taken of each piece at the same time, on two cores."""
-    digest, crc = hashlib.sha256(), 0
-    with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-crc") as other:
-        for at in range(0, len(view), _HASHED_AT_ONCE):
-            piece = view[at : at + _HASHED_AT_ONCE]
-            try:
-                following = other.submit(zlib.crc32, piece, crc)
-            except RuntimeError:  # the program is ending, and starts no more threads
-                crc = zlib.crc32(piece, crc)
-                digest.update(piece)
-                continue
-            digest.update(piece)
-            crc = following.result()
-    return digest.hexdigest(), crc
+    """Return the name of a buffer by its content, and its CRC-32, computed on all cores.
+
+    The name of up to 4 MB is their SHA-256. That of a larger buffer is the SHA-256 of a fixed text and the digests of
+    its pieces of 4 MB.
+    """
+    if len(view) <= _LEAF:
+        return hashlib.sha256(view).hexdigest(), zlib.crc32(view)
+    leaves = [view[at : at + _LEAF] for at in range(0, len(view), _LEAF)]
+    threads = min(os.cpu_count() or 1, _HASHING_THREADS)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(threads, "clusterfn-hash") as pool:
+            crc = pool.submit(zlib.crc32, view)
+            digests = list(pool.map(_sha256, leaves))
+            checksum = crc.result()
+    except RuntimeError:  # the program is ending, and starts no more threads
+        digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)
+    return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(digests)).hexdigest(), checksum
+
+
+def _sha256(piece: memoryview) -> bytes:
+    return hashlib.sha256(piece).digest()
 
 
 def pack_object(

@@ -19,7 +19,7 @@ from clusterfn.calls import console
 from clusterfn.calls.files import FileUpload
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle
-from clusterfn.hosts.connection import HostConnection, Reply, TreeFile
+from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import job_script
@@ -220,7 +220,7 @@ def send_contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
     wanted = dict(_named_by_content(session.root, payload))
     asked = [path for path, what in wanted.items() if _size_of(what) > _WORTH_ASKING]
     missing = session.missing(asked) | (wanted.keys() - session.there - set(asked))
-    return [session.remember(path, _put(session.connection, path, wanted[path])) for path in missing]
+    return [session.remember(path, _put(session, path, wanted[path])) for path in missing]
 
 
 def inputs_of(payload: Payload) -> list[Reply[Any]]:
@@ -280,12 +280,15 @@ def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
     return named + [(posixpath.join(root, layout.FILES, each.digest, each.name), each) for each in payload.shipments]
 
 
-def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
+def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
+    connection = session.connection
     if isinstance(what, bridge_bundle.FileBundle):
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
     if not isinstance(what, FileUpload):
         crc, data = what
-        return connection.put(path, data, mode=_READABLE, crc=crc)
+        # Without a queue that survives a power cut, nothing waits until the disk has it: the next job that reads a
+        # damaged buffer finds that by its checksum, and removes it.
+        return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes)
     # Files shared by their content are read-only; a program stays executable.
     files = [
         TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode), crc)

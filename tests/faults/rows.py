@@ -117,8 +117,9 @@ def left_the_queue(case: Case) -> None:
     case.until(lambda: do.squeue(case) in ("", "CANCELLED"), what="SLURM to forget the job")
 
 
-def remove_the_blob(case: Case) -> None:
-    case.notes["blob"].unlink()
+def is_sent_again(case: Case) -> None:
+    assert not case.notes["blob"].exists()
+    assert case.function.submit(*case.row.args).result(150) == len(case.row.args[0])
 
 
 ODD = "ü 日本 %j $HOME 'q' \"d\" \\ !"
@@ -401,7 +402,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "blob: a bit flipped", "3c 38", calls.size_of, (bytes(range(256)) * 8192,), errors.PayloadError, stage="load",
-        text=("was altered",), send=do.blob_altered, check=remove_the_blob, hosts=("bare",),
+        text=("was altered", "call again"), send=do.blob_altered, check=is_sent_again, hosts=("bare",),
     ),
     Row(
         "value: a bit flipped", "3c 38", calls.large, (1,), errors.ResultError, stage="result",

@@ -6,6 +6,7 @@ process without a word. Knows nothing of jobs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
@@ -305,7 +306,8 @@ def _read_blob(path: str, size: int, crc: int) -> Any:
     """Check a blob and map it: no process has a copy of its own, and what it writes to is copied then."""
     try:
         with open(path, "rb") as file:
-            found = os.fstat(file.fileno()).st_size
+            opened = os.fstat(file.fileno())
+            found = opened.st_size
             # Reading comes first: what cannot be read is an OSError here, and would end the process in the mapping.
             whole = found == size and _checksum_of_file(file, size) == crc
             mapped = _map(file, 0, size) if whole else None
@@ -315,10 +317,13 @@ def _read_blob(path: str, size: int, crc: int) -> Any:
                 whole, mapped = file.readinto(data) == size, memoryview(data)
     except FileNotFoundError:
         raise Damaged("the blob %s is not there" % path) from None
-    if found != size:
-        raise Damaged("the blob %s is not of %d bytes" % (path, size))
     if not whole:
-        raise Damaged("the blob %s was altered: remove it, and call again" % path)
+        # A power cut leaves such a blob on a machine that had not written it to its disk yet.
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(path), opened):  # else it has been sent again meanwhile
+                os.unlink(path)
+        what = "was altered" if found == size else "has %d bytes instead of %d" % (found, size)
+        raise Damaged("the blob %s %s, and has been removed" % (path, what))
     return mapped
 
 

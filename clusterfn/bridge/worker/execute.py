@@ -142,7 +142,7 @@ def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
     if isinstance(error, ImportError):
         return "the environment has another version of %s than the caller" % (error.name or "a package")
     if isinstance(error, container.Damaged):
-        return "call again; the payload was damaged on its way"
+        return "call again: what was damaged is sent again"
     if caller != sys.version_info[:2]:
         return "use an environment with Python %d.%d, or use only syntax that both versions support" % caller
     return "compare the versions of the packages on your machine and in the environment"

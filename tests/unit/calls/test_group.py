@@ -415,7 +415,7 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage():
         return reply
 
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(max_bytes=1000))
-    results = ItemResults(known, range(1), place, lambda _: None, lambda: None, fetch)
+    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, fetch)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
     results.start_loading()
@@ -458,6 +458,20 @@ def elements_on_slurm(monkeypatch):
     monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].on_started("77", None), sent)[1])
     session.connection.run = lambda argv, **_: asked.append(argv) or Mock()
     return GroupTracker(session, job, group(3)[0], SchedulerLimits()), sent, asked
+
+
+@pytest.mark.parametrize(("kind", "known"), [("payload", set()), ("raised", {"/root/blobs/a"})])
+def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_on_slurm, kind, known):
+    tracker, _, _ = elements_on_slurm
+    tracker.session.there = {"/root/blobs/a"}
+    line = {"index": 0, "kind": kind, "attempt": 1, "final": True, "message": "the blob a was altered", "offset": 0}
+
+    tracker.item_results.start_loading()
+    tracker.item_results.on_lines(ItemStream(1, 1), json.dumps(line).encode() + b"\n")
+    tracker.item_results.close()
+
+    until(lambda: tracker.group.ended(0) is not None)
+    assert tracker.session.there == known
 
 
 def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slurm):

@@ -403,11 +403,28 @@ def test_calls_that_are_prepared_soon_say_nothing(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("size", [0, 1, (2 << 20) - 1, 2 << 20, (5 << 20) + 3])
+MB = 1 << 20
+
+
+def name_by_pieces(data):
+    pieces = (hashlib.sha256(data[at : at + 4 * MB]).digest() for at in range(0, len(data), 4 * MB))
+    return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(pieces)).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 4 * MB - 1, 4 * MB])
 def test_the_name_of_a_buffer_is_its_sha256_with_its_crc(size):
     data = os.urandom(size)
 
     assert payload.name_of(memoryview(data)) == (hashlib.sha256(data).hexdigest(), zlib.crc32(data))
+
+
+@pytest.mark.parametrize("size", [4 * MB + 1, 8 * MB, 9 * MB + 3, 41 * MB])
+@pytest.mark.parametrize("cores", [1, 2, 64, None])
+def test_the_name_of_a_large_buffer_does_not_depend_on_the_number_of_cores(monkeypatch, size, cores):
+    data = os.urandom(size)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+
+    assert payload.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
 
 
 def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
@@ -415,5 +432,6 @@ def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", refuse)
+    data = os.urandom(5 * MB)
 
-    assert payload.name_of(memoryview(b"abc")) == (hashlib.sha256(b"abc").hexdigest(), zlib.crc32(b"abc"))
+    assert payload.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import submit
+from clusterfn.calls import payload, submit
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush
@@ -25,6 +25,15 @@ class Request(Future):
     def exception(self, timeout: float | None = None) -> None:
         self.waited_s = timeout
         self.set_result(None)
+
+
+@pytest.mark.parametrize("has_nodes", [False, True])
+def test_a_call_waits_for_the_disk_only_where_the_queue_survives_a_power_cut(has_nodes):
+    session = Mock(root="/root", there=set(), missing=set, scheduler=Mock(has_nodes=has_nodes))
+
+    submit.send_contents(session, payload.pack(len, (bytes(2 << 20),), {}))
+
+    assert session.connection.put.call_args.kwargs["sync"] is has_nodes
 
 
 def refuse(tracker, kind=SubmitError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -113,12 +114,36 @@ def test_who_writes_to_a_blob_writes_to_a_copy(tmp_path):
     "content", [b"b" + b"a" * (SHORT - 1), b"a" * (SHORT - 1), b"a" * (SHORT + 1), b""],
     ids=["flipped", "short", "long", "empty"],
 )  # fmt: skip
-def test_a_damaged_blob_is_named(tmp_path, content):
+def test_a_damaged_blob_is_named_and_removed(tmp_path, content):
     blob = write_with_blob(tmp_path)
     blob.write_bytes(content)
 
-    with pytest.raises(container.Damaged, match=blob.name):
+    with pytest.raises(container.Damaged, match=f"{blob.name} .* and has been removed"):
         load(tmp_path)
+
+    assert not blob.exists()
+
+
+def test_a_blob_that_was_sent_again_while_a_damaged_one_was_read_stays(tmp_path, monkeypatch):
+    blob = write_with_blob(tmp_path)
+    whole = blob.read_bytes()
+    blob.write_bytes(b"b" + whole[1:])
+
+    new = tmp_path / "new"
+    new.write_bytes(whole)
+    damaged, fstat = blob.stat(), os.fstat
+
+    def send_again_after(fd):
+        found = fstat(fd)
+        if os.path.samestat(found, damaged):
+            new.rename(blob)
+        return found
+
+    monkeypatch.setattr(os, "fstat", send_again_after)
+    with pytest.raises(container.Damaged, match="was altered"):
+        load(tmp_path)
+
+    assert bytes(load(tmp_path).data) == whole
 
 
 def test_a_missing_blob_is_named(tmp_path):
