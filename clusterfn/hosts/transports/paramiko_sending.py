@@ -1,6 +1,8 @@
-"""Send through paramiko with fewer copies than it would make itself: a large argument is limited by them.
+"""Send through paramiko with fewer copies and system calls than it would make itself: they limit a large argument.
 
 paramiko copies each byte seven times before it is encrypted, and twice afterwards. Here it is copied once before that.
+paramiko also gives the socket each packet of 32 KB by itself, which wakes the host's sshd each time. Here several go
+together.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.packet import Packetizer
 
 MOST = 32 * 2**10 - 64  # bytes of data; paramiko would split a longer piece into packets of this size
+_AT_ONCE = 256 * 2**10  # bytes that are given to the socket together
 _HEAD = struct.Struct(">IBBII")  # length of the packet, of its padding, kind of message, channel, length of the data
 _LENGTH = 4  # bytes of the first of these, which AES-GCM does not encrypt (RFC 5647)
 _LEAST_PADDING = 4  # RFC 4253
@@ -38,15 +41,17 @@ def send_all(channel: Channel, data: bytes | memoryview) -> None:
     """
     rest = memoryview(data)
     while rest:
+        # If the window were used up, the next packet would wait for an answer to those that wait for it.
+        more = len(rest) > MOST and channel.out_window_size >= 2 * MOST
         # `send` would make a Message, which keeps copies
-        rest = rest[channel._send(rest[:MOST], _DataMessage(channel.remote_chanid)) :]  # type: ignore[attr-defined]
+        rest = rest[channel._send(rest[:MOST], _DataMessage(channel.remote_chanid, more)) :]  # type: ignore[attr-defined]
 
 
 class _DataMessage:
-    """A message of a channel's data, as far as paramiko uses one to send it."""
+    """A message of a channel's data, as far as paramiko uses one to send it; `more`: another one follows at once."""
 
-    def __init__(self, channel: int) -> None:
-        self.channel = channel
+    def __init__(self, channel: int, more: bool) -> None:
+        self.channel, self.more = channel, more
         self.data = memoryview(b"")
 
     def add_string(self, data: memoryview) -> None:
@@ -74,18 +79,31 @@ class _PartlyEncrypted:
 
 
 class QuickPacketizer(Packetizer):
-    """Put the data of channels into the same memory for each packet: paramiko builds one at a time, under a lock."""
+    """Put the data of channels into the same memory for each packet: paramiko builds one at a time, under a lock.
+
+    An encrypted packet may wait for the next ones. Any other message goes after those that wait, and takes them along.
+    """
 
     def __init__(self, sock: Any) -> None:
         super().__init__(sock)
         self._packet = memoryview(bytearray(_HEAD.size + MOST + 2 * 256))
+        self._waiting: list[bytes] = []
+        self._more = False  # whether the packet that was built last may wait
         self._block = 0  # bytes; 0 if the length is encrypted too, or nothing is
 
     def set_outbound_cipher(self, block_engine: Any, block_size: int, *args: Any, **kwargs: Any) -> None:
         super().set_outbound_cipher(block_engine, block_size, *args, **kwargs)
         self._block = block_size if kwargs.get("aead") else 0
 
+    def write_all(self, out: bytes) -> None:  # type: ignore[override] # its stubs name no type of bytes
+        self._waiting.append(out)
+        if self._more and sum(map(len, self._waiting)) < _AT_ONCE:
+            return
+        together, self._waiting = self._waiting, []
+        super().write_all(b"".join(together))
+
     def _build_packet(self, payload: bytes | _DataMessage) -> Any:
+        self._more = isinstance(payload, _DataMessage) and payload.more
         if not isinstance(payload, _DataMessage):
             return super()._build_packet(payload)  # type: ignore[misc] # not in its stubs
         size = len(payload.data)

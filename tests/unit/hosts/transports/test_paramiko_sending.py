@@ -99,6 +99,48 @@ def test_more_than_a_window_arrives_while_the_keys_are_exchanged_again(connect: 
         assert first != ssh.H, "no keys were exchanged"
 
 
+def test_packets_go_together_while_more_data_follows_and_the_window_lasts(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write_all = paramiko.packet.Packetizer.write_all
+
+    def watched(self: Any, out: bytes) -> None:
+        if isinstance(self, QuickPacketizer):
+            written.append(len(out))
+        write_all(self, out)
+
+    data = os.urandom(3 * 2**20)
+    with connect(CIPHERS[0]) as (ours, theirs):
+        monkeypatch.setattr(paramiko.packet.Packetizer, "write_all", watched)
+        send_all(ours, memoryview(data)[: 2**20])
+        assert received(theirs, 2**20) == data[: 2**20]
+        together = list(written)
+        sender = threading.Thread(target=send_all, args=(ours, memoryview(data)[2**20 :]), daemon=True)
+        sender.start()  # longer than the window
+        assert received(theirs, 2**21) == data[2**20 :]
+        sender.join(WAIT_S)
+
+    assert len(together) <= 2**20 / MOST / 4 and max(together) < 2**18 + 2**15, together
+
+
+def test_other_messages_take_those_along_that_wait_for_more(connect: Connect) -> None:
+    data = os.urandom(8 * 2**20)
+    with connect(CIPHERS[0]) as (ours, theirs):
+        ssh = ours.get_transport()
+        sender = threading.Thread(target=send_all, args=(ours, memoryview(data)), daemon=True)
+        sender.start()
+        taken = b""
+        while len(taken) < len(data):
+            ssh.send_ignore(99)
+            piece = theirs.recv(2**18)
+            assert piece, "the server has found a packet out of order"
+            taken += piece
+        sender.join(WAIT_S)
+
+    assert taken == data
+
+
 def test_two_channels_of_one_connection_do_not_mix(connect: Connect) -> None:
     sent = [os.urandom(2**20), os.urandom(2**20)]
     with connect(CIPHERS[0]) as (ours, theirs):
