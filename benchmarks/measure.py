@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -60,3 +61,13 @@ def seconds(work: Callable[[], object]) -> float:
     began = time.monotonic()
     work()
     return time.monotonic() - began
+
+
+def use_free_memory() -> None:
+    """Write what waits for the disk, then use 1 GB of memory once, and give it back.
+
+    A virtual machine may return free memory to its host, and each page then costs more when it is used again. Without
+    this, whatever is measured first would pay for the pages that the next one uses.
+    """
+    os.sync()
+    bytearray(b"\1") * 2**30

@@ -39,10 +39,10 @@ def connect() -> Connect:
 
     @contextlib.contextmanager
     def connected(
-        cipher: str, mac: str = "", packetizer: type[QuickPacketizer] = QuickPacketizer
+        cipher: str, mac: str = "", packetizer: type[QuickPacketizer] = QuickPacketizer, window: int = 2**21
     ) -> Iterator[tuple[paramiko.Channel, paramiko.Channel]]:
         ours, theirs = socket.socketpair()
-        server = paramiko.Transport(theirs, default_max_packet_size=2**17)
+        server = paramiko.Transport(theirs, default_window_size=window, default_max_packet_size=2**17)
         server._channel_counter = 7  # as for a server with older channels: each end has numbers of its own
         client = paramiko.Transport(ours, packetizer_class=packetizer)
         options = client.get_security_options()
@@ -99,7 +99,7 @@ def test_more_than_a_window_arrives_while_the_keys_are_exchanged_again(connect: 
         assert first != ssh.H, "no keys were exchanged"
 
 
-def test_packets_go_together_while_more_data_follows_and_the_window_lasts(
+def test_packets_go_together_while_more_data_follows(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
@@ -110,18 +110,24 @@ def test_packets_go_together_while_more_data_follows_and_the_window_lasts(
             written.append(len(out))
         write_all(self, out)
 
-    data = os.urandom(3 * 2**20)
-    with connect(CIPHERS[0]) as (ours, theirs):
+    data = os.urandom(2**20)
+    with connect(CIPHERS[0], window=2**20) as (ours, theirs):
         monkeypatch.setattr(paramiko.packet.Packetizer, "write_all", watched)
-        send_all(ours, memoryview(data)[: 2**20])
-        assert received(theirs, 2**20) == data[: 2**20]
-        together = list(written)
-        sender = threading.Thread(target=send_all, args=(ours, memoryview(data)[2**20 :]), daemon=True)
-        sender.start()  # longer than the window
-        assert received(theirs, 2**21) == data[2**20 :]
-        sender.join(WAIT_S)
+        send_all(ours, data)
+        assert received(theirs, 2**20) == data
 
-    assert len(together) <= 2**20 / MOST / 4 and max(together) < 2**18 + 2**15, together
+    assert len(written) <= 2**20 / MOST / 3 and max(written) < 2**18 + 2**15, written
+
+
+@pytest.mark.parametrize("window", [2**15, 2**17, 2**18 + 1])
+def test_nothing_waits_for_more_when_the_window_of_the_host_is_used_up(connect: Connect, window: int) -> None:
+    data = os.urandom(2**20)
+    with connect(CIPHERS[0], window=window) as (ours, theirs):
+        sender = threading.Thread(target=send_all, args=(ours, data), daemon=True)
+        sender.start()
+
+        assert received(theirs, len(data)) == data
+        sender.join(WAIT_S)
 
 
 def test_other_messages_take_those_along_that_wait_for_more(connect: Connect) -> None:
