@@ -14,6 +14,7 @@ import linecache
 import os
 import pickle
 import sys
+import threading
 import types
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -124,9 +125,12 @@ def name_of(view: memoryview) -> tuple[str, int]:
     threads = min(os.cpu_count() or 1, _HASHING_THREADS)
     try:
         with concurrent.futures.ThreadPoolExecutor(threads, "clusterfn-hash") as pool:
-            crc = pool.submit(zlib.crc32, view)
-            digests = list(pool.map(_sha256, leaves))
-            checksum = crc.result()
+            crc = pool.submit(_crc, leaves, interrupted := threading.Event())
+            try:
+                digests, checksum = list(pool.map(_sha256, leaves)), crc.result()
+            except BaseException:  # Ctrl-C
+                interrupted.set()
+                raise
     except RuntimeError:  # the program is ending, and starts no more threads
         digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)
     return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(digests)).hexdigest(), checksum
@@ -134,6 +138,15 @@ def name_of(view: memoryview) -> tuple[str, int]:
 
 def _sha256(piece: memoryview) -> bytes:
     return hashlib.sha256(piece).digest()
+
+
+def _crc(pieces: Iterable[memoryview], interrupted: threading.Event) -> int:
+    crc = 0
+    for piece in pieces:
+        if interrupted.is_set():
+            break
+        crc = zlib.crc32(piece, crc)
+    return crc
 
 
 def pack_object(

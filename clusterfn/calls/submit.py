@@ -286,9 +286,11 @@ def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
     if not isinstance(what, FileUpload):
         crc, data = what
-        # Without a queue that survives a power cut, nothing waits until the disk has it: the next job that reads a
-        # damaged buffer finds that by its checksum, and removes it.
-        return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes)
+        # A job on a machine without a scheduler begins at once, so nothing waits until the disk has the buffer. A job
+        # that finds it damaged, after a power cut, removes it.
+        return connection.put(
+            path, data, mode=_READABLE, crc=crc, sync=True if session.scheduler.has_nodes else "later"
+        )
     # Files shared by their content are read-only; a program stays executable.
     files = [
         TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode), crc)

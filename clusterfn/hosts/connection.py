@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.rpc import requests as _r
@@ -139,12 +139,13 @@ class HostConnection:
         mode: int = 0o600,
         crc: int | None = None,
         *,
-        sync: bool = True,
+        sync: bool | Literal["later"] = True,
         after: Sequence[Reply[Any]] = (),
     ) -> Reply[bool]:
         """Write a file: whole or not at all. True if it was written, False if it was there and is named by its content.
 
         Args:
+            sync: Whether it must survive a power cut from then on; "later": soon afterwards, and nothing waits for it.
             crc: The CRC-32 of the content that the file is named by, which what comes must have; None for other files.
         """
         fields: Header = {"path": path, "size": _r.size_of(data), "mode": mode, "sync": sync}

@@ -110,7 +110,7 @@ class UploadHandler(PartWriter):
     def begin_flush(self) -> None:
         """Let the kernel begin to write what has come to the disk, so that the fsync at the end finds little to do."""
         begin, size, self.dirty = os.lseek(self.fd, 0, os.SEEK_CUR) - self.dirty, self.dirty, 0
-        if sys.platform == "linux" and self.is_durable():  # where this advice writes at once
+        if sys.platform == "linux" and self.header.get("sync", True):  # where this advice writes at once
             with contextlib.suppress(OSError):  # advice: a file system may ignore it
                 os.posix_fadvise(self.fd, begin, size, os.POSIX_FADV_DONTNEED)
 
@@ -135,6 +135,8 @@ class UploadHandler(PartWriter):
         return True
 
     def close_file(self) -> None:
+        if self.dirty and self.fd >= 0 and not self.is_durable():
+            self.begin_flush()
         self.dirty = 0
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
@@ -163,8 +165,8 @@ class UploadHandler(PartWriter):
         return self.maybe_finish()
 
     def is_durable(self) -> bool:
-        """Whether it must survive a power failure."""
-        return bool(self.header.get("sync", True))
+        """Whether it must survive a power failure once this request has ended; `later`: the kernel begins to write."""
+        return self.header.get("sync", True) is True
 
     def sync_in_child(self) -> None:
         """Run a large fsync, which takes seconds, in a child process: the loop must not block."""

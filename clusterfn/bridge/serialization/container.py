@@ -60,8 +60,8 @@ class Packed:
     Attributes:
         pickle: The pickle, protocol 5.
         buffers: What the pickle refers to, in order.
-        blobs: Index of a buffer -> its SHA-256, for buffers that travel by themselves.
-        crcs: SHA-256 of such a buffer -> its CRC-32.
+        blobs: Index of a buffer -> its name by content, for buffers that travel by themselves.
+        crcs: Name of such a buffer -> its CRC-32.
         sources: File name -> text, so that tracebacks there show lines.
         logging: What `logs.describe` said; None writes nothing.
         as_text: Whether code is in it as text, which any minor version can read.
@@ -156,14 +156,14 @@ def load(
     any_python: bool = False,
     shared: bool = False,
 ) -> Any:
-    """Load the object in a file; buffers that are blobs are read from `blob_path(sha256)`.
+    """Load the object in a file; buffers that are blobs are read from `blob_path(name)`.
 
     Args:
         path: The file.
-        blob_path: The path of a blob, by its SHA-256.
+        blob_path: The path of a blob, by its name.
         on_header: Called with the header once it is known to be whole, before anything is unpickled.
         part: Offset and size of a part of the file; None for all of it.
-        read_blob: Returns a blob's content; None checks all of it, and maps it.
+        read_blob: Returns a blob's content; None: `check_blob`.
         any_python: Whether a file of another minor version is loaded if there is no byte code in it.
         shared: Whether to map a large file instead of reading it: processes share its pages until they write to them.
 
@@ -185,7 +185,7 @@ def load(
             body = memoryview(data)[: file.readinto(data)]
 
     def blob(digest: str, size: int, crc: int) -> Any:
-        return (read_blob or _read_blob)(blob_path(digest), size, crc)
+        return (read_blob or check_blob)(blob_path(digest), size, crc)
 
     return _load_body(line, body, blob, on_header=on_header, any_python=any_python, crc=crc)
 
@@ -302,8 +302,17 @@ def _makes_sense(header: Mapping[str, Any]) -> bool:
     return all(type(size) is int and size >= 0 for size in sizes) and all(isinstance(text, str) for text in texts)
 
 
-def _read_blob(path: str, size: int, crc: int) -> Any:
-    """Check a blob and map it: no process has a copy of its own, and what it writes to is copied then."""
+def check_blob(path: str, size: int, crc: int, removes: bool = False) -> Any:
+    """Check a blob and map it: no process has a copy of its own, and what it writes to is copied then.
+
+    Args:
+        removes: Whether to remove a damaged one, so that it is sent again. A power cut leaves such a blob on a machine
+            that had not written it to its disk yet. On a cluster, only this node may read it wrong.
+
+    Raises:
+        Damaged: It is not there, or not what was sent.
+    """
+    removed = False
     try:
         with open(path, "rb") as file:
             opened = os.fstat(file.fileno())
@@ -315,15 +324,16 @@ def _read_blob(path: str, size: int, crc: int) -> Any:
                 data = bytearray(size)
                 file.seek(0)
                 whole, mapped = file.readinto(data) == size, memoryview(data)
+            if removes and not whole:
+                with contextlib.suppress(OSError):
+                    if os.path.samestat(os.stat(path), opened):  # else it has been sent again meanwhile
+                        os.unlink(path)
+                        removed = True
     except FileNotFoundError:
         raise Damaged("the blob %s is not there" % path) from None
     if not whole:
-        # A power cut leaves such a blob on a machine that had not written it to its disk yet.
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(path), opened):  # else it has been sent again meanwhile
-                os.unlink(path)
         what = "was altered" if found == size else "has %d bytes instead of %d" % (found, size)
-        raise Damaged("the blob %s %s, and has been removed" % (path, what))
+        raise Damaged("the blob %s %s: %s" % (path, what, "it has been removed" if removed else "remove it"))
     return mapped
 
 

@@ -85,7 +85,7 @@ class ActorObject:
         try:
             if is_first or "torch" not in sys.modules:
                 watch.begin()
-            (function, args, kwargs), caller = execute.load_call(folder, self._spec["root"], [])
+            (function, args, kwargs), caller = execute.load_call(folder, self._spec, [])
             bound = (self._construct if is_first else self._invoke), (function, *args), kwargs
             kind, result = execute.call_function(bound, None, self._await)
             if kind == RAISED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -58,7 +59,7 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     try:
         watch.begin()
         payload.export_call(job, spec, item)
-        call, caller = load_call(job, spec["root"], item)
+        call, caller = load_call(job, spec, item)
         watch.scan_code(children.unwrap(call[0]))
         report.say(stage="function")
         kind, result = call_function(call, warned)
@@ -86,13 +87,15 @@ def _prepare_warning() -> warning.EndWarning:
     return warned
 
 
-def load_call(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
+def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
     """Load the call, and the version of the Python that made it; `item` is where the arguments of an item are."""
+    root = spec["root"]
+    read_blob = functools.partial(container.check_blob, removes=spec.get("scheduler") == "bare")
     header: dict[str, Any] = {"python": sys.version_info[:2]}
     try:
-        function, args, kwargs = payload.load_payload(os.path.join(job, PAYLOAD), root, header)
+        function, args, kwargs = payload.load_payload(os.path.join(job, PAYLOAD), root, header, None, read_blob)
         if item:
-            args = payload.load_payload(os.path.join(job, ITEMS), root, {}, item)
+            args = payload.load_payload(os.path.join(job, ITEMS), root, {}, item, read_blob)
         references.forget()
     except devices.OnTheCpu:
         raise
@@ -108,7 +111,7 @@ def load_call(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any
     except BaseException as error:  # loading runs the user's own code, which may raise anything
         facts, caller = _summary(error), tuple(header["python"])
         message = "the call could not be loaded in the environment: %s: %s" % (facts["type"], facts["message"])
-        hint = _hint_for(error, caller)
+        hint = _hint_for(error, caller, "call map again; retry_failed() sends the same again" if item else "call again")
         raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
     children.fill_main(function)
     return (function, args, kwargs), tuple(header["python"])
@@ -136,13 +139,13 @@ def _summary(error: BaseException) -> dict[str, Any]:
     return facts
 
 
-def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
+def _hint_for(error: BaseException, caller: tuple[int, ...], again: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return "install the package that provides %r in the environment" % error.name
     if isinstance(error, ImportError):
         return "the environment has another version of %s than the caller" % (error.name or "a package")
     if isinstance(error, container.Damaged):
-        return "call again: what was damaged is sent again"
+        return again
     if caller != sys.version_info[:2]:
         return "use an environment with Python %d.%d, or use only syntax that both versions support" % caller
     return "compare the versions of the packages on your machine and in the environment"

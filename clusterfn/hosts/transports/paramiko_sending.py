@@ -8,6 +8,7 @@ together.
 from __future__ import annotations
 
 import functools
+import socket
 import struct
 from typing import Any
 
@@ -15,6 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from paramiko import Channel
 from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.packet import Packetizer
+
+from clusterfn.hosts.transports.paramiko_receiving import QuickSocket
 
 MOST = 32 * 2**10 - 64  # bytes of data; paramiko would split a longer piece into packets of this size
 _AT_ONCE = 256 * 2**10  # bytes that are given to the socket together
@@ -82,12 +85,14 @@ class QuickPacketizer(Packetizer):
     """Put the data of channels into the same memory for each packet: paramiko builds one at a time, under a lock.
 
     An encrypted packet may wait for the next ones. Any other message goes after those that wait, and takes them along.
+    Through a jump host, none waits: the channel there would take them apart again.
     """
 
     def __init__(self, sock: Any) -> None:
         super().__init__(sock)
         self._packet = memoryview(bytearray(_HEAD.size + MOST + 2 * 256))
         self._waiting: list[bytes] = []
+        self._at_once = _AT_ONCE if isinstance(sock, (socket.socket, QuickSocket)) else 0
         self._more = False  # whether the packet that was built last may wait
         self._block = 0  # bytes; 0 if the length is encrypted too, or nothing is
 
@@ -97,10 +102,11 @@ class QuickPacketizer(Packetizer):
 
     def write_all(self, out: bytes) -> None:  # type: ignore[override] # its stubs name no type of bytes
         self._waiting.append(out)
-        if self._more and sum(map(len, self._waiting)) < _AT_ONCE:
+        if self._more and sum(map(len, self._waiting)) < self._at_once:
             return
         together, self._waiting = self._waiting, []
-        super().write_all(b"".join(together))
+        # of a view, what a full socket has left over is not copied; a channel takes only bytes
+        super().write_all(memoryview(b"".join(together)) if len(together) > 1 else together[0])
 
     def _build_packet(self, payload: bytes | _DataMessage) -> Any:
         self._more = isinstance(payload, _DataMessage) and payload.more

@@ -28,12 +28,12 @@ class Request(Future):
 
 
 @pytest.mark.parametrize("has_nodes", [False, True])
-def test_a_call_waits_for_the_disk_only_where_the_queue_survives_a_power_cut(has_nodes):
+def test_a_call_waits_for_the_disk_of_a_cluster_only(has_nodes):
     session = Mock(root="/root", there=set(), missing=set, scheduler=Mock(has_nodes=has_nodes))
 
     submit.send_contents(session, payload.pack(len, (bytes(2 << 20),), {}))
 
-    assert session.connection.put.call_args.kwargs["sync"] is has_nodes
+    assert session.connection.put.call_args.kwargs["sync"] == (True if has_nodes else "later")
 
 
 def refuse(tracker, kind=SubmitError):

@@ -435,6 +435,41 @@ def answer_of(client: Client, number: int) -> dict[str, Any]:
     return client.heard[-1]
 
 
+def test_the_agent_lets_pieces_of_a_chunk_come_together_only_while_it_is_ahead_of_them(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    client.ask(id=2, do="put", path=str(tmp_path / "x"), size=2**18, sync=False)
+    frame = pack({"id": 2, "do": "chunk", "last": True}, bytes(2**18))
+    pieces = [frame[: 2**15], frame[2**15 :][: 2**16], frame[2**15 + 2**16 :][: 2**15], frame[2**17 :][: 2**16]]
+    heard = []
+    for piece in [*pieces, frame[2**17 + 2**16 :][: 2**15], frame[2**17 + 2**16 + 2**15 :]]:
+        os.write(client.asking, piece)
+        client.turns(1)
+        heard.append(len(slept))
+
+    assert heard == [1, 1, 2, 2, 2, 2] and max(slept) <= 0.001
+    assert (tmp_path / "x").stat().st_size == 2**18
+
+
+@pytest.mark.parametrize(
+    ("sync", "asked"), [(True, ["fsync"]), ("later", ["write"]), (False, [])], ids=["now", "later", "no"]
+)
+def test_the_disk_gets_an_upload_at_once_or_soon_or_whenever(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: object, asked: list[str]
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda _: told.append("fsync"))
+    monkeypatch.setattr(os, "posix_fadvise", lambda *_: told.append("write"))
+
+    client.ask(id=2, do="put", path=str(tmp_path / "x"), size=3, sync=sync)
+    send(client, b"abc", id=2, last=True)
+
+    assert (tmp_path / "x").read_bytes() == b"abc"
+    assert list(dict.fromkeys(told)) == asked
+
+
 def test_an_upload_continues_at_the_byte_that_the_lost_agent_has_reached(client: Client, tmp_path: Path) -> None:
     data, path = os.urandom(3_000_000), tmp_path / "blob"
     ask = {"do": "put", "path": str(path), "size": len(data), "mode": 0o400, "crc": zlib.crc32(data), "resume": 77}

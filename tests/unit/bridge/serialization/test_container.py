@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -52,8 +53,12 @@ def write_with_blob(folder):
     return folder / digest
 
 
-def load(folder):
-    return container.load(str(folder / "file"), lambda digest: str(folder / digest))
+def load(folder, read_blob=None):
+    return container.load(str(folder / "file"), lambda digest: str(folder / digest), read_blob=read_blob)
+
+
+def load_or_remove(folder):
+    return load(folder, functools.partial(container.check_blob, removes=True))
 
 
 @settings(max_examples=50, deadline=None)
@@ -114,14 +119,29 @@ def test_who_writes_to_a_blob_writes_to_a_copy(tmp_path):
     "content", [b"b" + b"a" * (SHORT - 1), b"a" * (SHORT - 1), b"a" * (SHORT + 1), b""],
     ids=["flipped", "short", "long", "empty"],
 )  # fmt: skip
-def test_a_damaged_blob_is_named_and_removed(tmp_path, content):
+def test_a_damaged_blob_is_named_and_removed_where_that_was_asked_for(tmp_path, content):
     blob = write_with_blob(tmp_path)
     blob.write_bytes(content)
 
-    with pytest.raises(container.Damaged, match=f"{blob.name} .* and has been removed"):
+    with pytest.raises(container.Damaged, match=f"{blob.name} .*: remove it"):
         load(tmp_path)
-
+    assert blob.exists()
+    with pytest.raises(container.Damaged, match=f"{blob.name} .*: it has been removed"):
+        load_or_remove(tmp_path)
     assert not blob.exists()
+
+
+def test_a_damaged_blob_that_cannot_be_removed_is_not_called_removed(tmp_path, monkeypatch):
+    blob = write_with_blob(tmp_path)
+    blob.write_bytes(b"")
+
+    def refuse(_):
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(os, "unlink", refuse)
+
+    with pytest.raises(container.Damaged, match=f"{blob.name} .*: remove it"):
+        load_or_remove(tmp_path)
 
 
 def test_a_blob_that_was_sent_again_while_a_damaged_one_was_read_stays(tmp_path, monkeypatch):
@@ -141,7 +161,7 @@ def test_a_blob_that_was_sent_again_while_a_damaged_one_was_read_stays(tmp_path,
 
     monkeypatch.setattr(os, "fstat", send_again_after)
     with pytest.raises(container.Damaged, match="was altered"):
-        load(tmp_path)
+        load_or_remove(tmp_path)
 
     assert bytes(load(tmp_path).data) == whole
 
