@@ -128,9 +128,8 @@ def name_of(view: memoryview) -> tuple[str, int]:
             crc = pool.submit(_crc, leaves, interrupted := threading.Event())
             try:
                 digests, checksum = list(pool.map(_sha256, leaves)), crc.result()
-            except BaseException:  # Ctrl-C
+            finally:  # of Ctrl-C
                 interrupted.set()
-                raise
     except RuntimeError:  # the program is ending, and starts no more threads
         digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)
     return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(digests)).hexdigest(), checksum

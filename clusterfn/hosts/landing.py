@@ -104,7 +104,7 @@ class Landing:
         assert self._memory is not None and self._touched is not None
         began = time.thread_time()  # the time of other threads and processes tells nothing
         self._memory[self._touched] = 0
-        if time.thread_time() - began > _SLOW_S:
+        if sys.platform == "linux" and time.thread_time() - began > _SLOW_S:
             self._memory.madvise(mmap.MADV_NOHUGEPAGE)
             self._touched = None
         else:
@@ -148,7 +148,7 @@ def _own_memory(size: int) -> LargeValue:
 
 def _ask_for_large_pages(memory: LargeValue) -> bool:
     """Ask the system for large pages, which take less time; return whether it has them."""
-    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+    if sys.platform != "linux":
         return False
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -97,7 +98,7 @@ def test_a_job_is_called_what_name_would_take(name, fitting):
 
 @pytest.mark.parametrize(("printed", "what"), [(b"", "stays in the queue of"), (b"began\n", "keeps running on")])
 def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_on_its_way(monkeypatch, printed, what):
-    monkeypatch.setattr(job_display, "_SECOND_INTERRUPT_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     said = []
     monkeypatch.setattr(console, "say", lambda text, *_: said.append(text))
     job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
