@@ -1,4 +1,4 @@
-"""Large values and many files, to the host argv[1] and back: argv[2] MB, argv[3] files.
+"""A large value, or many files, to the host argv[1] and back: argv[2] MB, or argv[3] files.
 
 Prints one JSON object: seconds of each way. Bytes cannot be compressed, and are new each time. The time in which a
 function makes its result does not count: ssh sends a file that is there. It comes as the first bytes of the result.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from clusterfn import Directory, cluster
 
-host, size, count = sys.argv[1], int(sys.argv[2]) * 2**20, int(sys.argv[3])
+host = sys.argv[1]
 
 
 @cluster(host=host)
@@ -72,21 +72,32 @@ def check(met: bool) -> None:
         raise SystemExit("not all of it has arrived")
 
 
-length_of(b"")
-data = buffer(size)
-took = {"argument": timed(lambda: check(length_of(data) == size))}
-took["again"] = timed(lambda: check(length_of(data) == size))
-results: list[bytes] = []
-took["result"] = timed(lambda: results.append(made(size)))  # type: ignore[arg-type]
-check(len(results[0]) == size)
-took["result"] -= struct.unpack_from("d", results.pop())[0]
-with tempfile.TemporaryDirectory() as folder:
-    there, back = Path(folder, "there"), Path(folder, "back")
-    there.mkdir()
-    for each in range(count):
-        there.joinpath(f"{each}.txt").write_text(f"{os.urandom(8).hex()}\n" * 10, encoding="ascii")
-    took["files there"] = timed(lambda: check(files_in(Directory(there)) == count))
-    job = leave.submit(count)
-    job.result()
-    took["files back"] = timed(lambda: check(len(job.download("*.txt", to=back)) == count))
-print(json.dumps(took), flush=True)
+def large(megabytes: int) -> dict[str, float]:
+    size = megabytes * 2**20
+    length_of(b"")
+    data = buffer(size)
+    took = {"argument": timed(lambda: check(length_of(data) == size))}
+    took["again"] = timed(lambda: check(length_of(data) == size))
+    results: list[bytes] = []
+    took["result"] = timed(lambda: results.append(made(size)))  # type: ignore[arg-type]
+    check(len(results[0]) == size)
+    took["result"] -= struct.unpack_from("d", results.pop())[0]
+    return took
+
+
+def small(count: int) -> dict[str, float]:
+    leave(0)
+    with tempfile.TemporaryDirectory() as folder:
+        there, back = Path(folder, "there"), Path(folder, "back")
+        there.mkdir()
+        for each in range(count):
+            there.joinpath(f"{each}.txt").write_text(f"{os.urandom(8).hex()}\n" * 10, encoding="ascii")
+        took = {"files there": timed(lambda: check(files_in(Directory(there)) == count))}
+        job = leave.submit(count)
+        job.result()
+        took["files back"] = timed(lambda: check(len(job.download("*.txt", to=back)) == count))
+    return took
+
+
+megabytes, count = map(int, sys.argv[2:])
+print(json.dumps(small(count) if count else large(megabytes)), flush=True)
