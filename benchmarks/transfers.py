@@ -26,7 +26,7 @@ from tests.lab import DelayProxy, Lab
 DELAYS_MS = (0, 50, 150)
 TRANSPORTS = ("paramiko", "openssh")
 MEGABYTES, FILES = 200, 10_000
-# What we measure, and with what of ssh it is compared. Files come last: removing thousands slows a disk for minutes.
+# What we measure, and with what of ssh it is compared.
 LARGE = {
     "argument": ("argument", "up"), "argument, ssh without sync": ("argument", "up without sync"),
     "again": ("again", "up"), "result": ("result", "down"),
@@ -34,6 +34,7 @@ LARGE = {
 SMALL = {"files there": ("files there", "files up"), "files back": ("files back", "files down")}
 LIMITS = {"argument": 1.1, "result": 1.25}
 _MB = 2**20
+_ON_HOST = "bench-transfers"
 
 
 @contextlib.contextmanager
@@ -57,41 +58,51 @@ def behind(place: Place, lab: Lab, delay_ms: int, transport: str) -> Iterator[Pl
 
 
 def by_ssh(there: Place, folder: Path, megabytes: int, files: int) -> dict[str, float]:
-    """Seconds of the same by ssh, each with a connection of its own."""
-    data, back = folder / "data", folder / "back"
+    """Seconds of the same by ssh, each with a connection of its own. What it leaves is removed in the end, as by us."""
+    data, small, on_host = folder / "data", folder / "small", f"{_ON_HOST}/{folder.name}"
     data.write_bytes(os.urandom(_MB) * megabytes)
-    small = folder / "small"
-    small.mkdir(exist_ok=True)
+    for new in (small, folder / "back"):
+        new.mkdir()
     for each in range(files):
         small.joinpath(f"{each}.txt").write_bytes(os.urandom(170))
 
     def run(command: str) -> float:
         use_free_memory()
-        argv = ["/bin/sh", "-c", command.replace("SSH", f"ssh -F {there.env['SSH_CONFIG']} -o BatchMode=yes py36-bash")]
-        return seconds(lambda: subprocess.run(argv, check=True, capture_output=True, cwd=folder))
+        return seconds(lambda: in_shell(there, command.replace("ON_HOST", f"mkdir -p {on_host} && cd {on_host}"), folder))
 
     if files:
         return {
-            "files up": run("tar c small | SSH 'tar x && sync -f small'"),
-            "files down": run("rm -r small; SSH 'tar c small; rm -r small' | tar x"),
+            "files up": run("tar c small | SSH 'ON_HOST && tar x && sync -f small'"),
+            "files down": run("SSH 'ON_HOST && tar c small' | tar x -C back"),
         }
     return {
-        "up without sync": run(f"SSH 'cat > bench-large' < {data}"),
-        "up": run(f"SSH 'rm bench-large; cat > bench-large && sync bench-large' < {data}"),
-        "down": run(f"SSH 'cat bench-large; rm bench-large' > {back} && sync {back}"),
+        "up without sync": run("SSH 'ON_HOST && cat > unsynced' < data"),
+        "up": run("SSH 'ON_HOST && cat > synced && sync synced' < data"),
+        "down": run("SSH 'ON_HOST && cat synced' > back/data && sync back/data"),
     }
+
+
+def in_shell(there: Place, command: str, folder: Path) -> None:
+    """Run a shell command, in which SSH is the command that reaches the host."""
+    argv = ["/bin/sh", "-c", command.replace("SSH", f"ssh -F {there.env['SSH_CONFIG']} -o BatchMode=yes py36-bash")]
+    subprocess.run(argv, check=True, capture_output=True, cwd=folder)
 
 
 def measured(there: Place, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Of each way the seconds and the ratio of each round."""
     took: dict[str, list[tuple[float, float]]] = {way: [] for way in (*LARGE, *SMALL)}
-    for ways, megabytes, files in ((LARGE, MEGABYTES, 0), (SMALL, 0, FILES)):
-        for _ in range(rounds):
-            with tempfile.TemporaryDirectory() as folder:
-                limits = by_ssh(there, Path(folder), megabytes, files)
-            all_ours = json.loads(there.run(there.script("transfers.py", "large", str(megabytes), str(files))).stdout)
-            for way, (ours, theirs) in ways.items():
-                took[way].append((all_ours[ours], all_ours[ours] / limits[theirs]))
+    # Nothing is removed between two rounds, which would slow the disk for minutes.
+    with tempfile.TemporaryDirectory() as folder:
+        for ways, megabytes, files in ((LARGE, MEGABYTES, 0), (SMALL, 0, FILES)):
+            for number in range(rounds):
+                here = Path(folder, f"{megabytes}-{number}")
+                here.mkdir()
+                limits = by_ssh(there, here, megabytes, files)
+                ran = there.run(there.script("transfers.py", "large", str(megabytes), str(files), folder))
+                all_ours = json.loads(ran.stdout)
+                for way, (ours, theirs) in ways.items():
+                    took[way].append((all_ours[ours], all_ours[ours] / limits[theirs]))
+        in_shell(there, f"SSH rm -r {_ON_HOST}", Path(folder))
     return took
 
 

@@ -1,4 +1,4 @@
-"""A large value, or many files, to the host argv[1] and back: argv[2] MB, or argv[3] files.
+"""A large value, or many files, to the host argv[1] and back: argv[2] MB, or argv[3] files, of which a new folder in argv[4] is made.
 
 Prints one JSON object: seconds of each way. Bytes cannot be compressed, and are new each time. The time in which a
 function makes its result does not count: ssh sends a file that is there. It comes as the first bytes of the result.
@@ -87,17 +87,17 @@ def large(megabytes: int) -> dict[str, float]:
 
 def small(count: int) -> dict[str, float]:
     leave(0)
-    with tempfile.TemporaryDirectory() as folder:
-        there, back = Path(folder, "there"), Path(folder, "back")
-        there.mkdir()
-        for each in range(count):
-            there.joinpath(f"{each}.txt").write_text(f"{os.urandom(8).hex()}\n" * 10, encoding="ascii")
-        took = {"files there": timed(lambda: check(files_in(Directory(there)) == count))}
-        job = leave.submit(count)
-        job.result()
-        took["files back"] = timed(lambda: check(len(job.download("*.txt", to=back)) == count))
+    folder = tempfile.mkdtemp(dir=sys.argv[4])
+    there, back = Path(folder, "there"), Path(folder, "back")
+    there.mkdir()
+    for each in range(count):
+        there.joinpath(f"{each}.txt").write_text(f"{os.urandom(8).hex()}\n" * 10, encoding="ascii")
+    took = {"files there": timed(lambda: check(files_in(Directory(there)) == count))}
+    job = leave.submit(count)
+    job.result()
+    took["files back"] = timed(lambda: check(len(job.download("*.txt", to=back)) == count))
     return took
 
 
-megabytes, count = map(int, sys.argv[2:])
+megabytes, count = map(int, sys.argv[2:4])
 print(json.dumps(small(count) if count else large(megabytes)), flush=True)
