@@ -67,8 +67,9 @@ def by_ssh(there: Place, folder: Path, megabytes: int, files: int) -> dict[str, 
         small.joinpath(f"{each}.txt").write_bytes(os.urandom(170))
 
     def run(command: str) -> float:
+        command = command.replace("ON_HOST", f"mkdir -p {on_host} && cd {on_host}")
         use_free_memory()
-        return seconds(lambda: in_shell(there, command.replace("ON_HOST", f"mkdir -p {on_host} && cd {on_host}"), folder))
+        return seconds(lambda: in_shell(there, command, folder))
 
     if files:
         return {

@@ -1,4 +1,4 @@
-"""A large value, or many files, to the host argv[1] and back: argv[2] MB, or argv[3] files, of which a new folder in argv[4] is made.
+"""A large value, or many files, to the host argv[1] and back: argv[2] MB, or argv[3] files, made below argv[4].
 
 Prints one JSON object: seconds of each way. Bytes cannot be compressed, and are new each time. The time in which a
 function makes its result does not count: ssh sends a file that is there. It comes as the first bytes of the result.
