@@ -58,7 +58,7 @@ def behind(place: Place, lab: Lab, delay_ms: int, transport: str) -> Iterator[Pl
 
 
 def by_ssh(there: Place, folder: Path, megabytes: int, files: int) -> dict[str, float]:
-    """Seconds of the same by ssh, each with a connection of its own. What it leaves is removed in the end, as by us."""
+    """Seconds of the same by ssh, each with its own connection. Its files stay until the last round, as ours do."""
     data, small, on_host = folder / "data", folder / "small", f"{_ON_HOST}/{folder.name}"
     data.write_bytes(os.urandom(_MB) * megabytes)
     for new in (small, folder / "back"):

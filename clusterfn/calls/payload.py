@@ -43,8 +43,8 @@ class Payload(NamedTuple):
 
     Attributes:
         data: The content of payload.pkl.
-        blobs: Name by content -> bytes that travel by themselves, once.
-        crcs: Name of these -> their CRC-32, taken together: on the host it shows whether they are still the same.
+        blobs: A buffer's name (`name_of`) -> its bytes, which travel by themselves, once.
+        crcs: The same name -> its CRC-32: on the host it shows whether the bytes are still the same.
         sources: The user's own modules, or None.
         shipments: Files and Directories among the arguments.
         edited: Modules whose file was changed since it was first sent.
@@ -128,7 +128,7 @@ def name_of(view: memoryview) -> tuple[str, int]:
             crc = pool.submit(_crc, leaves, interrupted := threading.Event())
             try:
                 digests, checksum = list(pool.map(_sha256, leaves)), crc.result()
-            finally:  # of Ctrl-C
+            finally:  # after Ctrl-C, the pool would wait for the whole checksum
                 interrupted.set()
     except RuntimeError:  # the program is ending, and starts no more threads
         digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)

@@ -122,6 +122,11 @@ def is_sent_again(case: Case) -> None:
     assert case.function.submit(*case.row.args).result(150) == len(case.row.args[0])
 
 
+def stays_until_removed(case: Case) -> None:
+    case.notes["blob"].unlink()
+    assert case.function.submit(*case.row.args).result(150) == len(case.row.args[0])
+
+
 ODD = "ü 日本 %j $HOME 'q' \"d\" \\ !"
 
 ROWS: list[Row] = [
@@ -403,6 +408,11 @@ ROWS: list[Row] = [
     Row(
         "blob: a bit flipped", "3c 38", calls.size_of, (bytes(range(256)) * 8192,), errors.PayloadError, stage="load",
         text=("was altered", "call again"), send=do.blob_altered, check=is_sent_again, hosts=("bare",),
+    ),
+    Row(
+        "blob on a cluster: a bit flipped", "3c 38", calls.size_of, (bytes(range(255)) * 8192,), errors.PayloadError,
+        stage="load", text=("was altered: remove it", "call again"), send=do.blob_altered, check=stays_until_removed,
+        hosts=("slurm",),
     ),
     Row(
         "value: a bit flipped", "3c 38", calls.large, (1,), errors.ResultError, stage="result",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .frames import Header
 
 FAILURES_KEPT = 10_000  # a client names what failed only while the answer is on its way
-GATHER_S = 0.0007  # in which 64 KB come over a fast link, while a turn of the loop takes as long as copying that much
+GATHER_S = 0.0007  # a fast link brings 64 KB in this time, for which the loop then takes one turn instead of two
 SILENCE_S = 20 * 60.0  # the client pings every few minutes; it is gone when silent for this long
 
 

@@ -100,7 +100,7 @@ class QuickPacketizer(Packetizer):
         super().set_outbound_cipher(block_engine, block_size, *args, **kwargs)
         self._block = block_size if kwargs.get("aead") else 0
 
-    def write_all(self, out: bytes) -> None:  # type: ignore[override] # its stubs name no type of bytes
+    def write_all(self, out: bytes) -> None:  # type: ignore[override] # its stubs say Buffer
         self._waiting.append(out)
         if self._more and sum(map(len, self._waiting)) < self._at_once:
             return
