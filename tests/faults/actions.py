@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import clusterfn
 from clusterfn.bridge import layout
-from clusterfn.calls import call
+from clusterfn.calls import call, payload
 
 if TYPE_CHECKING:
     from clusterfn.calls.job import Job
@@ -285,8 +285,7 @@ def blob_altered(case: Case) -> Job[Any]:
     """Send a large argument, alter it where it lies on the host, and call again."""
     first = case.function.submit(*case.row.args)
     first.result(150)
-    root = Path(first.folder).parent.parent
-    blob = max(root.glob("blobs/*"), key=lambda path: path.stat().st_mtime)
+    blob = Path(first.folder).parent.parent / "blobs" / payload.name_of(memoryview(case.row.args[0]))[0]
     data = bytearray(blob.read_bytes())
     data[1000] ^= 1
     blob.chmod(0o600)
