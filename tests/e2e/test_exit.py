@@ -83,7 +83,7 @@ def wait(seconds=60):
 first = wait.submit()
 while first.state != "RUNNING":
     time.sleep(0.02)
-second = wait.submit()
+second = wait.with_options(cores=64).submit()
 while not second.reason:
     time.sleep(0.02)
 print(json.dumps([first.id, second.id]))
@@ -94,7 +94,8 @@ def test_a_script_that_ends_says_which_of_its_jobs_wait_and_which_run(
     started: Path, tmp_path: Path, run_script: Callable[..., Any]
 ) -> None:
     config = tmp_path / "clusterfn.yml"
-    config.write_text(config.read_text() + "    limits: {cores: 1}\n")
+    # Jobs of other tests use the cores of this machine too. The first job needs one of many, the second all of them.
+    config.write_text(config.read_text() + "    limits: {cores: 64}\n")
 
     runs, waits = run_script(WAITS)
     said = (tmp_path / "said").read_text()
