@@ -27,6 +27,9 @@ HELLO: Header = {
 }  # fmt: skip
 
 
+PACKET = 3000  # bytes that such a stream hands over at once
+
+
 class Pipe:
     """Bytes from one thread to another."""
 
@@ -118,8 +121,24 @@ class FakeStream:
         self.far.output.close()
 
 
+class DeliveringFakeStream(FakeStream):
+    """One that hands over what it receives, as `DeliveringStream` does."""
+
+    def deliver(self, take: Callable[[bytes], bool]) -> None:
+        receives = threading.Thread(target=self._receive, args=(take,), daemon=True)
+        receives.start()
+        receives.join()
+
+    def _receive(self, take: Callable[[bytes], bool]) -> None:
+        while (data := self.read(PACKET)) and take(data):
+            pass
+
+
 class FakeTransport:
     """Runs `program(command, far)` in a thread per stream; the int that it returns is its exit status.
+
+    Args:
+        stream_type: Of its streams.
 
     Attributes:
         commands: What was to be opened so far.
@@ -129,8 +148,9 @@ class FakeTransport:
 
     via = "a fake"
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, stream_type: type[FakeStream] = FakeStream) -> None:
         self.program = program
+        self.stream_type = stream_type
         self.commands: list[str] = []
         self.streams: list[FakeStream] = []
         self.error: Exception | None = None
@@ -139,7 +159,7 @@ class FakeTransport:
         self.commands.append(command)
         if self.error is not None:
             raise self.error
-        stream = FakeStream(Far())
+        stream = self.stream_type(Far())
         self.streams.append(stream)
         threading.Thread(target=self._run, args=(command, stream), daemon=True).start()
         return stream

@@ -27,6 +27,7 @@ _QUOTA = 122  # EDQUOT on Linux; this machine may have another number for it
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 Header = dict[str, Any]
+Deliver = Callable[[Callable[[bytes], bool]], None]
 
 
 def pack(header: Header, *body: bytes | memoryview) -> bytes:
@@ -52,9 +53,21 @@ class FrameReader:
     def __init__(self, read: Callable[[int], bytes], data: bytes = b"") -> None:
         self.on_part: Callable[[], None] = lambda: None
         self._read = read
+        self._deliver: Deliver | None = None
+        self._on_piece: Callable[[Header, bytes], bool] = lambda header, part: False
         self._data = bytearray(data)
         self._piece: Header = {}
         self._left = 0  # bytes of it
+
+    def hand_over(self, deliver: Deliver, on_piece: Callable[[Header, bytes], bool]) -> None:
+        """Have pieces taken by the thread that receives them: `frame` does not return them.
+
+        Args:
+            deliver: As `DeliveringStream.deliver`.
+            on_piece: Called with the header and a part of the piece. If it returns False, `frame` returns that part,
+                and all that follows in the piece.
+        """
+        self._deliver, self._on_piece = deliver, on_piece
 
     def frame(self) -> tuple[Header, bytes] | None:
         """Read the next frame; return None once the stream has ended.
@@ -62,33 +75,75 @@ class FrameReader:
         Raises:
             HostError: What comes is no frame; nothing after it can be read either.
         """
-        if self._left:
-            return self._next_part()
-        if not self._fill(FRAME.size):
-            return None
-        head, body = FRAME.unpack_from(self._data)
-        middle, end = FRAME.size + head, FRAME.size + head + body
-        if head > LONGEST_HEADER or body > LONGEST:
-            raise no_frame(f"it would have {end} bytes", self._data)
-        if not self._fill(middle):
-            return None
-        header = _header(bytes(self._data[FRAME.size : middle]))
-        if "size" in header and not header.get("end") and "zlib" not in header and body > _SMALL:
-            del self._data[:middle]
-            self._piece, self._left = header, body
-            return self._next_part()
-        if not self._fill(end):
-            return None
-        with memoryview(self._data) as view:
-            content = bytes(view[middle:end])
-        del self._data[:end]
-        return header, _decompressed(content) if "zlib" in header else content
-
-    def _next_part(self) -> tuple[Header, bytes] | None:
+        while not self._left:
+            needed = self._begin()
+            if self._left:
+                if self._deliver is not None and self._push(b"") and self._left:
+                    self._deliver(self._push)
+            elif needed > len(self._data):
+                if not self._fill(needed):
+                    return None
+            else:
+                return self._whole()
         part = bytes(self._data[: self._left]) or self._read(min(CHUNK, self._left))
         del self._data[: len(part)]
         self._left -= len(part)
         return (self._piece, part) if part else None
+
+    def _begin(self) -> int:
+        """Begin a piece if its header is there, and return 0; otherwise return how many bytes the frame needs."""
+        if len(self._data) < FRAME.size:
+            return FRAME.size
+        middle, end = self._marks()
+        if middle > FRAME.size + LONGEST_HEADER or end - middle > LONGEST:
+            raise no_frame(f"it would have {end} bytes", self._data)
+        if len(self._data) < middle:
+            return middle
+        if end - middle > _SMALL:
+            header = _header(bytes(self._data[FRAME.size : middle]))
+            if "size" in header and not header.get("end") and "zlib" not in header:
+                del self._data[:middle]
+                self._piece, self._left = header, end - middle
+                return 0
+        return end
+
+    def _marks(self) -> tuple[int, int]:
+        """Return where the header of the frame ends, and where its body does."""
+        head, body = FRAME.unpack_from(self._data)
+        return FRAME.size + int(head), FRAME.size + int(head) + int(body)
+
+    def _whole(self) -> tuple[Header, bytes]:
+        middle, end = self._marks()
+        with memoryview(self._data) as view:
+            text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
+        del self._data[:end]
+        header = _header(text)
+        return header, _decompressed(content) if "zlib" in header else content
+
+    def _push(self, data: bytes) -> bool:
+        """Take what has come, as far as it is pieces of files; return whether no more has come."""
+        self.on_part()
+        if self._data:
+            data = bytes(self._data) + data
+            self._data.clear()
+        while data:
+            if not self._left:
+                self._data += data
+                try:
+                    self._begin()
+                except HostError:  # `frame` raises it again, where somebody can take it
+                    return False
+                if not self._left:
+                    return False
+                data = bytes(self._data)
+                self._data.clear()
+            part = data[: self._left]
+            if part and not self._on_piece(self._piece, part):
+                self._data += data
+                return False
+            self._left -= len(part)
+            data = data[len(part) :]
+        return True
 
     def _fill(self, size: int) -> bool:
         while len(self._data) < size:

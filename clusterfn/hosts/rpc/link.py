@@ -21,6 +21,7 @@ from clusterfn.hosts.rpc.keepalive import ASK, DEAD
 from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
+from clusterfn.hosts.transports.base import DeliveringStream
 
 FIRST = HELLO_ID + 1  # the number of the first request
 PING_ID = 2**31
@@ -74,6 +75,7 @@ class Link:
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
+        self._failed: BaseException | None = None  # what taking the next part raised, in another thread
         if sent is not None:
             self._add(sent)
         for loop in (self._read, self._write):
@@ -218,7 +220,10 @@ class Link:
         def on_part() -> None:  # a long answer takes minutes on a slow line, which is alive all that time
             self.line.pulse.moved = time.monotonic()
 
+        self._failed = None
         opened.reader.on_part = on_part
+        if isinstance(opened.stream, DeliveringStream):
+            opened.reader.hand_over(opened.stream.deliver, self._take_piece)
         try:
             while (frame := opened.reader.frame()) is not None:
                 self.line.pulse.hear(time.monotonic())
@@ -231,6 +236,7 @@ class Link:
         return None
 
     def _answer(self, header: Header, body: bytes) -> None:
+        failed, self._failed = self._failed, None
         request = self._requests.get(header["id"])
         if request is None:
             if not 0 < header["id"] <= self._requests.last and header["id"] != PING_ID:
@@ -240,11 +246,25 @@ class Link:
             self._end(request, header, body)
             return
         try:
+            if failed is not None:
+                raise failed
             request.take(header, body)
         except MalformedAnswer as odd:
             self._give_up(request, self._senseless(request, odd))
         except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
             self._give_up(request, error)
+
+    def _take_piece(self, header: Header, part: bytes) -> bool:
+        """Take a part of a file in the thread that receives it; leave to `_answer` what cannot be taken."""
+        self.line.pulse.hear(time.monotonic())
+        request = self._requests.get(header["id"])
+        if request is None:
+            return False
+        try:
+            request.take(header, part)
+        except BaseException as error:  # noqa: BLE001 - `_answer` raises it, in the thread that may report it
+            self._failed = error
+        return self._failed is None
 
     def _end(self, request: OpenRequest[Any], header: Header, body: bytes) -> None:
         failed: Header | None = None if header.get("ok") else header["error"]

@@ -25,7 +25,7 @@ from clusterfn.hosts.connection import ConnectionState, HostConnection, Reply
 from clusterfn.hosts.rpc import boot, keepalive, link, reconnect
 from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
 from clusterfn.hosts.transports.base import Standby
-from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, Handler, agent
+from tests.fakes.transport import HELLO, DeliveringFakeStream, FakeStream, FakeTransport, Far, Handler, agent
 from tests.waiting import WAIT_S, until
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
@@ -47,14 +47,16 @@ def failing(kind: str, **more: Any) -> Handler:
     return lambda request, body: [({"end": True, "ok": False, "error": error}, b"")]
 
 
-@pytest.fixture
-def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Handler], tuple[HostConnection, FakeTransport]]]:
+@pytest.fixture(params=[FakeStream, DeliveringFakeStream], ids=["reads", "delivers"])
+def connected(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Callable[[Handler], tuple[HostConnection, FakeTransport]]]:
     """A connection to a fake host with this handler, and its transport. Reconnecting pauses are short."""
     monkeypatch.setattr(reconnect, "PAUSE_FIRST_S", 0.01)
     opened: list[HostConnection] = []
 
     def make(handler: Handler) -> tuple[HostConnection, FakeTransport]:
-        transport = FakeTransport(agent(handler))
+        transport = FakeTransport(agent(handler), request.param)
         opened.append(HostConnection(HOST, transport))
         return opened[-1], transport
 
@@ -700,6 +702,55 @@ def test_an_answer_that_makes_no_sense_fails_its_request_alone(connected: Connec
         ask(connection).result(WAIT_S)
     connection.ping().result(WAIT_S)
     assert len(transport.commands) == 1
+
+
+PIECE = 5000  # bytes: smaller ones are read together with what follows
+
+
+def two_pieces(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Every file is as large as two pieces, and everything else is well."""
+    if request["do"] != "get":
+        yield from answering(request, body)
+        return
+    for _ in range(2):
+        yield {"size": 2 * PIECE}, bytes(PIECE)
+    yield {**OK, "size": 2 * PIECE}, b""
+
+
+def test_a_file_that_cannot_be_taken_fails_its_request_alone_wherever_it_is_taken(connected: Connected) -> None:
+    connection, transport = connected(two_pieces)
+    takers, ends = [], []
+
+    def broken(part: bytes) -> None:
+        takers.append(threading.current_thread().name)
+        if len(takers) > 1:  # the first part comes with its header, to the reader
+            raise ZeroDivisionError
+
+    reply = connection.get("/p", broken)
+    reply.add_done_callback(lambda _: ends.append(threading.current_thread().name))
+
+    with pytest.raises(ZeroDivisionError):
+        reply.result(WAIT_S)
+    assert connection.get("/p", bytearray().extend).result(WAIT_S) == 2 * PIECE
+    assert ends == ["clusterfn-read-lab8"], "the thread that receives may not wait for what an end leads to"
+    assert (takers[1] == "clusterfn-read-lab8") == (transport.stream_type is FakeStream)
+    assert len(transport.commands) == 1
+
+
+def test_what_failed_before_a_break_ends_nothing_after_it(connected: Connected) -> None:
+    connection, transport = connected(two_pieces)
+    broke = threading.Event()
+
+    def breaks(part: bytes) -> None:
+        if not broke.is_set():
+            broke.set()
+            transport.drop()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        connection.get("/p", breaks).result(WAIT_S)
+
+    assert connection.get("/p", bytearray().extend).result(WAIT_S) == 2 * PIECE
 
 
 def test_a_refusal_that_does_not_say_ok_false_is_one(connected: Connected) -> None:

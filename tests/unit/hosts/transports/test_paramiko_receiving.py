@@ -125,6 +125,53 @@ def test_a_single_packet_wakes_the_readers_of_all_channels_of_a_socket(
     assert [read for _, read in readers] == [[b"one"], [b"two"]]
 
 
+def test_what_is_given_away_reaches_no_reader_which_counts_it_and_wakes_for_a_part_of_a_window() -> None:
+    received, taken = ReceivedPieces(), bytearray()
+    received.feed(b"before")
+    received.give_to(lambda piece: not taken.extend(piece))
+    thread, read = reading(received)
+
+    for _ in range(11):
+        received.feed(bytes(32_768))
+    thread.join(0.05)
+    assert read == [], "less than a part of the window has come"
+    received.feed(bytes(32_768))
+    thread.join(WAIT_S)
+
+    assert [len(each) for each in read] == [len(taken)] == [6 + 12 * 32_768]
+    assert (received.gives, len(received)) == (True, 0)
+
+
+def test_it_gives_nothing_after_a_refusal_nor_after_the_end_and_the_reader_has_the_rest() -> None:
+    for end in (lambda received: received.feed(b"last"), lambda received: received.close()):
+        received, taken = ReceivedPieces(), bytearray()
+        received.give_to(lambda piece, taken=taken: not taken.extend(piece) and piece != b"last")
+        received.feed(b"first")
+        thread, read = reading(received)
+
+        end(received)
+        thread.join(WAIT_S)
+        received.feed(b"rest")
+
+        assert [len(each) for each in read] == [len(taken)]
+        assert (received.gives, received.read(100)) == (False, b"rest")
+
+
+def test_late_packets_are_given_once_the_socket_has_no_more(pair: tuple[QuickSocket, socket.socket]) -> None:
+    sock, there = pair
+    received, taken = ReceivedPieces(), []
+    received.wake_late(sock)
+    received.give_to(lambda piece: not taken.append(piece))
+    there.sendall(b"abcd")
+
+    received.feed(sock.recv(4) * 2000)
+    assert not taken
+    there.sendall(b"e")
+    sock.recv(1)
+
+    assert taken == [b"abcd" * 2000]
+
+
 def test_a_socket_gives_all_bytes_in_the_sizes_asked_for_and_then_its_end(
     pair: tuple[QuickSocket, socket.socket],
 ) -> None:
