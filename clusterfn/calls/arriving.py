@@ -90,9 +90,14 @@ class Arriving:
         if self._is_void:
             self._landing = None
         elif came:
-            self.take(came)
+            self.write(came)
 
-    def take(self, piece: bytes) -> None:
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether `write` only copies bytes into memory that is reserved."""
+        return self._landing is not None and self._landing.folder is None
+
+    def write(self, piece: bytes) -> None:
         """Take a further piece of the value.
 
         Raises:

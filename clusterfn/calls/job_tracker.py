@@ -331,7 +331,7 @@ class Tracker(BaseTracker):
             arriving = self.arriving_outcome = Arriving(self._place(job))
             waiting = connection.wait(
                 posixpath.join(folder, layout.OUTCOME),
-                with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
+                with_files=[(posixpath.join(folder, layout.VALUE), arriving)],
                 drain=self._follows,
                 on_content=arriving.announce,
                 # Through a file system of several machines, a piece may be seen before those ahead of it.
@@ -355,7 +355,7 @@ class Tracker(BaseTracker):
         """
         arriving = Arriving(self._place(job))
         arriving.expect(told)
-        receiving = self.connection.get(posixpath.join(self.attempt_folder, layout.VALUE), arriving.take)
+        receiving = self.connection.get(posixpath.join(self.attempt_folder, layout.VALUE), arriving)
         job.on_transfer(Transfer(_RECEIVING, [receiving]))
         try:
             receiving.result(timeout)

@@ -157,7 +157,7 @@ class SessionCallTracker(Tracker):
             arriving = Arriving(self._place(job))
             try:
                 arriving.announce(told)
-                arriving.take(value)
+                arriving.write(value)
             except ResultError as error:
                 job.on_refused(error, arriving.kind)
                 self.end()

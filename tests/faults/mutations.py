@@ -101,7 +101,7 @@ MUTATIONS: list[Mutation] = [
     _one("large arguments are not sent", SEND, "for path in missing]", "for path in ()]",
          "20 MB there-bare"),
     _one("the value does not come along", "calls/job_tracker.py",
-         "with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],",
+         "with_files=[(posixpath.join(folder, layout.VALUE), arriving)],",
          "with_files=[],", "20 MB back-bare", "300 MB back-bare"),
     # the client
     _one("the remote traceback takes the cause's place", OUTCOME, "object.__setattr__(_end_of_chain(error),",

@@ -6,6 +6,7 @@ A reader thread gives answers to their requests, and reconnects when the stream 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
@@ -253,15 +254,18 @@ class Link:
             self._give_up(request, self._senseless(request, odd))
         except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
             self._give_up(request, error)
+        finally:
+            failed = None  # its traceback has this frame, with all that has come
 
     def _take_piece(self, header: Header, part: bytes) -> bool:
         """Take a part of a file in the thread that receives it; leave to `_answer` what cannot be taken."""
         self.line.pulse.hear(time.monotonic())
         request = self._requests.get(header["id"])
-        if request is None:
+        if request is None or not request.takes_at_once():
             return False
         try:
-            request.take(header, part)
+            with self._answers_here():
+                request.take(header, part)
         except BaseException as error:  # noqa: BLE001 - `_answer` raises it, in the thread that may report it
             self._failed = error
         return self._failed is None
@@ -401,16 +405,10 @@ class Link:
             self._requests.clear()
             self.line.changed.notify_all()
         self.line.hang_up(self.line.opened)
-        here = threading.get_ident()
-        new = here not in self._answering
-        self._answering.add(here)  # callbacks on this thread must not wait for an answer, which no other thread brings
-        try:
+        with self._answers_here():
             for request in requests:
                 request.fail(over)
             self._set_state("closed", str(over))
-        finally:
-            if new:
-                self._answering.discard(here)
 
     # the watchdog's thread
 
@@ -426,3 +424,15 @@ class Link:
                 self._sender.say({"id": PING_ID, "do": "ping"})
         if seen == DEAD:
             self.line.lose(opened)
+
+    @contextlib.contextmanager
+    def _answers_here(self) -> Iterator[None]:
+        """Reject waits for an answer on this thread meanwhile: no other thread brings it."""
+        here = threading.get_ident()
+        new = here not in self._answering
+        self._answering.add(here)
+        try:
+            yield
+        finally:
+            if new:
+                self._answering.discard(here)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Union, runtime_checkable
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import CHUNK, Header, pack
@@ -29,6 +29,18 @@ class Writable(Protocol):
     """Takes bytes, as a binary file does."""
 
     def write(self, data: bytes, /) -> Any: ...
+
+
+@runtime_checkable
+class MemorySink(Writable, Protocol):
+    """What may be written to by the thread that receives.
+
+    Attributes:
+        is_in_memory: Whether `write` waits for nothing now: no disk, no lock, no answer.
+    """
+
+    @property
+    def is_in_memory(self) -> bool: ...
 
 
 Sink = Union[Callable[[bytes], Any], Writable]
@@ -106,6 +118,10 @@ class OpenRequest(Generic[T]):
 
     def take(self, header: Header, body: bytes) -> None:
         """Take an answer before the last."""
+
+    def takes_at_once(self) -> bool:
+        """Whether `take` waits for nothing when a piece of a file has come."""
+        return False
 
     def finish(self, header: Header, body: bytes) -> None:
         """Take the last answer."""
@@ -244,11 +260,15 @@ class GetRequest(OpenRequest[int]):
         part = {} if until is None else {"until": until}
         super().__init__("get", {"path": path, "offset": offset, **part}, after=after)
         self._write = writer_of(sink)
+        self._memory = sink if isinstance(sink, MemorySink) else None
         self._on_size = on_size
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
         self.reply.size = None  # each agent says how large the file is when it begins
         return super().header(still_open)
+
+    def takes_at_once(self) -> bool:
+        return self._memory is not None and self._memory.is_in_memory and self.reply.size is not None
 
     def take(self, header: Header, body: bytes) -> None:
         if self.reply.size is None:
@@ -312,6 +332,7 @@ class WaitRequest(OpenRequest[bytes]):
         super().__init__("wait", {"path": path, "with": names, "offsets": [0] * len(names), **early}, after=after)
         self._on_early = on_early
         self._writers = [writer_of(sink) for _, sink in files]
+        self._memory = [sink for _, sink in files if isinstance(sink, MemorySink)]
         self._drain = tuple(reply.id for reply in drain)
         self._on_content = on_content
         self._content: bytes | None = None
@@ -319,6 +340,9 @@ class WaitRequest(OpenRequest[bytes]):
     def header(self, still_open: Callable[[int], bool]) -> Header:
         drain = [number for number in self._drain if still_open(number)]
         return {**super().header(still_open), "drain": drain}
+
+    def takes_at_once(self) -> bool:
+        return len(self._memory) == len(self._writers) and all(sink.is_in_memory for sink in self._memory)
 
     def take(self, header: Header, body: bytes) -> None:
         if "content" in header and self._writers:

@@ -111,11 +111,13 @@ class ParamikoStream:
         assert isinstance(received, ReceivedPieces)
         received.give_to(take)
         try:
-            while received.gives:
+            while received.has_given():
                 self._listen()
                 self._channel.recv(1)  # returns no bytes, and widens the window
         except BROKEN:
             received.close()
+        finally:
+            received.stop_giving()
 
     def write(self, data: bytes) -> None:
         try:

@@ -60,7 +60,9 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         self._closed = False
         self._is_late = False
         self._take: Callable[[bytes], bool] | None = None
-        self._given = 0  # bytes that it has taken, and that no read has counted
+        self._is_giving = False  # a thread is in it
+        self._given = 0  # bytes that it has taken
+        self._counted = 0  # of those, what the next read counts
         self._changed = threading.Condition()
 
     def wake_late(self, sock: QuickSocket) -> None:
@@ -69,11 +71,13 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         sock.before_wait.append(self._wake)
 
     def _wake(self) -> None:
-        if self._pieces:
+        if not self._pieces:
+            return
+        if self._take is not None:
+            self._give()
+        else:
             with self._changed:
-                self._give()
-                if self._take is None or self._given >= _WIDEN:
-                    self._changed.notify_all()
+                self._changed.notify_all()
 
     def feed(self, data: bytes) -> None:
         """Add the content of a packet; small ones are put together, as each takes memory of its own."""
@@ -88,27 +92,60 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         if not self._is_late:
             self._wake()
 
-    @property
-    def gives(self) -> bool:
-        """Whether a `read` counts bytes: some were given, or may be."""
-        return self._take is not None or self._given > 0
-
     def give_to(self, take: Callable[[bytes], bool]) -> None:
-        """Give `take` what is there and what comes, in the thread that feeds, until it returns False.
+        """Give `take` what is there and what comes, in the thread that feeds, until it returns False or the end.
 
-        Meanwhile `read` returns no bytes, but something of their length: the channel widens its window by that.
+        The reader calls `has_given` until that is False, then `stop_giving`, and reads nothing meanwhile.
         """
         with self._changed:
+            if self._closed:  # nothing would wake the reader again: it reads what is left
+                return
             self._take = take
-            self._give()
+        self._give()
+
+    def has_given(self) -> bool:
+        """Wait until a part of the window was given, or until no more is; return whether the next `read` counts it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._given >= _WIDEN or (self._take is None and not self._is_giving))
+            self._counted, self._given = self._given, 0
+        return self._counted > 0
+
+    def stop_giving(self) -> None:
+        """Give no more, and leave nothing to be counted: what comes now is read."""
+        with self._changed:
+            self._take = None
+            self._changed.wait_for(lambda: not self._is_giving)
+            self._counted = self._given = 0
 
     def _give(self) -> None:
-        while self._pieces and self._take is not None:
+        """Give all that is there, unless another thread does already. The lock is free during each call of `take`."""
+        with self._changed:
+            if self._is_giving:
+                return
+            self._is_giving = True
+        while (next_piece := self._next_piece()) is not None:
+            take, piece = next_piece
+            try:
+                if not take(piece):
+                    self._take = None
+            except BaseException:  # a piece is lost, so nothing after it may be read
+                with self._changed:
+                    self._pieces.clear()
+                    self._size, self._take, self._is_giving, self._closed = 0, None, False, True
+                    self._changed.notify_all()
+                raise
+
+    def _next_piece(self) -> tuple[Callable[[bytes], bool], bytes] | None:
+        with self._changed:
+            if self._take is None or self._given >= _WIDEN:
+                self._changed.notify_all()
+            if self._take is None or not self._pieces:
+                self._is_giving = False
+                return None
             piece = self._pieces.popleft()
             self._size -= len(piece)
             self._given += len(piece)
-            if not self._take(piece):
-                self._take = None
+            return self._take, piece
 
     def read_ready(self) -> bool:
         """Return whether there is something to read."""
@@ -121,10 +158,9 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
             PipeTimeout: Nothing came in time.
         """
         with self._changed:
-            if self.gives:
-                self._changed.wait_for(lambda: self._take is None or self._given >= _WIDEN)
-                given, self._given = range(self._given), 0
-                return given
+            if self._counted:
+                counted, self._counted = range(self._counted), 0
+                return counted  # no bytes: the channel widens its window by its length
             if not self._changed.wait_for(lambda: self._pieces or self._closed, timeout):
                 raise PipeTimeout
             taken, size = [], 0

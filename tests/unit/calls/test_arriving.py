@@ -47,7 +47,7 @@ def load(arriving: Arriving, told: dict) -> object:
 
 def give(arriving: Arriving, data: bytes, step: int) -> None:
     for at in range(0, len(data), step):
-        arriving.take(data[at : at + step])
+        arriving.write(data[at : at + step])
 
 
 @pytest.mark.parametrize("early", [0, 100, 1 << 20, (3 << 20) + 5, None], ids=str)
@@ -128,7 +128,7 @@ def test_what_came_early_of_a_job_that_failed_is_to_be_fetched():
     arriving.begin_early(again=False)
     give(arriving, data[: 2 << 20], 65536)
     arriving.announce(content)
-    arriving.take(b"more")
+    arriving.write(b"more")
 
     assert arriving.value is None
 

@@ -704,7 +704,7 @@ def test_an_answer_that_makes_no_sense_fails_its_request_alone(connected: Connec
     assert len(transport.commands) == 1
 
 
-PIECE = 5000  # bytes: smaller ones are read together with what follows
+PIECE = 20_000  # bytes: the reader reads up to 4096 of them together with the header
 
 
 def two_pieces(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -717,40 +717,70 @@ def two_pieces(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str,
     yield {**OK, "size": 2 * PIECE}, b""
 
 
+class Memory:
+    """A sink in memory.
+
+    Attributes:
+        takers: The threads that have written to it, in order.
+        fails: Whether writes raise from the middle of the second piece on; the reader takes all that is ahead of that.
+    """
+
+    is_in_memory = True
+
+    def __init__(self, fails: bool = False) -> None:
+        self.data = bytearray()
+        self.takers: list[str] = []
+        self.fails = fails
+
+    def write(self, part: bytes) -> None:
+        self.takers.append(threading.current_thread().name)
+        self.data += part
+        if self.fails and len(self.data) > PIECE + 4096:
+            raise ZeroDivisionError
+
+
+READER = "clusterfn-read-lab8"
+
+
 def test_a_file_that_cannot_be_taken_fails_its_request_alone_wherever_it_is_taken(connected: Connected) -> None:
     connection, transport = connected(two_pieces)
-    takers, ends = [], []
-
-    def broken(part: bytes) -> None:
-        takers.append(threading.current_thread().name)
-        if len(takers) > 1:  # the first part comes with its header, to the reader
-            raise ZeroDivisionError
+    broken, whole, ends = Memory(fails=True), Memory(), []
 
     reply = connection.get("/p", broken)
     reply.add_done_callback(lambda _: ends.append(threading.current_thread().name))
 
     with pytest.raises(ZeroDivisionError):
         reply.result(WAIT_S)
-    assert connection.get("/p", bytearray().extend).result(WAIT_S) == 2 * PIECE
-    assert ends == ["clusterfn-read-lab8"], "the thread that receives may not wait for what an end leads to"
-    assert (takers[1] == "clusterfn-read-lab8") == (transport.stream_type is FakeStream)
+    assert (connection.get("/p", whole).result(WAIT_S), len(whole.data)) == (2 * PIECE, 2 * PIECE)
+    assert ends == [READER], "the thread that receives may not wait for what an end leads to"
+    assert (broken.takers[-1] == READER) == (transport.stream_type is FakeStream)
     assert len(transport.commands) == 1
 
 
-def test_what_failed_before_a_break_ends_nothing_after_it(connected: Connected) -> None:
+def test_what_may_wait_for_a_disk_is_written_by_the_reader_alone(connected: Connected) -> None:
     connection, transport = connected(two_pieces)
-    broke = threading.Event()
+    sinks = [Memory(), Memory()]
+    sinks[1].is_in_memory = False
 
-    def breaks(part: bytes) -> None:
-        if not broke.is_set():
-            broke.set()
-            transport.drop()
-            raise ZeroDivisionError
+    for sink in sinks:
+        assert connection.get("/p", sink).result(WAIT_S) == 2 * PIECE
 
-    with pytest.raises(ZeroDivisionError):
-        connection.get("/p", breaks).result(WAIT_S)
+    assert (set(sinks[0].takers) == {READER}) == (transport.stream_type is FakeStream)
+    assert set(sinks[1].takers) == {READER}
 
-    assert connection.get("/p", bytearray().extend).result(WAIT_S) == 2 * PIECE
+
+def test_the_thread_that_receives_cannot_wait_for_what_it_has_to_receive(connected: Connected) -> None:
+    connection, _ = connected(two_pieces)
+
+    class Waits(Memory):
+        def write(self, part: bytes) -> None:
+            super().write(part)
+            if len(self.data) > PIECE + 4096:
+                connection.ping().result(WAIT_S)
+
+    with pytest.raises(RuntimeError):
+        connection.get("/p", Waits()).result(WAIT_S)
+    connection.ping().result(WAIT_S)
 
 
 def test_a_refusal_that_does_not_say_ok_false_is_one(connected: Connected) -> None:

@@ -32,8 +32,11 @@ class Cable:
 
     def deliver(self, take: Callable[[bytes], bool]) -> None:
         self.delivered += 1
-        while (data := self.read(1 << 20)) and take(data):
-            pass
+        try:
+            while (data := self.read(1 << 20)) and take(data):
+                pass
+        except Exception as error:
+            raise AssertionError("the thread that receives cannot take an error") from error
 
 
 @pytest.mark.parametrize("refused", [0.0, 0.3, 1.0])
