@@ -95,7 +95,8 @@ class Arriving:
     @property
     def is_in_memory(self) -> bool:
         """Whether `write` only copies bytes into memory that is reserved."""
-        return self._landing is not None and self._landing.folder is None
+        landing = self._landing  # another thread may drop it
+        return landing is not None and landing.folder is None
 
     def write(self, piece: bytes) -> None:
         """Take a further piece of the value.

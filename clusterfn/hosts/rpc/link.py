@@ -261,9 +261,11 @@ class Link:
         """Take a part of a file in the thread that receives it; leave to `_answer` what cannot be taken."""
         self.line.pulse.hear(time.monotonic())
         request = self._requests.get(header["id"])
-        if request is None or not request.takes_at_once():
+        if request is None:
             return False
         try:
+            if not request.takes_at_once(header):
+                return False
             with self._answers_here():
                 request.take(header, part)
         except BaseException as error:  # noqa: BLE001 - `_answer` raises it, in the thread that may report it

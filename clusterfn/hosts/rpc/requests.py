@@ -119,8 +119,8 @@ class OpenRequest(Generic[T]):
     def take(self, header: Header, body: bytes) -> None:
         """Take an answer before the last."""
 
-    def takes_at_once(self) -> bool:
-        """Whether `take` waits for nothing when a piece of a file has come."""
+    def takes_at_once(self, header: Header) -> bool:
+        """Whether `take` only writes to memory, and waits for nothing."""
         return False
 
     def finish(self, header: Header, body: bytes) -> None:
@@ -267,7 +267,7 @@ class GetRequest(OpenRequest[int]):
         self.reply.size = None  # each agent says how large the file is when it begins
         return super().header(still_open)
 
-    def takes_at_once(self) -> bool:
+    def takes_at_once(self, header: Header) -> bool:
         return self._memory is not None and self._memory.is_in_memory and self.reply.size is not None
 
     def take(self, header: Header, body: bytes) -> None:
@@ -341,8 +341,10 @@ class WaitRequest(OpenRequest[bytes]):
         drain = [number for number in self._drain if still_open(number)]
         return {**super().header(still_open), "drain": drain}
 
-    def takes_at_once(self) -> bool:
-        return len(self._memory) == len(self._writers) and all(sink.is_in_memory for sink in self._memory)
+    def takes_at_once(self, header: Header) -> bool:
+        if "content" in header or header.get("again") or len(self._memory) < len(self._writers):
+            return False
+        return all(sink.is_in_memory for sink in self._memory)
 
     def take(self, header: Header, body: bytes) -> None:
         if "content" in header and self._writers:

@@ -61,6 +61,7 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
         self._is_late = False
         self._take: Callable[[bytes], bool] | None = None
         self._is_giving = False  # a thread is in it
+        self._is_lost = False  # a piece is
         self._given = 0  # bytes that it has taken
         self._counted = 0  # of those, what the next read counts
         self._changed = threading.Condition()
@@ -81,7 +82,7 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
 
     def feed(self, data: bytes) -> None:
         """Add the content of a packet; small ones are put together, as each takes memory of its own."""
-        if not data:  # which would read as the end
+        if not data or self._is_lost:  # no bytes would read as the end
             return
         with self._changed:
             if self._pieces and len(self._pieces[-1]) + len(data) <= _SMALL:
@@ -130,6 +131,7 @@ class ReceivedPieces(BufferedPipe):  # type: ignore[type-arg] # generic only in 
                     self._take = None
             except BaseException:  # a piece is lost, so nothing after it may be read
                 with self._changed:
+                    self._is_lost = True
                     self._pieces.clear()
                     self._size, self._take, self._is_giving, self._closed = 0, None, False, True
                     self._changed.notify_all()

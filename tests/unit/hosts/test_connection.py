@@ -769,6 +769,25 @@ def test_what_may_wait_for_a_disk_is_written_by_the_reader_alone(connected: Conn
     assert set(sinks[1].takers) == {READER}
 
 
+def test_a_sink_that_cannot_say_where_it_keeps_its_bytes_fails_its_request_alone(connected: Connected) -> None:
+    connection, transport = connected(two_pieces)
+
+    class Dropped(Memory):
+        @property
+        def is_in_memory(self) -> bool:  # type: ignore[override]
+            return len(self.data) < PIECE + 4096 or 1 / 0 > 0
+
+    reply = connection.get("/p", Dropped())
+
+    if transport.stream_type is FakeStream:
+        reply.result(WAIT_S)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            reply.result(WAIT_S)
+    connection.ping().result(WAIT_S)
+    assert len(transport.commands) == 1
+
+
 def test_the_thread_that_receives_cannot_wait_for_what_it_has_to_receive(connected: Connected) -> None:
     connection, _ = connected(two_pieces)
 
