@@ -207,7 +207,7 @@ def test_every_outcome_settles_its_job_with_a_value_or_a_named_error(published: 
     content = json.dumps(published).encode()
     try:
         tracker.arriving_outcome.announce(content)
-        tracker.arriving_outcome.take(value)
+        tracker.arriving_outcome.write(value)
         reply.resolve(content)
     except ResultError as error:
         reply.reject(error)
