@@ -147,7 +147,6 @@ def test_a_slow_link_carries_large_values_compressed(
 
         assert echo(text) == text
 
-        # What pipes and windows take before the link shows how slow it is goes as it is: some MB. In all it is 0.4 of
-        # the bytes, and up to 0.75 where other tests keep the processors from compressing.
-        assert far.proxy.bytes_up - up < 0.85 * len(text)
-        assert far.proxy.bytes_down - down < 0.85 * len(text)
+        # What pipes and windows take before the link shows how slow it is goes as it is: some MB.
+        assert far.proxy.bytes_up - up < 0.7 * len(text)
+        assert far.proxy.bytes_down - down < 0.7 * len(text)
