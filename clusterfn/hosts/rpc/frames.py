@@ -131,7 +131,7 @@ class FrameReader:
                 self._data += data
                 try:
                     self._begin()
-                except HostError:  # `frame` raises it again, where somebody can take it
+                except HostError:  # `frame` raises it again, in the reader's thread
                     return False
                 if not self._left:
                     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -142,12 +143,9 @@ class Wire:
         return "clusterfn.ssh"
 
     def _send_user_message(self, message: paramiko.Message) -> None:
-        kind, _, size = message.asbytes()[:1], message.rewind(), 0
         self.sends()
-        if kind == cMSG_CHANNEL_WINDOW_ADJUST:
-            message.get_bytes(5)
-            size = message.get_int()
-        self.widened += size
+        if message.asbytes()[:1] == cMSG_CHANNEL_WINDOW_ADJUST:
+            self.widened += struct.unpack(">xII", message.asbytes())[1]
 
     def _unlink_channel(self, number: int) -> None:
         pass
@@ -197,11 +195,9 @@ def test_what_is_handed_over_widens_the_window_and_what_follows_it_is_read(
     channel.in_buffer.feed(sent[:100])
     reader, _ = in_thread(lambda: stream.deliver(take))
     until(lambda: taken)
-    unacknowledged = []
     for at in range(100, len(sent), PACKET):
         channel.in_buffer.feed(sent[at : at + PACKET])
         until(lambda at=at: at - wire.widened < WINDOW - PACKET)
-        unacknowledged.append(at - wire.widened)
     channel.in_buffer.feed(b"next")
     reader.join(WAIT_S)
 
