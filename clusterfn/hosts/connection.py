@@ -198,6 +198,18 @@ class HostConnection:
         """
         return self._send(_r.GetRequest(path, sink, offset, after, on_size, until))
 
+    def get_each(
+        self, folder: str, sizes: Mapping[str, int], *, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[list[bytes | None]]:
+        """Return the bytes of small files below a folder, in that order: a frame brings many.
+
+        None for one that `get` has to fetch, or say why it cannot: it has become larger, or cannot be read.
+
+        Args:
+            sizes: How many bytes each file has, by its name below the folder; a host sends no more.
+        """
+        return self._send(_r.GetEachRequest(folder, sizes, after))
+
     def follow(
         self, path: str, on_data: Callable[[bytes], Any], offset: int = 0, *, after: Sequence[Reply[Any]] = ()
     ) -> Reply[int]:

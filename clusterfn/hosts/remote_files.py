@@ -1,26 +1,20 @@
-"""Files of a job: what there is, and fetching it whole or not at all.
+"""Files of a job: what there is, reading it, and fetching what matches a pattern.
 
-Names that come from a host are not trusted. Each must match the pattern that was asked for, and none may lead out of
-the folder that the caller chose.
+Names that come from a host are not trusted: each must match the pattern that was asked for.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import io
-import os
 import re
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.config import units
 from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.hosts.file_download import download
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.public_api import public_api
 
@@ -28,9 +22,6 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
 
 _LIMIT = 10000
-_AT_ONCE = 32
-_SMALL_AT_ONCE, _SMALL_BYTES = 1000, 16 << 20  # of files that have no more bytes than that together
-_IN_MEMORY = 256 << 10  # of a file, before it is opened here: fewer may be open than are on their way
 _TIMEOUT_S = 60.0
 
 
@@ -219,36 +210,7 @@ def fetch(
         raise error
     transfer = Transfer("receiving its files:", size=sum(file.size for file in found))
     on_transfer(transfer)
-    fetched: list[Path] = []
-    gone: list[HostError] = []
-    under_way: collections.deque[_Fetching] = collections.deque()  # many at once, or each would cost a round trip
-    size = 0
-
-    def take_first() -> None:
-        try:
-            fetched.append(under_way.popleft().finish())
-        except HostError as error:
-            if error.kind != "missing":
-                raise
-            gone.append(error)  # a running job has renamed or removed it since it was listed
-
-    try:
-        for file in found:
-            target = to.joinpath(*safe_parts(file.name))
-            under_way.append(_Fetching(connection, f"{folder}/{file.name}", target, file.size))
-            transfer.add(under_way[-1].reply)
-            size += file.size
-            while len(under_way) >= (_AT_ONCE if size > _SMALL_BYTES else _SMALL_AT_ONCE):
-                size -= under_way[0].size
-                take_first()
-        while under_way:
-            take_first()
-    finally:
-        for fetching in under_way:
-            fetching.give_up()
-    if gone and not fetched:
-        raise gone[0]
-    return fetched
+    return download(connection, folder, {file.name: file.size for file in found}, to, transfer.add)
 
 
 def _is_unfinished(file: RemoteFile) -> bool:
@@ -310,78 +272,3 @@ def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:
 def _listed(names: Sequence[str], count: int) -> str:
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
     return f"{shown} and {count - 3} more" if count > 3 else shown
-
-
-class _Fetching:
-    """A file on its way, whole or not at all.
-
-    Attributes:
-        size: Its bytes, as the host has listed it.
-    """
-
-    def __init__(self, connection: HostConnection, path: str, target: Path, size: int) -> None:
-        self.size = size
-        self._target = target
-        self._held = bytearray()
-        self._out: BinaryIO | None = None
-        self._temporary: Path | None = None
-        self._is_over = False
-        self._lock = threading.Lock()  # the reader thread writes
-        self.reply = connection.get(path, self)
-
-    def write(self, piece: bytes) -> int:
-        """Take a piece of it."""
-        with self._lock:
-            if not self._is_over:
-                self._held += piece
-                if len(self._held) > _IN_MEMORY or self._out is not None:
-                    self._store()
-        return len(piece)
-
-    def _store(self) -> None:
-        if self._out is None:
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self._target.parent, prefix=".part-")
-            self._out, self._temporary = os.fdopen(handle, "wb"), Path(temporary)
-        self._out.write(self._held)
-        self._held.clear()
-
-    def finish(self) -> Path:
-        """Wait for the rest of it, and return its path."""
-        try:
-            self.reply.result(None)
-            with self._lock:
-                self._store()
-                assert self._out is not None and self._temporary is not None
-                self._out.close()
-                self._temporary.replace(self._target)
-        except BaseException:  # Ctrl-C too: half a file must not stay
-            self.give_up()
-            raise
-        return self._target
-
-    def give_up(self) -> None:
-        """Cancel it, and remove what has come."""
-        self.reply.cancel()
-        with self._lock:
-            self._is_over = True
-            if self._out is not None and self._temporary is not None:
-                with contextlib.suppress(OSError):  # on a full disk: it cannot write what it still holds
-                    self._out.close()
-                with contextlib.suppress(OSError):  # the error that led here says more
-                    self._temporary.unlink(missing_ok=True)
-
-
-# Names that Windows takes for a device, whatever their ending.
-_DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
-
-
-def safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[str, ...]:
-    """Return the parts of a relative name; reject one that leads out of its folder. Windows rejects more characters."""
-    parts = PurePosixPath(name).parts
-    odd = windows and any(
-        set(part) & set('\\:*?"<>|') or part.endswith((".", " ")) or _DEVICES.fullmatch(part) for part in parts
-    )
-    if not parts or ".." in parts or name.startswith("/") or "\0" in name or odd:
-        raise ClusterfnError(f"the host names a file {name!r}, which would be outside the chosen folder")
-    return parts

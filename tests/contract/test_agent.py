@@ -422,6 +422,31 @@ def test_only_regular_files_are_listed_and_read(here: HostConnection, tmp_path: 
         here.get(str(tmp_path / "latest"), bytes).result(WAIT_S)
 
 
+def test_small_files_come_together_and_whole_or_are_left_to_a_request_of_their_own(
+    here: HostConnection, tmp_path: Path
+) -> None:
+    contents = {f"folder/{number}": os.urandom(number) for number in range(2000)}  # several frames
+    (tmp_path / "folder").mkdir()
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    sizes = {name: len(content) for name, content in contents.items()}
+    (tmp_path / "link").symlink_to("folder/3")
+    (tmp_path / "cost_$HOME ü").write_bytes(b"abc")
+    (tmp_path / "large").write_bytes(bytes(2**20))
+    (tmp_path / "grown").write_bytes(b"abcd")
+    (tmp_path / "shorter").write_bytes(b"ab")
+    os.mkfifo(tmp_path / "pipe")
+    whole = {"link": contents["folder/3"], "cost_$HOME ü": b"abc", "shorter": b"ab"}
+    left = ["large", "grown", "pipe", "folder", "missing", "folder/3/x"]
+
+    found = here.get_each(str(tmp_path), {**sizes, **dict.fromkeys((*whole, *left), 3), "large": 2**20}).result(WAIT_S)
+
+    assert found == [*contents.values(), *whole.values(), *(None for _ in left)]
+    assert here.get_each(str(tmp_path / "missing"), {"a": 1}).result(WAIT_S) == [None]
+    assert here.get_each(str(tmp_path), {}).result(WAIT_S) == []
+    assert len(os.listdir(f"/proc/{here.facts.pid}/fd")) < 30, "each file was closed"
+
+
 def test_logs_to_which_is_appended_while_they_are_read_are_no_other_files(here: HostConnection, tmp_path: Path) -> None:
     logs = [tmp_path / str(number) for number in range(80)]  # more than stay open between two pieces
     for log in logs:

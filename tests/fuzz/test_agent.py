@@ -27,6 +27,7 @@ REQUESTS: list[dict[str, Any]] = [
     {"id": 4, "do": "put", "path": f"{FOLDER}/put", "size": 4, "mode": 0o600, "sync": False, "after": [3]},
     {"id": 5, "do": "put_tree", "path": f"{FOLDER}/tree", "files": [["a", 2, 0o600], ["b", 2, 0o600, 1.5]]},
     {"id": 6, "do": "get", "path": f"{FOLDER}/file", "offset": 0},
+    {"id": 15, "do": "get_each", "path": FOLDER, "files": [["file", 7], ["none", 1]]},
     {"id": 7, "do": "follow", "path": f"{FOLDER}/file", "offset": 2},
     {"id": 8, "do": "wait", "path": f"{FOLDER}/file", "with": [f"{FOLDER}/file"], "offsets": [0], "drain": [7]},
     {"id": 9, "do": "still", "path": f"{FOLDER}/file", "silent_s": 1.0},

@@ -14,7 +14,7 @@ from .handler import Failure, RequestHandler, expand, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional, Tuple, Union
+    from typing import List, Optional, Tuple, Union
 
     from .frames import Frame, Header
 
@@ -40,6 +40,21 @@ def piece_of(
     begin = HEAD - FRAME.size - len(text)
     _frame[begin:HEAD] = FRAME.pack(len(text), size) + text
     return size, _frame[begin : HEAD + size]
+
+
+def open_regular(path: str) -> "Tuple[int, os.stat_result]":
+    """Open a file to read it; reject what is no regular file: a pipe would keep all other requests waiting."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise Failure("io", os.strerror(errno.EISDIR), path, errno.EISDIR)
+        if not stat.S_ISREG(status.st_mode):
+            raise Failure("io", "it is not a regular file", path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, status
 
 
 class GetHandler(RequestHandler):
@@ -79,14 +94,8 @@ class GetHandler(RequestHandler):
         return frame
 
     def open(self) -> None:
-        """Open it; reject what is no regular file: a pipe would keep all other requests waiting for its writer."""
-        self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.fd, status = open_regular(self.path)
         GetHandler.are_open += 1
-        status = os.fstat(self.fd)
-        if stat.S_ISDIR(status.st_mode):
-            raise Failure("io", os.strerror(errno.EISDIR), self.path, errno.EISDIR)
-        if not stat.S_ISREG(status.st_mode):
-            raise Failure("io", "it is not a regular file", self.path)
         of = [status.st_ino]
         if "until" not in self.header:  # of what grows, the parts that are there stay as they are
             of.append(status.st_mtime_ns)
@@ -102,6 +111,41 @@ class GetHandler(RequestHandler):
             GetHandler.are_open -= 1
             with contextlib.suppress(OSError):  # of a file server; all that was wanted has been read
                 os.close(fd)
+
+
+class GetEachHandler(RequestHandler):
+    """Send small files whole, many in one frame. It leaves to `get` what has grown, or cannot be read."""
+
+    TURN_S = 0.005  # so long other requests wait for a frame: each file may be a question to a file server
+
+    def start(self) -> None:
+        self.folder = expand(self.header["path"])
+        self.files = collections.deque((name, size) for name, size in self.header["files"])
+        self.agent.out.offer(self)
+
+    def frame(self) -> "Optional[Frame]":
+        if not self.files:
+            self.end()
+            return None
+        sizes: "List[Optional[int]]" = []
+        filled, until = 0, time.monotonic() + self.TURN_S
+        while self.files and (not sizes or (filled + self.files[0][1] < CHUNK and time.monotonic() < until)):
+            name, size = self.files.popleft()
+            sizes.append(self.read(name, _frame[HEAD + filled : HEAD + filled + size + 1]))
+            filled += sizes[-1] or 0
+        return pack({"id": self.id, "sizes": sizes}, _frame[HEAD : HEAD + filled])
+
+    def read(self, name: str, room: memoryview) -> "Optional[int]":
+        """Read a whole file, and return its size; None if it is not smaller than the room for it."""
+        try:
+            fd, _ = open_regular(os.path.join(self.folder, name))
+            try:
+                size = os.readv(fd, [room])
+            finally:
+                os.close(fd)
+        except (Failure, OSError):  # `get` answers with it
+            return None
+        return size if size < len(room) else None
 
 
 class FollowHandler(RequestHandler):

@@ -54,7 +54,7 @@ def encoded(header: "Header") -> bytes:
     return json.dumps(header).encode()
 
 
-def pack(header: "Header", body: bytes = b"") -> bytes:
+def pack(header: "Header", body: "Frame" = b"") -> bytes:
     """Encode one frame."""
     data = encoded(header)
     return b"".join((FRAME.pack(len(data), len(body)), data, body))

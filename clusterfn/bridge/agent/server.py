@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 
 from .compression import decompress
-from .downloads import FollowHandler, GetHandler, StillHandler, WaitHandler
+from .downloads import FollowHandler, GetEachHandler, GetHandler, StillHandler, WaitHandler
 from .facts import HelloHandler
 from .file_watcher import FileWatcher
 from .files import CHUNK, mark_used
@@ -62,7 +62,8 @@ class UnknownHandler(RequestHandler):
 
 HANDLERS = {
     "hello": HelloHandler, "have": HaveHandler, "ping": PingHandler, "stop": StopHandler,
-    "put": PutHandler, "put_tree": PutTreeHandler, "get": GetHandler, "list": ListHandler,
+    "put": PutHandler, "put_tree": PutTreeHandler,
+    "get": GetHandler, "get_each": GetEachHandler, "list": ListHandler,
     "follow": FollowHandler, "wait": WaitHandler, "still": StillHandler,
     "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler,
     "connect": ConnectHandler, "converse": ConverseHandler,

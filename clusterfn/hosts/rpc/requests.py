@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Union, runtime_checkable
@@ -291,6 +291,38 @@ class GetRequest(OpenRequest[int]):
         if number(header, "size") != reached or reached < (self.reply.size or 0):
             raise MalformedAnswer(f"size: {header['size']}, after {reached} bytes of {self.reply.size}")
         return reached
+
+
+class GetEachRequest(OpenRequest[list[Union[bytes, None]]]):
+    """Small files below a folder, each whole; a second sending asks only for those that have not come.
+
+    Args:
+        sizes: How large each may be, by its name.
+    """
+
+    def __init__(self, folder: str, sizes: Mapping[str, int], after: Sequence[Reply[Any]]) -> None:
+        super().__init__("get_each", {"path": folder, "files": [list(each) for each in sizes.items()]}, after=after)
+        self._came: list[bytes | None] = []
+
+    def take(self, header: Header, body: bytes) -> None:
+        sizes, asked = header.get("sizes"), self.fields["files"]
+        if not isinstance(sizes, list) or not 0 < len(sizes) <= len(asked):
+            raise MalformedAnswer(f"sizes: {ascii(sizes)[:80]}, of {len(asked)} files")
+        begin = 0
+        for size, (name, most) in zip(sizes, asked):
+            if size is not None and (type(size) is not int or not 0 <= size <= min(most, len(body) - begin)):
+                raise MalformedAnswer(f"size: {ascii(size)[:80]}, of {ascii(name)[:80]}, which may have {most} bytes")
+            self._came.append(None if size is None else body[begin : begin + size])
+            begin += size or 0
+        if begin < len(body):
+            raise MalformedAnswer(f"{len(body) - begin} bytes of no file")
+        del asked[: len(sizes)]
+        self.reply.moved += len(body)
+
+    def value(self, header: Header, body: bytes) -> list[bytes | None]:
+        if self.fields["files"]:
+            raise MalformedAnswer(f"its end, {len(self.fields['files'])} files before the last")
+        return self._came
 
 
 class FollowRequest(OpenRequest[int]):

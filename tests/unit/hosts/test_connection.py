@@ -299,6 +299,25 @@ def test_after_a_break_open_requests_are_sent_again(connected: Connected) -> Non
     assert len(transport.commands) == 2
 
 
+def test_after_a_break_only_those_of_many_files_are_asked_for_that_have_not_come(connected: Connected) -> None:
+    asked: list[list[list[Any]]] = []
+
+    def handler(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if request["do"] == "get_each":
+            asked.append(request["files"])
+            yield {"sizes": [2, None]}, b"ab"
+            if len(request["files"]) == 2:
+                yield OK, b""
+
+    connection, transport = connected(handler)
+    reply = connection.get_each("/p", {"a": 2, "b": 1, "c": 2, "d": 9})
+    until(lambda: reply.moved)
+    transport.drop()
+
+    assert reply.result(WAIT_S) == [b"ab", None, b"ab", None]
+    assert asked == [[["a", 2], ["b", 1], ["c", 2], ["d", 9]], [["c", 2], ["d", 9]]]
+
+
 def test_a_strange_host_key_ends_the_connection(connected: Connected) -> None:
     connection, transport = connected(silent)
     reply = connection.ping()
@@ -677,6 +696,13 @@ SENSELESS: dict[str, tuple[Callable[[HostConnection], Reply[Any]], dict[str, Any
     "bytes of a file without its size": (lambda host: host.get("/p", print), {}),
     "more bytes than the file has": (lambda host: host.get("/p", print), {"size": 3}),
     "another size than bytes": (lambda host: host.get("/p", print), {**OK, "size": 1}),
+    "no sizes of several files": (lambda host: host.get_each("/p", {"a": 4}), {"sizes": []}),
+    "sizes of more files than asked for": (lambda host: host.get_each("/p", {"a": 4}), {"sizes": [4, 0]}),
+    "more bytes than a file has of several": (lambda host: host.get_each("/p", {"a": 3}), {"sizes": [4]}),
+    "fewer bytes than the files have": (lambda host: host.get_each("/p", {"a": 3, "b": 3}), {"sizes": [3, 3]}),
+    "bytes of none of several files": (lambda host: host.get_each("/p", {"a": 4, "b": 4}), {"sizes": [3, None]}),
+    "a size of several that is none": (lambda host: host.get_each("/p", {"a": 4, "b": 4}), {"sizes": [4, False]}),
+    "the end before all files": (lambda host: host.get_each("/p", {"a": 4}), OK),
     "output from another offset": (lambda host: host.follow("/p", print), {"offset": 1}),
     "a file that nobody asked for": (lambda host: host.wait("/p", [("/q", print)]), {"file": 1, "size": 4}),
     "a file before what describes it": (lambda host: host.wait("/p", [("/q", print)]), {"file": 0, "size": 4}),

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from clusterfn import ClusterfnError, HostError
 from clusterfn.bridge.agent.files import glob_pattern
-from clusterfn.hosts import remote_files
-from clusterfn.hosts.remote_files import CheckpointFolder, fetch, left_behind, not_fetched, safe_parts
+from clusterfn.hosts import file_download
+from clusterfn.hosts.file_download import safe_parts
+from clusterfn.hosts.remote_files import CheckpointFolder, fetch, left_behind, not_fetched
 
 ANYWHERE = ["", ".", "/", "..", "../a", "a/..", "a/../../b", "/etc/passwd", "//a", "a\0b", "./.."]
 ON_WINDOWS = [
@@ -73,16 +74,17 @@ def test_no_name_leads_out_of_the_folder(name):
 class Host:
     """A connection to a job that left these files."""
 
+    size = 1
+
     def __init__(self, *names):
         self.names = names
 
     def list(self, folder, pattern, limit):
         match = glob_pattern(pattern).match
-        return Answer([TreeEntry(name, 1) for name in self.names if match(name)])
+        return Answer([TreeEntry(name, self.size) for name in self.names if match(name)])
 
-    def get(self, path, out):
-        out.write(path.encode())
-        return Answer(None)
+    def get_each(self, folder, sizes):
+        return Answer([f"{folder}/{name}".encode() for name in sizes])
 
 
 @dataclass
@@ -94,13 +96,19 @@ class TreeEntry:
 @dataclass
 class Answer:
     value: Any
+    given_up = False
 
     def result(self, timeout):
         return self.value
 
+    def cancel(self):
+        self.given_up = True
+
 
 class FarHost(Host):
-    """One that answers nothing before it was asked for `ahead` files, and cannot read those named `bad`."""
+    """One of larger files that answers nothing before it was asked for `ahead`, and cannot read those named `bad`."""
+
+    size = 2**16 + 1
 
     def __init__(self, *names, ahead):
         super().__init__(*names)
@@ -188,16 +196,79 @@ class FullDisk(io.BytesIO):
 
 
 def test_a_full_disk_here_keeps_no_part_of_a_file(tmp_path, monkeypatch):
-    def opened(handle, mode):
+    def opened(handle, mode, buffering):
         os.close(handle)
         return FullDisk()
 
-    monkeypatch.setattr(remote_files.os, "fdopen", opened)
-    host = FarHost("1", "2", "3", ahead=0)
+    monkeypatch.setattr(file_download.os, "fdopen", opened)
+    for host in (FarHost("1", "2", "3", ahead=0), Host("1", "2", "3")):
+        with pytest.raises(OSError, match="no space left"):
+            fetch(host, "/work", "*", tmp_path)
+        assert list(tmp_path.iterdir()) == []
 
-    with pytest.raises(OSError, match="no space left"):
+
+class HostOfSmallFiles(FarHost):
+    """One that leaves those named `alone` to a request of their own, and is asked for `ahead` batches at first."""
+
+    size = 10
+
+    def get_each(self, folder, sizes):
+        self.asked.append(dict(sizes))
+        return FarBatch(self, sizes)
+
+
+@dataclass
+class FarBatch:
+    host: HostOfSmallFiles
+    sizes: dict[str, int]
+
+    def result(self, timeout):
+        assert len(self.host.asked) >= self.host.ahead
+        if "never" in self.sizes:
+            raise HostError("the connection was lost")
+        return [None if "alone" in name else name.encode() for name in self.sizes]
+
+    def cancel(self):
+        self.host.given_up += 1
+
+
+def test_small_files_are_asked_for_together_and_stay_in_order(tmp_path):
+    names = [f"{number:04}{'-alone' if number % 600 == 7 else ''}" for number in range(1800)]
+    host = HostOfSmallFiles(*names, ahead=4)
+
+    assert fetch(host, "/work", "*", tmp_path) == [tmp_path / name for name in names]
+
+    assert [len(sizes) for sizes in host.asked[:4]] == [500, 500, 500, 300]
+    assert host.asked[4:] == ["/work/0007-alone", "/work/0607-alone", "/work/1207-alone"]
+    assert {(tmp_path / name).read_text() == ("half" if "alone" in name else name) for name in names} == {True}
+
+
+def test_a_request_for_small_files_brings_at_most_a_megabyte(tmp_path):
+    host = HostOfSmallFiles(*(f"{number:02}" for number in range(40)), ahead=0)
+    host.size = 2**16
+
+    fetch(host, "/work", "*", tmp_path)
+
+    assert [sum(sizes.values()) for sizes in host.asked] == [2**20, 2**20, 2**19]
+
+
+def test_where_a_later_request_for_small_files_fails_what_has_come_stays(tmp_path):
+    names = [f"{number:03}" for number in range(600)]
+    host = HostOfSmallFiles(*names, "never", ahead=2)
+
+    with pytest.raises(HostError, match="the connection was lost"):
         fetch(host, "/work", "*", tmp_path)
-    assert list(tmp_path.iterdir()) == [] and host.given_up == 3
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == names[:500] and host.given_up == 1
+
+
+def test_a_name_that_leads_out_is_refused_before_anything_is_asked_for(tmp_path):
+    host = HostOfSmallFiles("a", "../b", ahead=0)
+
+    with pytest.raises(ClusterfnError, match="outside the chosen folder"):
+        fetch(host, "/work", "**", tmp_path / "here")
+
+    assert not host.asked and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("pattern", ["results", "results/", "results/**"])

@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import parts, server, uploads
+from clusterfn.bridge.agent import downloads, parts, server, uploads
 from clusterfn.bridge.agent.files import CHUNK, sync_all
 from clusterfn.bridge.agent.frames import FULL, Inbox, pack
 from clusterfn.bridge.agent.processes import LINGER_S
@@ -232,6 +232,25 @@ def test_a_file_is_read_no_further_than_its_client_listens(client: Client, tmp_p
 
     assert ahead <= 3 * CHUNK, "what a pipe takes, which is larger by then, and the piece that waits"
     assert client.heard[-1]["size"] == 20 * CHUNK
+
+
+def test_other_requests_wait_for_few_of_many_small_files(client: Client, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "small").write_bytes(b"a")
+    opened = downloads.open_regular
+
+    def slowly(path: str) -> Any:
+        time.sleep(0.002)
+        return opened(path)
+
+    monkeypatch.setattr(downloads, "open_regular", slowly)
+    client.ask(id=2, do="get_each", path=str(tmp_path), files=[["small", 1]] * 200)
+    client.turns(1)
+    client.ask(id=3, do="ping")
+    client.listen()
+
+    before = [header for header in client.heard[: [header["id"] for header in client.heard].index(3)]]
+    assert 0 < sum(len(header["sizes"]) for header in before) < 150
+    assert sum(len(header.get("sizes", ())) for header in client.heard) == 200
 
 
 def test_a_program_is_not_repeated_for_a_client_that_does_not_listen(client: Client) -> None:

@@ -1,0 +1,221 @@
+"""Bring files of a host to this machine, each whole or not at all: small ones by the hundred, large ones by themselves.
+
+Names that come from a host are not trusted: none may lead out of the folder that the caller chose.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Union
+
+from clusterfn.errors import ClusterfnError, HostError
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import HostConnection, Reply
+
+_SMALL = 64 << 10  # bytes of a file, up to which it comes with others
+_BATCH_FILES, _BATCH_BYTES = 500, 1 << 20
+_AT_ONCE, _LARGE_AT_ONCE = 1000, 32  # requests; the second where their files have more bytes than `_AHEAD_BYTES`
+_AHEAD_BYTES = 16 << 20
+_IN_MEMORY = 256 << 10  # of a large file, before it is opened here: fewer may be open than are on their way
+
+
+def download(
+    connection: HostConnection, folder: str, sizes: Mapping[str, int], to: Path,
+    on_request: Callable[[Reply[Any]], object],
+) -> list[Path]:  # fmt: skip
+    """Fetch files below a folder of the host, and return where they are. Leave out those that are gone, unless all are.
+
+    Args:
+        sizes: Bytes of each file, as the host has listed it, by its name below the folder.
+        on_request: Called with the reply to each request that moves files.
+
+    Raises:
+        ClusterfnError: A name leads out of the folder `to`; nothing is fetched then.
+        HostError: A file cannot be read, or all of them are gone.
+    """
+    targets = {name: to.joinpath(*safe_parts(name)) for name in sizes}
+    batches = list(_batches({name: size for name, size in sizes.items() if size <= _SMALL}))
+    alone = collections.deque(name for name, size in sizes.items() if size > _SMALL)
+    under_way: collections.deque[_OnTheirWay] = collections.deque()  # many at once, or each would cost a round trip
+    ahead = 0  # bytes that are on their way, or wait until the files before them are stored
+    stored: set[str] = set()
+    gone: list[HostError] = []
+
+    def next_request() -> _OnTheirWay:
+        if batches:
+            return _SmallFiles(connection, folder, batches.pop(0), targets)
+        name = alone.popleft()
+        return _File(connection, folder, name, targets[name], sizes[name])
+
+    try:
+        while batches or alone or under_way:
+            while (batches or alone) and len(under_way) < (_LARGE_AT_ONCE if ahead > _AHEAD_BYTES else _AT_ONCE):
+                under_way.append(next_request())
+                ahead += under_way[-1].size
+                on_request(under_way[-1].reply)
+            try:
+                here = under_way[0].finish()
+                stored.update(here)
+                alone.extend(name for name in under_way[0].names if name not in here)
+            except HostError as error:
+                if error.kind != "missing":
+                    raise
+                gone.append(error)  # a running job has renamed or removed it since it was listed
+            ahead -= under_way.popleft().size
+    finally:
+        for each in under_way:
+            each.give_up()
+    if gone and not stored:
+        raise gone[0]
+    return [target for name, target in targets.items() if name in stored]
+
+
+def _batches(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Divide small files among requests."""
+    batch: dict[str, int] = {}
+    room = _BATCH_BYTES
+    for name, size in sizes.items():
+        if batch and (len(batch) == _BATCH_FILES or room < size):
+            yield batch
+            batch, room = {}, _BATCH_BYTES
+        batch[name] = size
+        room -= size
+    if batch:
+        yield batch
+
+
+class _PartFile:
+    """A file next to the one that it becomes, once it is whole."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        try:
+            handle, self._path = tempfile.mkstemp(dir=target.parent, prefix=".part-")
+        except FileNotFoundError:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, self._path = tempfile.mkstemp(dir=target.parent, prefix=".part-")
+        self._file = os.fdopen(handle, "wb", buffering=0)
+
+    def write(self, data: bytes | bytearray) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+    def complete(self) -> None:
+        self._file.close()
+        os.replace(self._path, self._target)
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):  # a file server says now what it could not write
+            self._file.close()
+        with contextlib.suppress(OSError):  # the error that led here says more, or it is complete
+            os.unlink(self._path)
+
+
+class _SmallFiles:
+    """Small files on their way, by one request.
+
+    Attributes:
+        names: Of all of them.
+        size: Their bytes, as the host has listed them.
+    """
+
+    def __init__(
+        self, connection: HostConnection, folder: str, sizes: Mapping[str, int], targets: Mapping[str, Path]
+    ) -> None:
+        self.names: Collection[str] = sizes
+        self.size = sum(sizes.values())
+        self._targets = targets
+        self.reply = connection.get_each(folder, sizes)
+
+    def finish(self) -> Collection[str]:
+        """Wait for them, and store them; return the names of those that have come. The others have to come alone."""
+        found = {name: data for name, data in zip(self.names, self.reply.result(None)) if data is not None}
+        for name, data in found.items():
+            part = _PartFile(self._targets[name])
+            try:
+                part.write(data)
+                part.complete()
+            except BaseException:  # Ctrl-C too: half a file must not stay
+                part.remove()
+                raise
+        return found
+
+    def give_up(self) -> None:
+        self.reply.cancel()
+
+
+class _File:
+    """A file on its way, by a request of its own.
+
+    Attributes:
+        names: Its name.
+        size: Its bytes, as the host has listed it.
+    """
+
+    def __init__(self, connection: HostConnection, folder: str, name: str, target: Path, size: int) -> None:
+        self.names: Collection[str] = (name,)
+        self.size = size
+        self._target = target
+        self._held = bytearray()
+        self._part: _PartFile | None = None
+        self._is_over = False
+        self._lock = threading.Lock()  # the reader thread writes
+        self.reply = connection.get(f"{folder}/{name}", self)
+
+    def write(self, piece: bytes) -> int:
+        """Take a piece of it."""
+        with self._lock:
+            if not self._is_over:
+                self._held += piece
+                if len(self._held) > _IN_MEMORY or self._part is not None:
+                    self._store()
+        return len(piece)
+
+    def _store(self) -> _PartFile:
+        if self._part is None:
+            self._part = _PartFile(self._target)
+        self._part.write(self._held)
+        self._held.clear()
+        return self._part
+
+    def finish(self) -> Collection[str]:
+        """Wait for the rest of it, and return its name."""
+        self.reply.result(None)
+        with self._lock:
+            self._store().complete()
+        return self.names
+
+    def give_up(self) -> None:
+        """Cancel it, and remove what has come."""
+        self.reply.cancel()
+        with self._lock:
+            self._is_over = True
+            if self._part is not None:
+                self._part.remove()
+
+
+_OnTheirWay = Union[_File, _SmallFiles]
+
+# Names that Windows takes for a device, whatever their ending.
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
+
+
+def safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[str, ...]:
+    """Return the parts of a relative name; reject one that leads out of its folder. Windows rejects more characters."""
+    parts = PurePosixPath(name).parts
+    odd = windows and any(
+        set(part) & set('\\:*?"<>|') or part.endswith((".", " ")) or _DEVICES.fullmatch(part) for part in parts
+    )
+    if not parts or ".." in parts or name.startswith("/") or "\0" in name or odd:
+        raise ClusterfnError(f"the host names a file {name!r}, which would be outside the chosen folder")
+    return parts
