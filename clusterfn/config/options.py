@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import Any, Callable, NamedTuple, TypedDict, Union
+from typing import Any, Callable, NamedTuple, NoReturn, TypedDict, Union
 
 from clusterfn.config.units import GPU_TYPE, NUMBER, finite, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
@@ -556,6 +556,10 @@ class Options(NamedTuple):
     keep: bool = False
     results: str | None = None
     max_result_bytes: int | None = None
+
+    def __call__(self, **_: Any) -> NoReturn:
+        """Reject `f.options(…)`, which Ray has."""
+        raise ConfigError("f.options is what the decorator said, not a function", hint="call f.with_options(gpus=1)(x)")
 
 
 # keyword -> field of Options, and its check

@@ -27,6 +27,13 @@ def test_a_word_of_another_tool_is_rejected_with_the_new_spelling(written: str, 
     assert says in str(rejected.value)
 
 
+def test_options_that_are_called_as_in_ray_are_rejected_with_the_new_spelling() -> None:
+    with pytest.raises(ConfigError, match="not a function") as rejected:
+        train.options(num_gpus=1)
+
+    assert rejected.value.hint == "call f.with_options(gpus=1)(x)"
+
+
 def test_the_tables_name_what_code_for_the_three_tools_has() -> None:
     words = {re.split(r"[(=]", written.replace("cluster(", "", 1))[0] for written, _ in ROWS}
 

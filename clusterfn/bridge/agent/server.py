@@ -10,11 +10,12 @@ import time
 from collections import OrderedDict
 
 from .compression import decompress
-from .downloads import FollowHandler, GetEachHandler, GetHandler, StillHandler, WaitHandler
+from .downloads import GetEachHandler, GetHandler
 from .facts import HelloHandler
 from .file_watcher import FileWatcher
 from .files import CHUNK, mark_used
 from .frames import FULL, Inbox, Outbox
+from .growing_files import FollowHandler, StillHandler, WaitHandler
 from .handler import Failure, RequestHandler, expand
 from .listing import ListHandler
 from .pipes import USUAL, widen_pipe
