@@ -305,7 +305,7 @@ def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], Options]:
     Raises:
         ConfigError: It is no function.
     """
-    if not callable(function):
+    if not callable(function) or isinstance(function, Options):
         hint = "pass the function, then its arguments: f, 3 instead of f(3)"
         raise ConfigError(f"{function!r:.60} is not a function", hint=hint)
     if isinstance(function, ClusterFunction):

@@ -557,7 +557,7 @@ class Options(NamedTuple):
     results: str | None = None
     max_result_bytes: int | None = None
 
-    def __call__(self, **_: Any) -> NoReturn:
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Reject `f.options(…)`, which Ray has."""
         raise ConfigError("f.options is what the decorator said, not a function", hint="call f.with_options(gpus=1)(x)")
 

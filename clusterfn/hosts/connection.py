@@ -199,16 +199,17 @@ class HostConnection:
         return self._send(_r.GetRequest(path, sink, offset, after, on_size, until))
 
     def get_each(
-        self, folder: str, sizes: Mapping[str, int], *, after: Sequence[Reply[Any]] = ()
-    ) -> Reply[list[bytes | None]]:
-        """Return the bytes of small files below a folder, in that order: a frame brings many.
-
-        None for one that `get` has to fetch, or say why it cannot: it has become larger, or cannot be read.
+        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any], *,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[None]:  # fmt: skip
+        """Give small files below a folder to `on_file`, one after another, each whole: a frame brings many.
 
         Args:
             sizes: How many bytes each file has, by its name below the folder; a host sends no more.
+            on_file: Called with the name and the bytes. It gets None for a file that `get` has to fetch, or say why it
+                cannot: it has become larger, or cannot be read.
         """
-        return self._send(_r.GetEachRequest(folder, sizes, after))
+        return self._send(_r.GetEachRequest(folder, sizes, on_file, after))
 
     def follow(
         self, path: str, on_data: Callable[[bytes], Any], offset: int = 0, *, after: Sequence[Reply[Any]] = ()
@@ -476,7 +477,8 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
 def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     told = header.get("files")
     rows = [entry if isinstance(entry, list) else [] for entry in told] if isinstance(told, list) else [[]]
-    if any([type(each) for each in row] not in ([str, int, float, int], [str, int, int, int]) for row in rows):
+    kinds = ([str, int, float, int], [str, int, int, int])
+    if any([type(each) for each in row] not in kinds or row[1] < 0 for row in rows):
         raise _r.MalformedAnswer(f"files: {ascii(told)[:80]}")
     if _r.boolean(header, "truncated"):
         raise HostError(

@@ -9,10 +9,11 @@ import collections
 import contextlib
 import os
 import re
+import secrets
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from io import RawIOBase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Union
 
@@ -43,7 +44,7 @@ def download(
         HostError: A file cannot be read, or all of them are gone.
     """
     targets = {name: to.joinpath(*safe_parts(name)) for name in sizes}
-    batches = list(_batches({name: size for name, size in sizes.items() if size <= _SMALL}))
+    batches = collections.deque(_batches({name: size for name, size in sizes.items() if size <= _SMALL}))
     alone = collections.deque(name for name, size in sizes.items() if size > _SMALL)
     under_way: collections.deque[_OnTheirWay] = collections.deque()  # many at once, or each would cost a round trip
     ahead = 0  # bytes that are on their way, or wait until the files before them are stored
@@ -52,7 +53,7 @@ def download(
 
     def next_request() -> _OnTheirWay:
         if batches:
-            return _SmallFiles(connection, folder, batches.pop(0), targets)
+            return _SmallFiles(connection, folder, batches.popleft(), targets)
         name = alone.popleft()
         return _File(connection, folder, name, targets[name], sizes[name])
 
@@ -61,15 +62,11 @@ def download(
             while (batches or alone) and len(under_way) < (_LARGE_AT_ONCE if ahead > _AHEAD_BYTES else _AT_ONCE):
                 under_way.append(next_request())
                 ahead += under_way[-1].size
-                on_request(under_way[-1].reply)
-            try:
-                here = under_way[0].finish()
-                stored.update(here)
+                on_request(under_way[-1].ask())
+            here = under_way[0].finish(gone)
+            stored.update(here)
+            if isinstance(under_way[0], _SmallFiles):
                 alone.extend(name for name in under_way[0].names if name not in here)
-            except HostError as error:
-                if error.kind != "missing":
-                    raise
-                gone.append(error)  # a running job has renamed or removed it since it was listed
             ahead -= under_way.popleft().size
     finally:
         for each in under_way:
@@ -98,31 +95,38 @@ class _PartFile:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        try:
-            handle, self._path = tempfile.mkstemp(dir=target.parent, prefix=".part-")
-        except FileNotFoundError:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            handle, self._path = tempfile.mkstemp(dir=target.parent, prefix=".part-")
-        self._file = os.fdopen(handle, "wb", buffering=0)
+        self._path = target.with_name(f".part-{secrets.token_hex(8)}")  # known before it exists: Ctrl-C comes anywhere
+        self._file: RawIOBase | None = None
 
     def write(self, data: bytes | bytearray) -> None:
+        if self._file is None:
+            try:
+                self._file = self._opened()
+            except FileNotFoundError:
+                self._target.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._opened()
         rest = memoryview(data)
         while rest:
-            rest = rest[self._file.write(rest) :]
+            rest = rest[self._file.write(rest) or 0 :]
+
+    def _opened(self) -> RawIOBase:
+        return open(self._path, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
 
     def complete(self) -> None:
-        self._file.close()
-        os.replace(self._path, self._target)
+        if self._file is not None:
+            self._file.close()
+        self._path.replace(self._target)
 
     def remove(self) -> None:
-        with contextlib.suppress(OSError):  # a file server says now what it could not write
-            self._file.close()
-        with contextlib.suppress(OSError):  # the error that led here says more, or it is complete
-            os.unlink(self._path)
+        with contextlib.suppress(OSError):  # on a full disk: it cannot write what it still holds
+            if self._file is not None:
+                self._file.close()
+        with contextlib.suppress(OSError):  # the error that led here says more; or it is complete
+            self._path.unlink()
 
 
 class _SmallFiles:
-    """Small files on their way, by one request.
+    """Small files that come by one request.
 
     Attributes:
         names: Of all of them.
@@ -134,13 +138,27 @@ class _SmallFiles:
     ) -> None:
         self.names: Collection[str] = sizes
         self.size = sum(sizes.values())
+        self._connection = connection
+        self._folder = folder
+        self._sizes = sizes
         self._targets = targets
-        self.reply = connection.get_each(folder, sizes)
+        self._came: dict[str, bytes] = {}
+        self._reply: Reply[None] | None = None
 
-    def finish(self) -> Collection[str]:
+    def ask(self) -> Reply[Any]:
+        """Send the request, and return the reply to it."""
+        self._reply = self._connection.get_each(self._folder, self._sizes, self._take)
+        return self._reply
+
+    def _take(self, name: str, data: bytes | None) -> None:
+        if data is not None:
+            self._came[name] = data
+
+    def finish(self, gone: list[HostError]) -> Collection[str]:
         """Wait for them, and store them; return the names of those that have come. The others have to come alone."""
-        found = {name: data for name, data in zip(self.names, self.reply.result(None)) if data is not None}
-        for name, data in found.items():
+        assert self._reply is not None
+        self._reply.result(None)
+        for name, data in self._came.items():
             part = _PartFile(self._targets[name])
             try:
                 part.write(data)
@@ -148,64 +166,79 @@ class _SmallFiles:
             except BaseException:  # Ctrl-C too: half a file must not stay
                 part.remove()
                 raise
-        return found
+        return self._came
 
     def give_up(self) -> None:
-        self.reply.cancel()
+        """Cancel it."""
+        if self._reply is not None:
+            self._reply.cancel()
 
 
 class _File:
-    """A file on its way, by a request of its own.
+    """A file that comes by a request of its own.
 
     Attributes:
-        names: Its name.
-        size: Its bytes, as the host has listed it.
+        size: Its bytes, as the host has listed it; what grows has more.
     """
 
     def __init__(self, connection: HostConnection, folder: str, name: str, target: Path, size: int) -> None:
-        self.names: Collection[str] = (name,)
-        self.size = size
-        self._target = target
+        self.size = max(size, _SMALL)
+        self._connection = connection
+        self._folder = folder
+        self._name = name
         self._held = bytearray()
-        self._part: _PartFile | None = None
-        self._is_over = False
+        self._part = _PartFile(target)
+        self._is_open = self._is_over = False
         self._lock = threading.Lock()  # the reader thread writes
-        self.reply = connection.get(f"{folder}/{name}", self)
+        self._reply: Reply[int] | None = None
+
+    def ask(self) -> Reply[Any]:
+        """Send the request, and return the reply to it."""
+        self._reply = self._connection.get(f"{self._folder}/{self._name}", self)
+        return self._reply
 
     def write(self, piece: bytes) -> int:
         """Take a piece of it."""
         with self._lock:
             if not self._is_over:
                 self._held += piece
-                if len(self._held) > _IN_MEMORY or self._part is not None:
+                if len(self._held) > _IN_MEMORY or self._is_open:
                     self._store()
         return len(piece)
 
-    def _store(self) -> _PartFile:
-        if self._part is None:
-            self._part = _PartFile(self._target)
+    def _store(self) -> None:
+        self._is_open = True
         self._part.write(self._held)
         self._held.clear()
-        return self._part
 
-    def finish(self) -> Collection[str]:
-        """Wait for the rest of it, and return its name."""
-        self.reply.result(None)
+    def finish(self, gone: list[HostError]) -> Collection[str]:
+        """Wait for the rest of it, and return its name. If a running job has removed it, add its error to `gone`."""
+        assert self._reply is not None
+        try:
+            self._reply.result(None)
+        except HostError as error:
+            if error.kind != "missing":
+                raise
+            gone.append(error)
+            return ()
         with self._lock:
-            self._store().complete()
-        return self.names
+            self._store()
+            self._part.complete()
+        return (self._name,)
 
     def give_up(self) -> None:
         """Cancel it, and remove what has come."""
-        self.reply.cancel()
+        if self._reply is not None:
+            self._reply.cancel()
         with self._lock:
             self._is_over = True
-            if self._part is not None:
-                self._part.remove()
+            self._part.remove()
 
 
 _OnTheirWay = Union[_File, _SmallFiles]
 
+# NUL, and half of a character: a byte that is no UTF-8 is another kind of surrogate.
+_NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 # Names that Windows takes for a device, whatever their ending.
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
 
@@ -216,6 +249,6 @@ def safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[s
     odd = windows and any(
         set(part) & set('\\:*?"<>|') or part.endswith((".", " ")) or _DEVICES.fullmatch(part) for part in parts
     )
-    if not parts or ".." in parts or name.startswith("/") or "\0" in name or odd:
+    if not parts or ".." in parts or name.startswith("/") or _NO_NAME.search(name) or odd:
         raise ClusterfnError(f"the host names a file {name!r}, which would be outside the chosen folder")
     return parts

@@ -437,14 +437,29 @@ def test_small_files_come_together_and_whole_or_are_left_to_a_request_of_their_o
     (tmp_path / "shorter").write_bytes(b"ab")
     os.mkfifo(tmp_path / "pipe")
     whole = {"link": contents["folder/3"], "cost_$HOME ü": b"abc", "shorter": b"ab"}
-    left = ["large", "grown", "pipe", "folder", "missing", "folder/3/x"]
+    pipes = [f"{'./' * number}pipe" for number in range(50)]
+    left = ["large", "grown", *pipes, "folder", "missing", "folder/3/x", "no\0name"]
+    came: list[tuple[str, bytes | None]] = []
 
-    found = here.get_each(str(tmp_path), {**sizes, **dict.fromkeys((*whole, *left), 3), "large": 2**20}).result(WAIT_S)
+    asked = {**sizes, **dict.fromkeys((*whole, *left), 3), "large": 2**20}
+    here.get_each(str(tmp_path), asked, lambda *file: came.append(file)).result(WAIT_S)
 
-    assert found == [*contents.values(), *whole.values(), *(None for _ in left)]
-    assert here.get_each(str(tmp_path / "missing"), {"a": 1}).result(WAIT_S) == [None]
-    assert here.get_each(str(tmp_path), {}).result(WAIT_S) == []
+    assert came == [*contents.items(), *whole.items(), *((name, None) for name in left)]
+    here.get_each(str(tmp_path), {}, lambda *file: came.clear()).result(WAIT_S)
+    assert came, "no file, no call"
+    here.get_each(str(tmp_path / "missing"), {"a": 1}, lambda *file: came.append(file)).result(WAIT_S)
+    assert came[-1] == ("a", None)
     assert len(os.listdir(f"/proc/{here.facts.pid}/fd")) < 30, "each file was closed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="these files have more bytes than they say, and give some of them")
+def test_a_file_that_gives_a_part_of_itself_is_not_taken_for_whole(here: HostConnection) -> None:
+    came: list[tuple[str, bytes | None]] = []
+
+    asked = dict.fromkeys(("cpuinfo", "self/maps", "kallsyms"), 200_000)
+    here.get_each("/proc", asked, lambda *file: came.append(file)).result(WAIT_S)
+
+    assert came == [(name, None) for name in asked]
 
 
 def test_logs_to_which_is_appended_while_they_are_read_are_no_other_files(here: HostConnection, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ ASK: dict[str, Callable[[HostConnection], Reply[Any]]] = {
     "put_tree": lambda host: host.put_tree("/p", []),
     "have": lambda host: host.have(["/a", "/b"]),
     "get": lambda host: host.get("/p", io.BytesIO()),
-    "get_each": lambda host: host.get_each("/p", {"a": 4, "b": 1, "c": 3, "d": 1}),
+    "get_each": lambda host: host.get_each("/p", {"a": 4, "b": 1, "c": 3, "d": 1}, lambda *file: len(file)),
     "follow": lambda host: host.follow("/p", len),
     "wait": lambda host: host.wait("/p", [("/q", len)]),
     "still": lambda host: host.still("/p", 1.0, lambda: None),

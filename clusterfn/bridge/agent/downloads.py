@@ -9,7 +9,7 @@ import time
 
 from .compression import Compressor
 from .files import CHUNK, exists, read_into
-from .frames import FRAME, encoded, pack
+from .frames import FRAME, TURN_S, encoded, pack
 from .handler import Failure, RequestHandler, expand
 
 TYPE_CHECKING = False
@@ -112,9 +112,7 @@ class GetHandler(RequestHandler):
 
 
 class GetEachHandler(RequestHandler):
-    """Send small files whole, many in one frame. It leaves to `get` what has grown, or cannot be read."""
-
-    TURN_S = 0.005  # so long other requests wait for a frame: each file may be a question to a file server
+    """Send small files whole, many in one frame. It leaves to `get` what has grown, or cannot be read at once."""
 
     def start(self) -> None:
         self.folder = expand(self.header["path"])
@@ -126,7 +124,7 @@ class GetEachHandler(RequestHandler):
             self.end()
             return None
         sizes: "List[Optional[int]]" = []
-        filled, until = 0, time.monotonic() + self.TURN_S
+        filled, until = 0, time.monotonic() + TURN_S  # each file may be a question to a file server
         while self.files and (not sizes or (filled + self.files[0][1] < CHUNK and time.monotonic() < until)):
             name, size = self.files.popleft()
             sizes.append(self.read(name, _frame[HEAD + filled : HEAD + filled + size + 1]))
@@ -136,11 +134,11 @@ class GetEachHandler(RequestHandler):
     def read(self, name: str, room: memoryview) -> "Optional[int]":
         """Read a whole file, and return its size; None if it is not smaller than the room for it."""
         try:
-            fd, _ = open_regular(os.path.join(self.folder, name))
+            fd, status = open_regular(os.path.join(self.folder, name))
             try:
                 size = os.readv(fd, [room])
             finally:
                 os.close(fd)
-        except (Failure, OSError):  # `get` answers with it
+        except (Failure, OSError, ValueError):  # `get` answers with it
             return None
-        return size if size < len(room) else None
+        return size if size == status.st_size < len(room) else None  # a file server may give less than there is

@@ -5,6 +5,7 @@ import json
 import os
 import struct
 import sys
+import time
 
 from .pipes import widen_pipe
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
 
+TURN_S = 0.005  # how long other requests wait while frames are made
 FULL = 1024 * 1024  # bytes of unsent answers above which nothing new is read
 FRAME = struct.Struct("!IQ")
 HEADER = 4096  # bytes that hold the header of nearly any chunk
@@ -146,9 +148,10 @@ class Outbox:
         return bool(len(self.now) or self.answers or self.lines or self.bodies)
 
     def flush(self) -> None:
-        """Write what the pipe takes, but only a few frames, so that the loop also reads."""
+        """Write what the pipe takes, but only a few frames and for a short time, so that the loop also reads."""
+        until = time.monotonic() + TURN_S
         for _ in range(2 * self.LINES_IN_A_ROW):
-            if not len(self.now) and not self.next_frame():
+            if not len(self.now) and not self.next_frame(until):
                 return
             try:
                 sent = os.write(self.fd, self.now)
@@ -159,8 +162,8 @@ class Outbox:
             self.now = self.now[sent:]
             self.sent += sent
 
-    def next_frame(self) -> bool:
-        while self.pending():
+    def next_frame(self, until: float) -> bool:
+        while self.pending() and time.monotonic() < until:
             if self.answers:
                 frame: "Frame" = self.answers.popleft()
                 self.size -= len(frame)

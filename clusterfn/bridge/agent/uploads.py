@@ -38,6 +38,8 @@ class UploadHandler(PartWriter):
     The bytes are taken as they come; only the rename waits for the requests named by `after`.
     """
 
+    folder = ""  # of the file that was opened last
+
     def begin(self) -> None:
         self.path = expand(self.header["path"])
         if os.geteuid() == 0:  # whom no mode of a folder stops
@@ -126,9 +128,12 @@ class UploadHandler(PartWriter):
         if not self.files:
             return False
         place, self.left, mode, self.mtime, self.wanted = self.files.popleft()
-        if place != self.part and not os.path.isdir(self.part):  # another agent continues it: make no second folder
-            raise Failure("missing", "the folder is gone that it was written to", self.path)
-        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        folder = os.path.dirname(place)
+        if folder != self.folder:  # thousands of files may have the same
+            if place != self.part and not os.path.isdir(self.part):  # another agent continues it: make no second one
+                raise Failure("missing", "the folder is gone that it was written to", self.path)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            self.folder = folder
         self.fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.place, self.crc = place, 0
         os.fchmod(self.fd, mode & 0o7777)

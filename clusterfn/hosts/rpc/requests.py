@@ -293,16 +293,19 @@ class GetRequest(OpenRequest[int]):
         return reached
 
 
-class GetEachRequest(OpenRequest[list[Union[bytes, None]]]):
+class GetEachRequest(OpenRequest[None]):
     """Small files below a folder, each whole; a second sending asks only for those that have not come.
 
     Args:
         sizes: How large each may be, by its name.
     """
 
-    def __init__(self, folder: str, sizes: Mapping[str, int], after: Sequence[Reply[Any]]) -> None:
+    def __init__(
+        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any],
+        after: Sequence[Reply[Any]],
+    ) -> None:  # fmt: skip
         super().__init__("get_each", {"path": folder, "files": [list(each) for each in sizes.items()]}, after=after)
-        self._came: list[bytes | None] = []
+        self._on_file = on_file
 
     def take(self, header: Header, body: bytes) -> None:
         sizes, asked = header.get("sizes"), self.fields["files"]
@@ -312,17 +315,16 @@ class GetEachRequest(OpenRequest[list[Union[bytes, None]]]):
         for size, (name, most) in zip(sizes, asked):
             if size is not None and (type(size) is not int or not 0 <= size <= min(most, len(body) - begin)):
                 raise MalformedAnswer(f"size: {ascii(size)[:80]}, of {ascii(name)[:80]}, which may have {most} bytes")
-            self._came.append(None if size is None else body[begin : begin + size])
+            self._on_file(name, None if size is None else body[begin : begin + size])
             begin += size or 0
         if begin < len(body):
             raise MalformedAnswer(f"{len(body) - begin} bytes of no file")
         del asked[: len(sizes)]
         self.reply.moved += len(body)
 
-    def value(self, header: Header, body: bytes) -> list[bytes | None]:
+    def value(self, header: Header, body: bytes) -> None:
         if self.fields["files"]:
             raise MalformedAnswer(f"its end, {len(self.fields['files'])} files before the last")
-        return self._came
 
 
 class FollowRequest(OpenRequest[int]):

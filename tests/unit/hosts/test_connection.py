@@ -310,11 +310,13 @@ def test_after_a_break_only_those_of_many_files_are_asked_for_that_have_not_come
                 yield OK, b""
 
     connection, transport = connected(handler)
-    reply = connection.get_each("/p", {"a": 2, "b": 1, "c": 2, "d": 9})
+    came: list[tuple[str, bytes | None]] = []
+    reply = connection.get_each("/p", {"a": 2, "b": 1, "c": 2, "d": 9}, lambda *file: came.append(file))
     until(lambda: reply.moved)
     transport.drop()
+    reply.result(WAIT_S)
 
-    assert reply.result(WAIT_S) == [b"ab", None, b"ab", None]
+    assert came == [("a", b"ab"), ("b", None), ("c", b"ab"), ("d", None)]
     assert asked == [[["a", 2], ["b", 1], ["c", 2], ["d", 9]], [["c", 2], ["d", 9]]]
 
 
@@ -696,13 +698,13 @@ SENSELESS: dict[str, tuple[Callable[[HostConnection], Reply[Any]], dict[str, Any
     "bytes of a file without its size": (lambda host: host.get("/p", print), {}),
     "more bytes than the file has": (lambda host: host.get("/p", print), {"size": 3}),
     "another size than bytes": (lambda host: host.get("/p", print), {**OK, "size": 1}),
-    "no sizes of several files": (lambda host: host.get_each("/p", {"a": 4}), {"sizes": []}),
-    "sizes of more files than asked for": (lambda host: host.get_each("/p", {"a": 4}), {"sizes": [4, 0]}),
-    "more bytes than a file has of several": (lambda host: host.get_each("/p", {"a": 3}), {"sizes": [4]}),
-    "fewer bytes than the files have": (lambda host: host.get_each("/p", {"a": 3, "b": 3}), {"sizes": [3, 3]}),
-    "bytes of none of several files": (lambda host: host.get_each("/p", {"a": 4, "b": 4}), {"sizes": [3, None]}),
-    "a size of several that is none": (lambda host: host.get_each("/p", {"a": 4, "b": 4}), {"sizes": [4, False]}),
-    "the end before all files": (lambda host: host.get_each("/p", {"a": 4}), OK),
+    "no sizes of several files": (lambda host: host.get_each("/p", {"a": 4}, print), {"sizes": []}),
+    "sizes of more files than asked for": (lambda host: host.get_each("/p", {"a": 4}, print), {"sizes": [4, 0]}),
+    "more bytes than a file has of several": (lambda host: host.get_each("/p", {"a": 3}, print), {"sizes": [4]}),
+    "fewer bytes than the files have": (lambda host: host.get_each("/p", {"a": 3, "b": 3}, print), {"sizes": [3, 3]}),
+    "bytes of none of several files": (lambda host: host.get_each("/p", {"a": 4, "b": 4}, print), {"sizes": [3, None]}),
+    "no number among several sizes": (lambda host: host.get_each("/p", {"a": 4, "b": 1}, print), {"sizes": [4, False]}),
+    "the end before all files": (lambda host: host.get_each("/p", {"a": 4}, print), OK),
     "output from another offset": (lambda host: host.follow("/p", print), {"offset": 1}),
     "a file that nobody asked for": (lambda host: host.wait("/p", [("/q", print)]), {"file": 1, "size": 4}),
     "a file before what describes it": (lambda host: host.wait("/p", [("/q", print)]), {"file": 0, "size": 4}),
@@ -714,6 +716,7 @@ SENSELESS: dict[str, tuple[Callable[[HostConnection], Reply[Any]], dict[str, Any
     ),
     "one answer about two paths": (lambda host: host.have(["/p", "/q"]), {**OK, "have": [True]}),
     "a file without a name": (lambda host: host.list("/p"), {**OK, "files": [[None, 1, 1.0, 1]], "truncated": False}),
+    "less than no bytes": (lambda host: host.list("/p"), {**OK, "files": [["a", -1, 1.0, 1]], "truncated": False}),
 }  # fmt: skip
 
 

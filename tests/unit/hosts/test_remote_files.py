@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
+import linecache
 import os
 import re
+import sys
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +23,9 @@ from clusterfn.bridge.agent.files import glob_pattern
 from clusterfn.hosts import file_download
 from clusterfn.hosts.file_download import safe_parts
 from clusterfn.hosts.remote_files import CheckpointFolder, fetch, left_behind, not_fetched
+from clusterfn.hosts.rpc.reply import Reply
 
-ANYWHERE = ["", ".", "/", "..", "../a", "a/..", "a/../../b", "/etc/passwd", "//a", "a\0b", "./.."]
+ANYWHERE = ["", ".", "/", "..", "../a", "a/..", "a/../../b", "/etc/passwd", "//a", "a\0b", "./..", "\ud800"]
 ON_WINDOWS = [
     "C:x",
     "C:/x",
@@ -83,8 +88,10 @@ class Host:
         match = glob_pattern(pattern).match
         return Answer([TreeEntry(name, self.size) for name in self.names if match(name)])
 
-    def get_each(self, folder, sizes):
-        return Answer([f"{folder}/{name}".encode() for name in sizes])
+    def get_each(self, folder, sizes, on_file):
+        for name in sizes:
+            on_file(name, f"{folder}/{name}".encode())
+        return Answer(None)
 
 
 @dataclass
@@ -196,11 +203,7 @@ class FullDisk(io.BytesIO):
 
 
 def test_a_full_disk_here_keeps_no_part_of_a_file(tmp_path, monkeypatch):
-    def opened(handle, mode, buffering):
-        os.close(handle)
-        return FullDisk()
-
-    monkeypatch.setattr(file_download.os, "fdopen", opened)
+    monkeypatch.setattr(file_download, "open", lambda *_, **__: FullDisk(), raising=False)
     for host in (FarHost("1", "2", "3", ahead=0), Host("1", "2", "3")):
         with pytest.raises(OSError, match="no space left"):
             fetch(host, "/work", "*", tmp_path)
@@ -212,21 +215,26 @@ class HostOfSmallFiles(FarHost):
 
     size = 10
 
-    def get_each(self, folder, sizes):
+    def get_each(self, folder, sizes, on_file):
         self.asked.append(dict(sizes))
-        return FarBatch(self, sizes)
+        return FarBatch(self, sizes, on_file)
 
 
 @dataclass
 class FarBatch:
     host: HostOfSmallFiles
     sizes: dict[str, int]
+    on_file: Any
 
     def result(self, timeout):
         assert len(self.host.asked) >= self.host.ahead
-        if "never" in self.sizes:
-            raise HostError("the connection was lost")
-        return [None if "alone" in name else name.encode() for name in self.sizes]
+        for name in self.sizes:
+            self.on_file(name, None if "alone" in name else name.encode())
+        for name, kind in (("never", ""), ("lost", "missing")):
+            if name in self.sizes:
+                error = HostError("the connection was lost")
+                error.kind = kind
+                raise error
 
     def cancel(self):
         self.host.given_up += 1
@@ -252,14 +260,129 @@ def test_a_request_for_small_files_brings_at_most_a_megabyte(tmp_path):
     assert [sum(sizes.values()) for sizes in host.asked] == [2**20, 2**20, 2**19]
 
 
-def test_where_a_later_request_for_small_files_fails_what_has_come_stays(tmp_path):
+@pytest.mark.parametrize("how", ["never", "lost"])
+def test_where_a_later_request_for_small_files_fails_what_has_come_stays(tmp_path, how):
     names = [f"{number:03}" for number in range(600)]
-    host = HostOfSmallFiles(*names, "never", ahead=2)
+    host = HostOfSmallFiles(*names, how, ahead=2)
 
     with pytest.raises(HostError, match="the connection was lost"):
         fetch(host, "/work", "*", tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == names[:500] and host.given_up == 1
+
+
+class NearlyFullDisk(io.BytesIO):
+    """A file that takes three bytes at a time."""
+
+    def __init__(self, path, mode, **_):
+        super().__init__()
+        self.path = path
+
+    def write(self, data):
+        return super().write(data[:3])
+
+    def close(self):
+        if not self.closed:
+            self.path.write_bytes(self.getvalue())
+            super().close()
+
+
+def test_what_a_disk_takes_in_parts_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_download, "open", NearlyFullDisk, raising=False)
+
+    fetch(Host("a-longer-name"), "/work", "*", tmp_path)
+
+    assert (tmp_path / "a-longer-name").read_text() == "/work/a-longer-name"
+
+
+class Piece(bytearray):
+    """Bytes to which a weak reference is possible."""
+
+
+def test_the_progress_of_small_files_is_counted_and_keeps_none_of_their_bytes(tmp_path):
+    transfers, pieces = [], []
+
+    class Full(Host):
+        size = 2**16
+
+        def get_each(self, folder, sizes, on_file):
+            reply = Reply(lambda: None)
+            for name in sizes:
+                piece = Piece(self.size)
+                pieces.append(weakref.ref(piece))
+                on_file(name, piece)
+                reply.moved += self.size
+            reply.resolve(None)
+            return reply
+
+    fetch(Full("a", "b"), "/work", "*", tmp_path, on_transfer=transfers.append)
+    gc.collect()
+
+    assert transfers[0].moved == transfers[0].size == 2**17
+    assert [piece() for piece in pieces] == [None, None]
+
+
+def test_few_large_files_are_on_their_way_at_a_time(tmp_path):
+    host = CountingHost(*(f"{number:03}" for number in range(100)))
+
+    fetch(host, "/work", "*", tmp_path)
+
+    assert host.most == 32 and host.open == 0
+
+
+class CountingHost(Host):
+    """One of large files, which counts how many it was asked for and have not been taken."""
+
+    size, open, most = 2**20, 0, 0
+
+    def get(self, path, out):
+        self.open += 1
+        self.most = max(self.most, self.open)
+        return CountedAnswer(self)
+
+
+@dataclass
+class CountedAnswer:
+    host: CountingHost
+
+    def result(self, timeout):
+        self.host.open -= 1
+
+
+def interrupted_at(number):
+    """Let Ctrl-C come before that line of the module; it is called for each line."""
+    left = [number]
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != file_download.__file__:
+            return None
+        line = linecache.getline(file_download.__file__, frame.f_lineno)
+        if event == "line" and not line.lstrip().startswith("with self._lock"):  # the lock is free after it, really
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("host", [Host("a", "b"), FarHost("a", "b", ahead=0)], ids=["small", "large"])
+def test_ctrl_c_leaves_whole_files_and_nothing_else(tmp_path, host):
+    before, done = sys.gettrace(), False
+    for number in range(1, 1000):
+        to = tmp_path / str(number)
+        sys.settrace(interrupted_at(number))
+        try:
+            fetch(host, "/work", "*", to)
+            done = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert not to.exists() or {path.name for path in to.iterdir()} <= {"a", "b"}, number
+        if done:
+            break
+    assert done and number > 50
 
 
 def test_a_name_that_leads_out_is_refused_before_anything_is_asked_for(tmp_path):
