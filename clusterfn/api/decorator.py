@@ -32,7 +32,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 # What functions have in submitit and Modal (docs/how-to/migrate.md) -> what to call
 _INSTEAD = {
-    "remote": "f(...) itself",
+    "remote": "f(...) itself, or f.submit(...), which returns a Job at once",
     "spawn": "f.submit(...), which returns a Job at once",
     "starmap": "f.map(xs, ys)",
     "map_array": "f.map(items)",

@@ -164,8 +164,10 @@ def _file(path: File) -> FileUpload:
 def _directory(path: Directory) -> FileUpload:
     root = pathlib.Path(os.path.abspath(path))
     if not root.is_dir():
-        reason = "is a file" if root.exists() else "does not exist"
-        raise PayloadError(f"Directory({str(path)!r}) {reason}", hint=f"the path is relative to {pathlib.Path.cwd()}")
+        if root.exists():
+            raise PayloadError(f"Directory({str(path)!r}) is a file", hint=f"write File({str(path)!r})")
+        cwd = pathlib.Path.cwd()
+        raise PayloadError(f"Directory({str(path)!r}) does not exist", hint=f"the path is relative to {cwd}")
     members = tuple(_walk(root, "", (os.path.realpath(root),)))
     digests = [_digest(member) for _, member in members]
     manifest = "".join(

@@ -192,8 +192,15 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     @property
     @public_api
     def files(self) -> list[remote_files.RemoteFile]:
-        """The files that the function left in its folder."""
-        return remote_files.list_files(self._tracker.connection, self._tracker.work_folder)
+        """The files that the function has left in its folder; none if it has not begun."""
+        try:
+            return remote_files.list_files(self._tracker.connection, self._tracker.work_folder)
+        except HostError as error:
+            if error.kind != "missing":
+                raise
+        if self.state in (PENDING, STARTING):
+            return []
+        return remote_files.list_files(self._tracker.connection, self._tracker.work_folder)  # it has begun meanwhile
 
     @public_api
     def logs(self, stream: str = "stdout") -> str:

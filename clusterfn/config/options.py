@@ -559,7 +559,8 @@ class Options(NamedTuple):
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Reject `f.options(…)`, which Ray has."""
-        raise ConfigError("f.options is what the decorator said, not a function", hint="call f.with_options(gpus=1)(x)")
+        hint = "call f.with_options(gpus=1)(x)"
+        raise ConfigError("f.options has the options of the decorator, and is not a function", hint=hint)
 
 
 # keyword -> field of Options, and its check

@@ -10,17 +10,18 @@ import contextlib
 import os
 import re
 import secrets
+import stat
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import RawIOBase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import HostConnection, Reply
+    from clusterfn.hosts.connection import HostConnection, ListedFile, Reply
 
 _SMALL = 64 << 10  # bytes of a file, up to which it comes with others
 _BATCH_FILES, _BATCH_BYTES = 500, 1 << 20
@@ -30,20 +31,23 @@ _IN_MEMORY = 256 << 10  # of a large file, before it is opened here: fewer may b
 
 
 def download(
-    connection: HostConnection, folder: str, sizes: Mapping[str, int], to: Path,
+    connection: HostConnection, folder: str, files: Sequence[ListedFile], to: Path,
     on_request: Callable[[Reply[Any]], object],
 ) -> list[Path]:  # fmt: skip
     """Fetch files below a folder of the host, and return where they are. Leave out those that are gone, unless all are.
 
     Args:
-        sizes: Bytes of each file, as the host has listed it, by its name below the folder.
+        files: As the host has listed them, with names below the folder.
         on_request: Called with the reply to each request that moves files.
 
     Raises:
-        ClusterfnError: A name leads out of the folder `to`; nothing is fetched then.
+        ClusterfnError: A name leads out of the folder `to`; nothing is fetched then. Or a file cannot be written here.
         HostError: A file cannot be read, or all of them are gone.
     """
-    targets = {name: to.joinpath(*safe_parts(name)) for name in sizes}
+    targets = {
+        file.name: _Target(to.joinpath(*safe_parts(file.name)), bool(file.mode & stat.S_IXUSR)) for file in files
+    }
+    sizes = {file.name: file.size for file in files}
     batches = collections.deque(_batches({name: size for name, size in sizes.items() if size <= _SMALL}))
     alone = collections.deque(name for name, size in sizes.items() if size > _SMALL)
     under_way: collections.deque[_OnTheirWay] = collections.deque()  # many at once, or each would cost a round trip
@@ -73,7 +77,7 @@ def download(
             each.give_up()
     if gone and not stored:
         raise gone[0]
-    return [target for name, target in targets.items() if name in stored]
+    return [target.path for name, target in targets.items() if name in stored]
 
 
 def _batches(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -90,32 +94,56 @@ def _batches(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
         yield batch
 
 
-class _PartFile:
-    """A file next to the one that it becomes, once it is whole."""
+class _Target(NamedTuple):
+    """Where a file is stored here, and whether its owner may execute it on the host."""
 
-    def __init__(self, target: Path) -> None:
-        self._target = target
-        self._path = target.with_name(f".part-{secrets.token_hex(8)}")  # known before it exists: Ctrl-C comes anywhere
+    path: Path
+    is_program: bool
+
+
+class _PartFile:
+    """A file next to the one that it becomes, once it is whole. It has the mode that the user's umask gives.
+
+    `write` and `complete` raise ClusterfnError if this machine cannot store it.
+    """
+
+    def __init__(self, target: _Target) -> None:
+        self._target = target.path
+        self._mode = 0o777 if target.is_program else 0o666
+        # Known before it exists, because Ctrl-C comes anywhere.
+        self._path = target.path.with_name(f".part-{secrets.token_hex(8)}")
         self._file: RawIOBase | None = None
 
     def write(self, data: bytes | bytearray) -> None:
-        if self._file is None:
-            try:
-                self._file = self._opened()
-            except FileNotFoundError:
-                self._target.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._opened()
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) or 0 :]
+        with self._errors_named():
+            if self._file is None:
+                try:
+                    self._file = self._opened()
+                except FileNotFoundError:
+                    self._target.parent.mkdir(parents=True, exist_ok=True)
+                    self._file = self._opened()
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
 
     def _opened(self) -> RawIOBase:
-        return open(self._path, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
+        return open(self._path, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, self._mode))
 
     def complete(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._path.replace(self._target)
+        with self._errors_named():
+            if self._file is not None:
+                self._file.close()
+            self._path.replace(self._target)
+
+    @contextlib.contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ClusterfnError(
+                f"{self._target} cannot be written on this machine: {error.strerror or error}",
+                hint="fetch it into another folder, with to=, or make room for it in this one",
+            ) from error
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):  # on a full disk: it cannot write what it still holds
@@ -134,7 +162,7 @@ class _SmallFiles:
     """
 
     def __init__(
-        self, connection: HostConnection, folder: str, sizes: Mapping[str, int], targets: Mapping[str, Path]
+        self, connection: HostConnection, folder: str, sizes: Mapping[str, int], targets: Mapping[str, _Target]
     ) -> None:
         self.names: Collection[str] = sizes
         self.size = sum(sizes.values())
@@ -181,7 +209,7 @@ class _File:
         size: Its bytes, as the host has listed it; what grows has more.
     """
 
-    def __init__(self, connection: HostConnection, folder: str, name: str, target: Path, size: int) -> None:
+    def __init__(self, connection: HostConnection, folder: str, name: str, target: _Target, size: int) -> None:
         self.size = max(size, _SMALL)
         self._connection = connection
         self._folder = folder

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.config import units
-from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts.file_download import download
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.hosts.connection import HostConnection, ListedFile
 
 _LIMIT = 10000
 _TIMEOUT_S = 60.0
@@ -48,6 +48,13 @@ def list_files(
     Raises:
         ClusterfnError: The host names a file that the pattern does not match.
     """
+    return [RemoteFile(file.name, file.size) for file in _listed_files(connection, folder, pattern, item)]
+
+
+def _listed_files(connection: HostConnection, folder: str, pattern: str, item: int | None) -> list[ListedFile]:
+    if not isinstance(pattern, str):
+        hint = 'write one, such as "*.pt" or "results/**"'
+        raise ConfigError(f"the pattern is {pattern!r:.60}, not a text", hint=hint)
     try:
         entries = connection.list(folder, pattern, limit=_LIMIT).result(_TIMEOUT_S)
     except HostError as error:
@@ -64,7 +71,7 @@ def list_files(
                 f"the host names a file {entry.name!r}, which {pattern!r} does not match; nothing was fetched",
                 hint="its answer cannot be trusted: ask the host's administrator whether it was tampered with",
             )
-    return [RemoteFile(entry.name, entry.size) for entry in entries]
+    return entries
 
 
 def _fits(path: str) -> Callable[[int], None]:
@@ -189,13 +196,13 @@ class CheckpointFolder:
 def fetch(
     connection: HostConnection, folder: str, pattern: str, to: Path, item: int | None = None,
     on_transfer: Callable[[Transfer], None] = lambda _: None,
-    leave_out: Callable[[RemoteFile], bool] = lambda _: False,
+    leave_out: Callable[[ListedFile], bool] = lambda _: False,
 ) -> list[Path]:  # fmt: skip
     """Fetch the files that match; see `Job.download`, and `list_files`. The name of a folder means its content."""
-    found = list_files(connection, folder, pattern, item)
+    found = _listed_files(connection, folder, pattern, item)
     plain = pattern.rstrip("/")
     if not found and plain and not _GLOB.search(plain):
-        found = list_files(connection, folder, f"{plain}/**", item)
+        found = _listed_files(connection, folder, f"{plain}/**", item)
     found = [file for file in found if not leave_out(file)]
     if not found:
         there = [file.name for file in list_files(connection, folder, item=item)]
@@ -210,10 +217,10 @@ def fetch(
         raise error
     transfer = Transfer("receiving its files:", size=sum(file.size for file in found))
     on_transfer(transfer)
-    return download(connection, folder, {file.name: file.size for file in found}, to, transfer.add)
+    return download(connection, folder, found, to.expanduser(), transfer.add)
 
 
-def _is_unfinished(file: RemoteFile) -> bool:
+def _is_unfinished(file: RemoteFile | ListedFile) -> bool:
     """Whether it has the name under which `save_training` writes, before it renames what is complete."""
     return _ASIDE.fullmatch(PurePosixPath(file.name).name) is not None
 

@@ -305,6 +305,7 @@ def test_what_a_job_tells_of_itself(hosts, host, tmp_path):
 def test_logs_can_be_read_while_the_job_runs(hosts, gate):
     job = cluster(host="tensor01")(until_told(gate)).submit()
 
+    assert job.files == []
     assert until(job.logs) == "began\n"
     assert not job.done()
     assert job.usage == {}

@@ -8,6 +8,7 @@ import io
 import linecache
 import os
 import re
+import stat
 import sys
 import weakref
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfn import ClusterfnError, HostError
+from clusterfn import ClusterfnError, ConfigError, HostError
 from clusterfn.bridge.agent.files import glob_pattern
 from clusterfn.hosts import file_download
 from clusterfn.hosts.file_download import safe_parts
@@ -98,6 +99,7 @@ class Host:
 class TreeEntry:
     name: str
     size: int
+    mode: int = 0o644
 
 
 @dataclass
@@ -205,9 +207,45 @@ class FullDisk(io.BytesIO):
 def test_a_full_disk_here_keeps_no_part_of_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(file_download, "open", lambda *_, **__: FullDisk(), raising=False)
     for host in (FarHost("1", "2", "3", ahead=0), Host("1", "2", "3")):
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(ClusterfnError, match="1 cannot be written on this machine: no space left"):
             fetch(host, "/work", "*", tmp_path)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ClusterfnError, match=r"file/a cannot be written on this machine: Not a directory") as caught:
+        fetch(Host("a"), "/work", "*", tmp_path / "file")
+    assert "to=" in caught.value.hint
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.parametrize(("mode", "here"), [(0o600, 0o640), (0o644, 0o640), (0o755, 0o750), (0o500, 0o750)])
+def test_a_file_has_the_mode_of_the_users_umask_and_stays_a_program(tmp_path, mode, here):
+    class HostOfPrograms(Host):
+        def list(self, folder, pattern, limit):
+            return Answer([TreeEntry(name, 1, mode) for name in self.names])
+
+    before = os.umask(0o027)
+    try:
+        fetch(HostOfPrograms("a"), "/work", "*", tmp_path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == here
+
+
+@pytest.mark.parametrize("pattern", [["*.pt", "*.csv"], None, Path("a")])
+def test_a_pattern_that_is_no_text_is_rejected_before_anything_is_asked(tmp_path, pattern):
+    with pytest.raises(ConfigError, match="not a text"):
+        fetch(None, "/work", pattern, tmp_path)
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+
+    assert fetch(Host("a"), "/work", "*", Path("~/results")) == [tmp_path / "results" / "a"]
 
 
 class HostOfSmallFiles(FarHost):
