@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from pathlib import Path
@@ -70,7 +71,7 @@ class Sender:
 def order(out: Outbox, count: int) -> bytes:
     frames = []
     for _ in range(count):
-        out.next_frame()
+        out.next_frame(math.inf)
         frames.append(bytes(out.now))
     return b"".join(frames)
 
