@@ -30,7 +30,7 @@ else:
     P = TypeVar("P")  # typing.ParamSpec is of Python 3.10
 R = TypeVar("R")
 T = TypeVar("T")
-# What functions have in submitit and Modal (docs/how-to/migrate.md) -> what to call
+# What functions have in submitit, Modal and Ray (docs/how-to/migrate.md) -> what to call
 _INSTEAD = {
     "remote": "f(...) itself, or f.submit(...), which returns a Job at once",
     "spawn": "f.submit(...), which returns a Job at once",

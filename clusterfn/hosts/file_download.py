@@ -67,10 +67,15 @@ def download(
                 under_way.append(next_request())
                 ahead += under_way[-1].size
                 on_request(under_way[-1].ask())
-            here = under_way[0].finish(gone)
-            stored.update(here)
-            if isinstance(under_way[0], _SmallFiles):
-                alone.extend(name for name in under_way[0].names if name not in here)
+            first = under_way[0]
+            try:
+                here = first.finish()
+                stored.update(here)
+                alone.extend(name for name in first.names if name not in here)
+            except HostError as error:
+                if error.kind != "missing" or isinstance(first, _SmallFiles):
+                    raise
+                gone.append(error)  # a running job has renamed or removed it since it was listed
             ahead -= under_way.popleft().size
     finally:
         for each in under_way:
@@ -182,7 +187,7 @@ class _SmallFiles:
         if data is not None:
             self._came[name] = data
 
-    def finish(self, gone: list[HostError]) -> Collection[str]:
+    def finish(self) -> Collection[str]:
         """Wait for them, and store them; return the names of those that have come. The others have to come alone."""
         assert self._reply is not None
         self._reply.result(None)
@@ -206,14 +211,15 @@ class _File:
     """A file that comes by a request of its own.
 
     Attributes:
+        names: Its name.
         size: Its bytes, as the host has listed it; what grows has more.
     """
 
     def __init__(self, connection: HostConnection, folder: str, name: str, target: _Target, size: int) -> None:
+        self.names: Collection[str] = (name,)
         self.size = max(size, _SMALL)
         self._connection = connection
-        self._folder = folder
-        self._name = name
+        self._path = f"{folder}/{name}"
         self._held = bytearray()
         self._part = _PartFile(target)
         self._is_open = self._is_over = False
@@ -222,7 +228,7 @@ class _File:
 
     def ask(self) -> Reply[Any]:
         """Send the request, and return the reply to it."""
-        self._reply = self._connection.get(f"{self._folder}/{self._name}", self)
+        self._reply = self._connection.get(self._path, self)
         return self._reply
 
     def write(self, piece: bytes) -> int:
@@ -239,20 +245,14 @@ class _File:
         self._part.write(self._held)
         self._held.clear()
 
-    def finish(self, gone: list[HostError]) -> Collection[str]:
-        """Wait for the rest of it, and return its name. If a running job has removed it, add its error to `gone`."""
+    def finish(self) -> Collection[str]:
+        """Wait for the rest of it, and return its name."""
         assert self._reply is not None
-        try:
-            self._reply.result(None)
-        except HostError as error:
-            if error.kind != "missing":
-                raise
-            gone.append(error)
-            return ()
+        self._reply.result(None)
         with self._lock:
             self._store()
             self._part.complete()
-        return (self._name,)
+        return self.names
 
     def give_up(self) -> None:
         """Cancel it, and remove what has come."""
