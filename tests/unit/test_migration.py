@@ -27,9 +27,10 @@ def test_a_word_of_another_tool_is_rejected_with_the_new_spelling(written: str, 
     assert says in str(rejected.value)
 
 
-def test_options_that_are_called_as_in_ray_are_rejected_with_the_new_spelling() -> None:
+@pytest.mark.parametrize("given", [[], [{"num_gpus": 1}]])
+def test_options_that_are_called_as_in_ray_are_rejected_with_the_new_spelling(given: list[dict[str, int]]) -> None:
     with pytest.raises(ConfigError, match="is not a function") as rejected:
-        train.options(num_gpus=1)
+        train.options(*given, num_gpus=1)
 
     assert rejected.value.hint == "call f.with_options(gpus=1)(x)"
 
