@@ -111,6 +111,8 @@ def test_calls_of_any_program_run_in_what_is_held(hold: Hold, program: Program, 
     assert (first["CUDA_VISIBLE_DEVICES"] != "", other["CUDA_VISIBLE_DEVICES"]) == (True, "")
     assert (first["HOME"], "/usr/bin" in first["PATH"]) == (str(root.parent), True)
     assert first["SLURM_STEP_ID"] != second["SLURM_STEP_ID"]
+    until(lambda: not list(root.glob("jobs/*/claim.step*")))  # `enter` removes the other name of each claim
+    assert len(list(root.glob("jobs/*/claim"))) == 4
 
 
 @pytest.mark.parametrize(

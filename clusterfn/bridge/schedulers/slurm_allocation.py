@@ -4,6 +4,7 @@
 `enter` runs where jobs are submitted: it starts a job by srun if it fits, or leaves it to sbatch and says why.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -27,16 +28,17 @@ _CALM_S = 5.0  # a step that srun has just been asked for may not run yet
 _LEFT_S = 30.0  # the least that must be left of the allocation
 # Not "unable to confirm allocation", which srun says of a controller that does not answer, too.
 _GONE = re.compile("invalid job id|has expired|revoked|completing or completed", re.IGNORECASE)
+_OTHER_NAME = ".step"  # and the step's number, behind the name of the claim
 _ENV, _ID, _STEP_ID = "environ", "SLURM_JOB_ID", "SLURM_STEP_ID"
 _OF_THE_STEP = (
     "SLURM_", "SRUN_", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
 )  # fmt: skip
 # What srun starts on the node: claim the job for the step, and become its script. The claim comes first: who asks what
-# has become of a step that dies before its supervisor runs must not ask for the allocation.
+# has become of a step that dies before its supervisor runs must not ask for the allocation. The other name of the claim
+# is left to `enter`, because each program that is started here delays the call.
 _BECOME = """umask 077
 set -- "$1" "$2" "$0.$SLURM_STEP_ID"
-printf %s.%s "$SLURM_JOB_ID" "$SLURM_STEP_ID" >"$3" && [ -s "$3" ] && ln "$3" "$1"
-rm -f "$3"
+{ printf %s.%s "$SLURM_JOB_ID" "$SLURM_STEP_ID" >"$3" && [ -s "$3" ] && ln "$3" "$1"; } || rm -f "$3"
 exec /bin/sh "$2"
 """
 
@@ -180,7 +182,7 @@ def misfit(record: "dict[str, Any]", asked: "dict[str, Any]", now: float) -> str
 def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[str, Any]") -> str:
     """Start srun, which outlives this process, and wait until the job begins; return why it does not."""
     claim = os.path.join(asked["folder"], CLAIM)
-    become = ["/bin/sh", "-c", _BECOME, claim + ".step", claim, os.path.join(asked["folder"], SCRIPT)]
+    become = ["/bin/sh", "-c", _BECOME, claim + _OTHER_NAME, claim, os.path.join(asked["folder"], SCRIPT)]
     program = _in_path(asked["srun"][0])  # before its variables are the node's
     with open(os.path.join(asked["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
@@ -194,6 +196,7 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[s
         while time.monotonic() < until and srun.poll() is None and not stands(asked["folder"], CLAIM):
             time.sleep(_START_LOOK_S)
         if stands(asked["folder"], CLAIM):
+            _remove_other_names(asked["folder"])
             return ""
         if srun.poll() is None:  # its node does not answer. If it begins after all, only one of both claims the job
             return "srun has not started it within %d s" % _START_S
@@ -201,6 +204,14 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[s
         said = log.read().decode("utf-8", "replace").strip().splitlines()
     errors = [line for line in said if "error:" in line]
     return (errors + said[-1:] + ["srun did not start it"])[0]
+
+
+def _remove_other_names(folder: str) -> None:
+    """Remove the names under which a step has written its claim before it was linked."""
+    with contextlib.suppress(OSError):  # it is gone, and the job runs all the same
+        for name in os.listdir(folder):
+            if name.startswith(CLAIM + _OTHER_NAME):
+                os.unlink(os.path.join(folder, name))
 
 
 def _in_path(program: str) -> str:
