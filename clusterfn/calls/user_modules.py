@@ -144,11 +144,23 @@ def _locations(name: str) -> list[Path]:
     spec = _spec(name)
     if spec is None:
         return []
+    places: list[str] = []
     if spec.submodule_search_locations is not None:
-        places = [Path(place) for place in spec.submodule_search_locations]
-    else:
-        places = [Path(spec.origin)] if spec.origin and spec.has_location else []
-    return [place for place in places if not _is_foreign(os.path.realpath(place)) and place.exists()]
+        places = list(spec.submodule_search_locations)
+    elif spec.origin and spec.has_location:
+        places = [spec.origin]
+    own = [place for place in places if place not in _foreign_places and not _is_foreign_place(place)]
+    return [path for path in map(Path, own) if path.exists()]
+
+
+_foreign_places: set[str] = set()  # as modules name them: each call of a function looks at the same ones
+
+
+def _is_foreign_place(place: str) -> bool:
+    is_foreign = _is_foreign(os.path.realpath(place))
+    if is_foreign:
+        _foreign_places.add(place)
+    return is_foreign
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -290,6 +290,13 @@ def test_what_is_installed_does_not_travel(tmp_path, monkeypatch):
     assert not user_modules.is_own("installed")
 
 
+def test_the_place_of_an_installed_module_is_looked_up_once(monkeypatch):
+    assert not user_modules.is_own("colorsys")
+
+    monkeypatch.setattr(user_modules.os.path, "realpath", lambda path: pytest.fail(f"it asks for {path}"))
+    assert not user_modules.is_own("colorsys")
+
+
 def test_a_compiled_extension_is_refused_by_name(project):
     write(project, mine__init="")
     (project / "mine/fast.cpython-311-x86_64-linux-gnu.so").touch()

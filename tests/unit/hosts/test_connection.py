@@ -22,6 +22,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import ConnectionState, HostConnection, Reply
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, keepalive, link, reconnect
 from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
 from clusterfn.hosts.transports.base import Standby
@@ -1143,6 +1144,26 @@ def test_a_process_shares_one_connection_until_it_is_unusable(monkeypatch: pytes
 
     assert first is again
     assert second is not first
+    second.close()
+
+
+def test_what_a_process_knows_of_a_host_asks_for_a_connection_only_while_it_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
+    asked: list[str] = []
+    shared = hosts.connection_for
+    monkeypatch.setattr(hosts, "connection_for", lambda host, **more: asked.append(host.name) or shared(host, **more))
+    state = HostState(HOST)
+
+    first = state.connection
+    assert state.connection is first
+    assert asked == [HOST.name]
+    first.close()
+    second = state.connection
+
+    assert second is not first
+    assert asked == [HOST.name] * 2
     second.close()
 
 
