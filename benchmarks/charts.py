@@ -17,7 +17,8 @@ text { font: 13px system-ui, sans-serif; fill: #1f2430 } .title { font-weight: 6
 .c0 { stroke: #3f51b5; fill: #3f51b5; stroke-width: 3 } .limit { stroke: #5b6472; fill: #5b6472; stroke-dasharray: 5 4 }
 .c1 { stroke: #c2571a; fill: #c2571a } .c2 { stroke: #1f7a4d; fill: #1f7a4d } .c3 { stroke: #8e3a8e; fill: #8e3a8e }
 .c4 { stroke: #a07000; fill: #a07000 } .c5 { stroke: #1b7f9c; fill: #1b7f9c } .c6 { stroke: #b03060; fill: #b03060 }
-.line { fill: none } .less { stroke-dasharray: 2 3 } .way { stroke-dasharray: 9 3 }
+.line { fill: none } .less { stroke-dasharray: 2 3 }
+.way1 { stroke-dasharray: 9 3 } .way2 { stroke-dasharray: 9 3 2 3 } .way3 { stroke-dasharray: 2 3 }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6e9ef } .note, .tick { fill: #a8b0bf } .grid { stroke: #39404d }
 .c0 { stroke: #9fa8da; fill: #9fa8da } .limit { stroke: #a8b0bf; fill: #a8b0bf }
@@ -106,7 +107,7 @@ def _line(who: str, line: Sequence[Point], row: int, across: _Axis, up: _Axis) -
     """Draw one line with its spread, and its name in the legend."""
     first, last = line[0], line[-1]
     css = "limit" if first.kind == LIMIT else "c0" if first.kind == OURS else f"c{1 + row % _COLOURS}"
-    less = " way" if first.kind == OURS and row else "" if first.alike else " less"
+    less = f" way{row}" if first.kind == OURS and row else "" if first.alike else " less"
     places = " ".join(f"{across.at(each.size)},{up.at(each.median)}" for each in line)
     parts = [f'<polyline class="{css} line{less}" points="{places}"/>'] if len(line) > 1 else []
     for each in line:

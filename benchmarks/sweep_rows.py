@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from benchmarks import limits
 from benchmarks.costs import with_arrays
 from benchmarks.measure import Series, in_turns
-from benchmarks.peers.contenders import CHARTED, MACHINE, Contender
+from benchmarks.peers.contenders import CONTENDERS, MACHINE, Contender
 from benchmarks.peers.passes import LIMIT_S, NotMeasured, Pass, taken
 from benchmarks.place import Place
 from benchmarks.sweeps import LIMIT, OURS, PEER, Point
@@ -33,7 +33,7 @@ def calls(place: Place, wanted: Range) -> tuple[list[Point], list[str]]:
     """Measure so many calls at a time by everybody; return the points, and what was not measured, and why."""
     at_once = os.cpu_count() or 1
     points, missing = _least(place, wanted, at_once), []
-    for contender in CHARTED:
+    for contender in CONTENDERS:
         for count in within(CALLS, wanted):
             try:
                 passes = taken(contender, place, count, min(at_once, count))

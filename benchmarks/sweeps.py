@@ -112,20 +112,20 @@ def committed(folder: Path = RESULTS) -> list[Sweep]:
     return [load(path) for path in sorted(folder.glob("sweep-*.json"))]
 
 
-def ours_at(points: Sequence[Point], size: float) -> Point | None:
-    """Return our slowest way at that size: it is what others are compared with."""
-    return max(
-        (each for each in points if each.kind == OURS and each.size == size), key=lambda each: each.median, default=None
-    )
+def ours_at(points: Sequence[Point], size: float, alike: bool = True) -> Point | None:
+    """Return what others are compared with: our slowest way at that size that promises the same, if there is one."""
+    ours = [each for each in points if each.kind == OURS and each.size == size]
+    same = [each for each in ours if each.alike == alike]
+    return max(same or ours, key=lambda each: each.median, default=None)
 
 
 def losses(points: Sequence[Point]) -> list[str]:
     """Say in a sentence each where others are faster than we are: those that give the same first."""
     found = []
     for each in sorted(points, key=lambda each: (not each.alike, each.who, each.size)):
-        ours = ours_at(points, each.size)
+        ours = ours_at(points, each.size, each.alike)
         if each.kind == PEER and ours is not None and each.median < ours.median:
-            promise = "" if each.alike else ", but reuses processes"
+            promise = "" if each.alike else ", but reuses processes" if ours.alike else ", compared with actors"
             ratio = f"{ours.median / each.median:.3g} ×"
             found.append(f'"{each.who}" is {ratio} as fast at {with_unit(each)}{promise}')
     return found
@@ -139,7 +139,7 @@ def rows(chart: str, points: Sequence[Point]) -> list[tuple[str, ...]]:
     unit = {"seconds": "s"}.get(CHARTS[chart].value, "ms")
     made = []
     for each in points:
-        ours = ours_at(points, each.size)
+        ours = ours_at(points, each.size, each.alike)
         limits = [one.median for one in points if one.kind == LIMIT and one.size == each.size]
         ratio = f"{each.median / ours.median:.2g} ×" if ours and each.kind != OURS else ""
         over = f"{each.median / limits[0]:.2g} ×" if limits and each.kind != LIMIT else ""

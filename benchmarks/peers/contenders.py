@@ -75,5 +75,3 @@ CONTENDERS = (
     _peer("dask-jobqueue", "dask", SLURM, REUSED),
     _peer("parsl", "parsl", SLURM, REUSED),
 )
-# In the charts, ours is a call with an interpreter of its own.
-CHARTED = tuple(each for each in CONTENDERS if each.peer or each.process == INTERPRETER)

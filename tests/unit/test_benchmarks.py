@@ -105,6 +105,16 @@ def test_what_others_do_better_is_said_and_those_that_give_the_same_come_first()
     assert found == ['"pool" is 2 × as fast at 100 calls', '"dask" is 20 × as fast at 100 calls, but reuses processes']
 
 
+def test_tools_that_reuse_processes_are_compared_with_ours_that_do() -> None:
+    known = [*KNOWN, *points("actors", OURS, 4, alike=False)]
+    some = [each for each in known if each.size == 100]
+
+    assert losses(some)[1:] == ['"dask" is 2 × as fast at 100 calls, compared with actors']
+    assert ("100 calls", "dask (reused processes)", "2.0 ms", "1.8–2.6", "0.5 ×", "0.067 ×") in rows(CALLS, some)
+    lines = [each.get("class", "") for each in drawn(known).findall(f"{SVG}polyline")]
+    assert [each for each in lines if each.startswith("c0")] == ["c0 line", "c0 line way1"]
+
+
 def test_the_newest_results_of_each_chart_are_taken_and_read_as_they_were_written(tmp_path: Path) -> None:
     old = Sweep("2026-11-20", "aaaaaaa", "two cores", tuple(KNOWN))
     new = Sweep("2026-11-22", "bbbbbbb", "two cores", tuple(KNOWN[:5]), ("4096 MB: needs 13 GB of memory",))
