@@ -116,13 +116,13 @@ class ActorMethod:
     def __init__(self, actor: Actor, handle: ActorHandle, name: str) -> None:
         self._actor = actor  # an actor to which nothing else refers ends only after this call
         self._handle = handle
-        self._name = name
+        self._name = self.__name__ = name
 
     @public_api
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method, show what it prints, and return its value or raise its exception.
 
-        Ctrl-C stops the call. A call that runs takes the actor with it; one that waits does not.
+        Ctrl-C stops the call. This ends the actor if the call is running, but not if it is still waiting.
 
         Raises:
             ActorLost: The actor is closed, or gone with its state.
@@ -148,6 +148,15 @@ class ActorMethod:
         method.check_call(args, kwargs)
         called = operator.attrgetter(name)
         return handle.send(called, args, kwargs, ActorCall(handle.number, name), method.options, follow)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"{self._name}.{name}: call a method of an actor, or send its calls with submit:"
+            f" [actor.{self._name}.submit(x) for x in xs]"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"this is a method of an actor, which runs it itself: actor.{self._name}.submit(…)")
 
     def __repr__(self) -> str:
         return f"<method {self._name} of {self._actor!r}>"

@@ -415,11 +415,11 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec, worke
     for name, silent in _NOTHING._asdict().items():
         asked = getattr(wanted, name)
         if name not in (*_AMOUNTS, *_OF_EACH_CALL) and asked not in (silent, getattr(own, name)):
-            on_session = "set it on the Session, and " if keyword_of(name) in JobOptions.__annotations__ else ""
-            raise ConfigError(
-                f"the function asks for {keyword_of(name)}={_shown(name, asked)}, which only a whole job can have",
-                hint=f"{on_session}send the undecorated function: session.call(f.__wrapped__, …)",
-            )
+            word, hint = keyword_of(name), "send the undecorated function: session.call(f.__wrapped__, …)"
+            why = "which only a whole job can have"
+            if word in JobOptions.__annotations__:
+                why, hint = "which the Session was not given", f"Session({word}=…, …), or {hint}"
+            raise ConfigError(f"the function asks for {word}={_shown(name, asked)}, {why}", hint=hint)
 
 
 def _lacks(name: str, asked: Any, held: Any, whose: str = "the session") -> ConfigError:

@@ -82,7 +82,8 @@ class Actors:
         raise ConfigError(
             f"the session has no worker for {name}: {whose} {'has the actor' if self._workers == 1 else 'have actors'} "
             f"({names})",
-            hint=f"close an actor (model.close()), or have more workers: Session(workers={self._workers + 1}, …)",
+            hint="close an actor (model.close()), make the call a method of its class, or have more workers:"
+            f" Session(workers={self._workers + 1}, …). Each needs its own GPU if the session has GPUs",
         )
 
     def check(self, number: int, name: str) -> None:

@@ -149,16 +149,19 @@ def _locations(name: str) -> list[Path]:
         places = list(spec.submodule_search_locations)
     elif spec.origin and spec.has_location:
         places = [spec.origin]
-    own = [place for place in places if place not in _foreign_places and not _is_foreign_place(place)]
-    return [path for path in map(Path, own) if path.exists()]
+    return [path for path in map(Path, places) if not _is_foreign_place(path) and path.exists()]
 
 
-_foreign_places: set[str] = set()  # as modules name them: each call of a function looks at the same ones
+_foreign_places: set[Path] = set()  # as modules name them: each call of a function looks at the same ones
 
 
-def _is_foreign_place(place: str) -> bool:
+def _is_foreign_place(place: Path) -> bool:
+    """Whether a place is no folder of the user's; an installed package may become a link to one at any time."""
+    is_link = place.is_symlink()
+    if place in _foreign_places and not is_link:
+        return True
     is_foreign = _is_foreign(os.path.realpath(place))
-    if is_foreign:
+    if is_foreign and not is_link and place.is_absolute():
         _foreign_places.add(place)
     return is_foreign
 

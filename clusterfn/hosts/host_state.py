@@ -72,12 +72,14 @@ class HostState:
 
     def connect(self, meanwhile: Callable[[], object] = lambda: None) -> hosts.HostConnection:
         """Return the connection, after calling `meanwhile` while the host's agent starts, if it is not open yet."""
-        if self._connected is not None and self._connected.usable():  # each call asks several times
-            return self._connected
+        connected = self._connected
+        if connected is not None and connected.usable():  # each call asks several times
+            return connected
         have = [posixpath.join(self.host.root, self._bridge_name)]
         have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
-        self._connected = hosts.connection_for(self.host, have=have, probe=self._probe, meanwhile=meanwhile)
-        return self._connected
+        connected = hosts.connection_for(self.host, have=have, probe=self._probe, meanwhile=meanwhile)
+        self._connected = connected
+        return connected
 
     def expect(self, wanted: EnvironmentRequest) -> None:
         """Ask for this environment together with the next connection, if there is none yet: one round trip less.

@@ -773,7 +773,10 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
         for asks, message in (
             ({"gpus": 1}, "the function asks for gpus=1, the session has 0"),
             ({"memory": "2GB"}, "the function asks for memory='2GB', the session has '1GB'"),
-            ({"environment": "python:/opt/x"}, "the function asks for environment='python:/opt/x'"),
+            (
+                {"environment": "python:/opt/x"},
+                "the function asks for environment='python:/opt/x', which the Session was not given",
+            ),
             (
                 {"stall_timeout": "1min"},
                 "the function asks for stall_timeout='1min', which only a whole job can have",

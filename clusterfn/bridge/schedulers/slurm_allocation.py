@@ -35,7 +35,8 @@ _OF_THE_STEP = (
 )  # fmt: skip
 # What srun starts on the node: claim the job for the step, and become its script. The claim comes first: who asks what
 # has become of a step that dies before its supervisor runs must not ask for the allocation. The other name of the claim
-# is left to `enter`, because each program that is started here delays the call.
+# is left to `enter`, because each program that is started here delays the call; if `enter` is gone by then, to the
+# removal of the job.
 _BECOME = """umask 077
 set -- "$1" "$2" "$0.$SLURM_STEP_ID"
 { printf %s.%s "$SLURM_JOB_ID" "$SLURM_STEP_ID" >"$3" && [ -s "$3" ] && ln "$3" "$1"; } || rm -f "$3"
@@ -208,10 +209,11 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", asked: "dict[s
 
 def _remove_other_names(folder: str) -> None:
     """Remove the names under which a step has written its claim before it was linked."""
-    with contextlib.suppress(OSError):  # it is gone, and the job runs all the same
+    with contextlib.suppress(OSError):  # the job has been removed
         for name in os.listdir(folder):
             if name.startswith(CLAIM + _OTHER_NAME):
-                os.unlink(os.path.join(folder, name))
+                with contextlib.suppress(FileNotFoundError):  # its step has removed it
+                    os.unlink(os.path.join(folder, name))
 
 
 def _in_path(program: str) -> str:

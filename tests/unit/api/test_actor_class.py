@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterfn import ActorLost, ConfigError, cluster
+from clusterfn.api.actor import ActorMethod
 from clusterfn.api.actor_class import ActorClass
 from clusterfn.calls.session_actor import ActorCall, Actors, is_packed_at_once
 
@@ -112,6 +116,17 @@ def test_a_generator_is_rejected(name: str):
 def test_a_construction_that_could_only_fail_is_rejected():
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'path'"):
         ActorClass(Model).check_construction((), {"deep": True})
+
+
+def test_a_method_of_an_actor_has_no_map_and_cannot_be_sent():
+    handle: Any = SimpleNamespace(kind=ActorClass(Model))
+    predict = ActorMethod(None, handle, "predict")  # type: ignore[arg-type] # it calls nothing here
+
+    with pytest.raises(AttributeError, match=re.escape("[actor.predict.submit(x) for x in xs]")):
+        predict.map
+    with pytest.raises(TypeError, match="a method of an actor, which runs it itself"):
+        pickle.dumps(predict)
+    assert predict.__name__ == "predict"
 
 
 def test_actors_take_workers_until_they_end():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import py_compile
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -295,6 +296,19 @@ def test_the_place_of_an_installed_module_is_looked_up_once(monkeypatch):
 
     monkeypatch.setattr(user_modules.os.path, "realpath", lambda path: pytest.fail(f"it asks for {path}"))
     assert not user_modules.is_own("colorsys")
+
+
+def test_an_installed_package_that_becomes_a_link_to_ones_own_travels_from_then_on(tmp_path, monkeypatch):
+    write(tmp_path, **{"site-packages/linked/__init__": "", "checkout/linked/__init__": ""})
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    assert not user_modules.is_own("linked")
+
+    shutil.rmtree(tmp_path / "site-packages/linked")
+    (tmp_path / "site-packages/linked").symlink_to(tmp_path / "checkout/linked")
+    assert user_modules.is_own("linked")
+    (tmp_path / "site-packages/linked").unlink()
+    write(tmp_path, **{"site-packages/linked/__init__": ""})
+    assert not user_modules.is_own("linked")
 
 
 def test_a_compiled_extension_is_refused_by_name(project):

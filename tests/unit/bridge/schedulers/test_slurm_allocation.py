@@ -16,6 +16,7 @@ import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.schedulers import slurm_allocation
+from tests.waiting import until
 
 # srun outlives this process, which then becomes sbatch
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -93,3 +94,23 @@ def test_an_allocation_that_is_gone_is_forgotten_unless_another_is_held_meanwhil
 
     assert words == ["sbatch", "job.sh"]
     assert record.exists() == (number != "17")
+
+
+# Does what srun does on the node: run the words that follow its own options.
+ON_THE_NODE = 'while [ "$1" != /bin/sh ]; do shift; done\nSLURM_JOB_ID=17 SLURM_STEP_ID=3 exec "$@"\n'
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_the_job_is_claimed_for_its_step_before_its_script_runs_and_no_other_name_is_left(
+    enter: Enter, tmp_path: Path, claimed: bool
+):
+    job = tmp_path / "job"
+    (job / layout.SCRIPT).write_text(f"cp {job}/claim {tmp_path}/seen\n")
+    if claimed:  # by another submission
+        (job / layout.CLAIM).write_text("16")
+
+    assert enter(ON_THE_NODE) == []
+
+    until((tmp_path / "seen").exists)
+    assert (tmp_path / "seen").read_text() == (job / layout.CLAIM).read_text() == ("16" if claimed else "17.3")
+    until(lambda: {each.name for each in job.iterdir()} == {layout.CLAIM, layout.SCRIPT, layout.SCHEDULER_LOG})
