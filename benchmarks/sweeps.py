@@ -131,7 +131,7 @@ def losses(points: Sequence[Point]) -> list[str]:
     return found
 
 
-HEADERS = ("size", "what", "median", "min–max", "times ours", "times the limit")
+HEADERS = ("size", "what", "median", "min–max", "times ours", "times the reference")
 
 
 def rows(chart: str, points: Sequence[Point]) -> list[tuple[str, ...]]:

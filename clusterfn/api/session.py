@@ -71,8 +71,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
     Example:
         >>> with clusterfn.Session("tensor01", gpus=1) as session:
-        ...     model = session.call(train, 1e-3)
-        ...     scores = list(session.map(evaluate, models))
+        ...     first = session.call(train, 1e-3)
+        ...     others = list(session.map(train, [1e-4, 1e-5]))
     """
 
     @public_api
@@ -171,8 +171,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         Its methods run there, one after another: `model.predict(batch)`, or `model.predict.submit(batch)` for a Job.
         Use it for state that is costly to make, such as a model on a GPU. It has one of the session's workers until
-        `close()`, with its share of GPUs and cores. An actor whose process dies is not constructed again, as its state
-        would be lost without a word: later calls raise `ActorLost`.
+        `close()`, with its share of GPUs and cores. If its process dies, later calls raise `ActorLost`. clusterfn does
+        not construct the actor again by itself, because you would not notice that its state is lost.
 
         Args:
             cls: A class.
@@ -328,7 +328,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
     @public_api
     def stop(self) -> None:
-        """End it, with the call that runs, and wait until it has ended. Calls that wait raise `Cancelled`.
+        """End the session and its running calls, and wait until they have ended. Waiting calls raise `Cancelled`.
 
         The next call starts the session again.
 

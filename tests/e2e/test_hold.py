@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from clusterfn import Session
+from clusterfn.calls import session_stream
 from clusterfn.calls.attach import attach
 from clusterfn.cli import main as command
 from tests.waiting import until
@@ -113,6 +116,20 @@ def test_calls_of_any_program_run_in_what_is_held(hold: Hold, program: Program, 
     assert first["SLURM_STEP_ID"] != second["SLURM_STEP_ID"]
     until(lambda: not list(root.glob("jobs/*/claim.step*")))  # `enter` removes the other name of each claim
     assert len(list(root.glob("jobs/*/claim"))) == 4
+
+
+def test_a_session_runs_in_what_is_held_and_its_calls_go_through_its_socket(
+    hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = hold("--cores", "2", "--time", "10min")
+    streamed: list[bool] = []
+    send = session_stream.CallStream.send
+    monkeypatch.setattr(session_stream.CallStream, "send", lambda *args: streamed.append(send(*args)) or streamed[-1])
+
+    with Session("held", cores=1) as session:
+        until(lambda: session.call(os.getenv, "SLURM_JOB_ID") == record["id"] and streamed[-1])
+        assert session.call(os.getenv, "SLURM_STEP_ID").isdecimal()
+    assert session.job.result()["why"] == "closed"
 
 
 @pytest.mark.parametrize(
