@@ -83,8 +83,14 @@ MUTATIONS: list[Mutation] = [
          "exits when loaded-bare"),
     _one("outcome.json is trusted", "calls/job_tracker.py", "        except ValueError as unreadable:",
          "        except ZeroDivisionError as unreadable:", "outcome.json damaged-bare"),
-    _one("a local file that cannot be written ends all", "calls/job.py", "except (ClusterfnError, OSError) as failed:",
-         "except ClusterfnError as failed:", "outputs find no place-bare"),
+    Mutation(
+        "a local file that cannot be written ends all",
+        (
+            ("calls/job.py", "except (ClusterfnError, OSError) as failed:", "except ClusterfnError as failed:"),
+            ("hosts/file_download.py", "except OSError as error:", "except ZeroDivisionError as error:"),
+        ),
+        ("outputs find no place-bare",),
+    ),
     _one("no word about generators", "bridge/serialization/unpicklable.py",
          'if hasattr(part, "__next__") and', "if False and", "generator-bare"),
     # bytes
