@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import subprocess
@@ -14,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Session
-from clusterfn.calls import session_stream
 from clusterfn.calls.attach import attach
 from clusterfn.cli import main as command
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
 MINOR = f"3.{sys.version_info[1]}"
@@ -118,18 +115,23 @@ def test_calls_of_any_program_run_in_what_is_held(hold: Hold, program: Program, 
     assert len(list(root.glob("jobs/*/claim"))) == 4
 
 
-def test_a_session_runs_in_what_is_held_and_its_calls_go_through_its_socket(
-    hold: Hold, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = hold("--cores", "2", "--time", "10min")
-    streamed: list[bool] = []
-    send = session_stream.CallStream.send
-    monkeypatch.setattr(session_stream.CallStream, "send", lambda *args: streamed.append(send(*args)) or streamed[-1])
+SESSION = """
+import json, os
+from clusterfn import Session
 
-    with Session("held", cores=1) as session:
-        until(lambda: session.call(os.getenv, "SLURM_JOB_ID") == record["id"] and streamed[-1])
-        assert session.call(os.getenv, "SLURM_STEP_ID").isdecimal()
-    assert session.job.result()["why"] == "closed"
+with Session("held", cores=1) as session:
+    print(json.dumps([session.call(os.getenv, name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")]))
+"""
+
+
+@pytest.mark.usefixtures("root")
+def test_a_session_runs_in_what_is_held(hold: Hold) -> None:
+    record = hold("--cores", "2", "--time", "10min")
+
+    ran = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True, check=True, timeout=WAIT_S)
+
+    job, step = json.loads(ran.stdout.splitlines()[-1])
+    assert (job, step.isdecimal()) == (record["id"], True)
 
 
 @pytest.mark.parametrize(
