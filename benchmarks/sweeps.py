@@ -156,7 +156,8 @@ def number(value: float) -> str:
 
 def with_unit(point: Point) -> str:
     """Return the size of a point with its unit: "10,000 calls", "200 MB"."""
-    return f"{shown(point.size)} {CHARTS[point.chart].size}"
+    unit = CHARTS[point.chart].size
+    return f"{shown(point.size)} {'call' if unit == 'calls' and point.size == 1 else unit}"
 
 
 def shown(size: float) -> str:
