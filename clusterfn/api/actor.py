@@ -150,6 +150,8 @@ class ActorMethod:
         return handle.send(called, args, kwargs, ActorCall(handle.number, name), method.options, follow)
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name == "_name":  # of one that was not made by its class, such as a copy
+            raise AttributeError(name)
         raise AttributeError(
             f"{self._name}.{name}: call a method of an actor, or send its calls with submit:"
             f" [actor.{self._name}.submit(x) for x in xs]"

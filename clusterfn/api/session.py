@@ -44,8 +44,8 @@ _MOMENT_S = 1.0  # of waiting without a word
 # Of these the session must have as much; its time ends all of its calls together.
 _AMOUNTS = ("cores", "memory_bytes", "gpus", "time_s")
 _SHARED = ("cores", "memory_bytes", "gpus")  # by the workers
-_NOTHING = Options()
 _OF_EACH_CALL = ("host", "name", "on_interrupt")  # all others are the session's
+_NO_OPTIONS = Options()
 _SHOWN: dict[str, Callable[[Any], Any]] = {
     "memory_bytes": shown_memory, "gpu_memory_bytes": shown_memory, "time_s": shown_time, "stall_s": shown_time,
     "scheduler_options": lambda given: dict(*given.values()),
@@ -401,7 +401,7 @@ def _parse_workers(workers: object, options: Options) -> int:
 
 def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec, workers: int) -> None:
     """Reject a decorated function that asks for what the session, or one of its workers, does not have."""
-    if wanted == _NOTHING:
+    if wanted == _NO_OPTIONS:
         return
     for name in _AMOUNTS:
         asked, held = getattr(wanted, name), getattr(session.resources, name)
@@ -412,7 +412,7 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec, worke
             raise _lacks(name, asked, held, "each worker of the session" if is_shared else "the session")
     if wanted.host is not None and wanted.host != session.host.name:
         raise _lacks("host", wanted.host, session.host.name)
-    for name, silent in _NOTHING._asdict().items():
+    for name, silent in _NO_OPTIONS._asdict().items():
         asked = getattr(wanted, name)
         if name not in (*_AMOUNTS, *_OF_EACH_CALL) and asked not in (silent, getattr(own, name)):
             word, hint = keyword_of(name), "send the undecorated function: session.call(f.__wrapped__, …)"

@@ -156,7 +156,7 @@ _foreign_places: set[Path] = set()  # as modules name them: each call of a funct
 
 
 def _is_foreign_place(place: Path) -> bool:
-    """Whether a place is no folder of the user's; an installed package may become a link to one at any time."""
+    """Whether what is there is not the user's own. A package may become a link to a checkout at any time."""
     is_link = place.is_symlink()
     if place in _foreign_places and not is_link:
         return True

@@ -127,6 +127,8 @@ def test_a_method_of_an_actor_has_no_map_and_cannot_be_sent():
     with pytest.raises(TypeError, match="a method of an actor, which runs it itself"):
         pickle.dumps(predict)
     assert predict.__name__ == "predict"
+    with pytest.raises(AttributeError, match="_name"):
+        ActorMethod.__new__(ActorMethod).map
 
 
 def test_actors_take_workers_until_they_end():
