@@ -59,7 +59,8 @@ def main(words: Sequence[str]) -> None:
                 print(f"\n{environments.write(environments.table(lab))}")
             else:
                 missing.append(f"environments: that takes {environments.NEEDED_BYTES // 10**9} GB of disk")
-    sweep = Sweep(datetime.date.today().isoformat(), commit(), machine(), tuple(points), tuple(missing))
+    now = datetime.datetime.now().isoformat(" ", "minutes")
+    sweep = Sweep(now, commit(), machine(), tuple(points), tuple(missing))
     if points:
         print(save(sweep))
         subprocess.run([sys.executable, str(_DRAWS)], check=True, cwd=_DRAWS.parents[2], env=_with_root())

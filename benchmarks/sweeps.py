@@ -48,7 +48,7 @@ class Sweep:
     """What one run has measured.
 
     Attributes:
-        date: "2026-11-21".
+        date: When it was written, "2026-11-26 08:15": of two runs on one day, the later one is shown.
         machine: In a line.
         missing: What was not measured, and why.
     """
@@ -89,7 +89,8 @@ CHARTS = {
 def save(sweep: Sweep, folder: Path = RESULTS) -> Path:
     """Write it; return the file."""
     folder.mkdir(exist_ok=True)
-    path = folder / f"sweep-{sweep.date}-{sweep.commit}.json"
+    day = sweep.date.partition(" ")[0]
+    path = folder / f"sweep-{day}-{sweep.commit}.json"
     told = {**asdict(sweep), "points": [asdict(each) for each in sweep.points]}
     path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

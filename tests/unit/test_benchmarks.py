@@ -117,11 +117,13 @@ def test_tools_that_reuse_processes_are_compared_with_ours_that_do() -> None:
 
 def test_the_newest_results_of_each_chart_are_taken_and_read_as_they_were_written(tmp_path: Path) -> None:
     old = Sweep("2026-11-20", "aaaaaaa", "two cores", tuple(KNOWN))
-    new = Sweep("2026-11-22", "bbbbbbb", "two cores", tuple(KNOWN[:5]), ("4096 MB: needs 13 GB of memory",))
-    other = Sweep("2026-11-23", "ccccccc", "two cores", (replace(KNOWN[0], chart="result"),))
+    older = Sweep("2026-11-22 08:15", "aaaaaaa", "two cores", tuple(KNOWN[:3]))
+    later = Sweep("2026-11-22 19:05", "bbbbbbb", "two cores", tuple(KNOWN[:5]), ("4096 MB: needs 13 GB of memory",))
+    other = Sweep("2026-11-23 07:00", "ccccccc", "two cores", (replace(KNOWN[0], chart="result"),))
+    all_four = (old, older, later, other)
 
-    assert [load(save(each, tmp_path)) for each in (old, new, other)] == [old, new, other]
-    assert newest(CALLS, committed(tmp_path)) == new
+    assert [load(save(each, tmp_path)) for each in all_four] == list(all_four)
+    assert newest(CALLS, committed(tmp_path)) == later
     assert newest("argument", committed(tmp_path)) is None
 
 
