@@ -19,6 +19,7 @@ from benchmarks.peers import measure as peers
 from benchmarks.place import Place, made
 from benchmarks.report import Row, aligned, commit, machine, table, write
 from benchmarks.sweeps import CHARTS, HEADERS, Point, Sweep, chosen, losses, rows, save
+from tests.lab.handle import Lab
 
 ROWS = ("latency", "calls", "bytes", "growth", "round-trips", "transfers", "environments")
 _DRAWS = Path(__file__).parents[1] / "docs" / "pictures" / "draw_benchmarks.py"
@@ -50,21 +51,20 @@ def main(words: Sequence[str]) -> None:
         lab = place.lab
         if lab and "bytes" in wanted:
             _add(points, missing, lambda: sweep_rows.sizes(place, lab, wanted["bytes"]))
-        if lab and "round-trips" in wanted:
-            print(f"\n{round_trips.write(round_trips.table(lab))}")
-        if lab and "transfers" in wanted:
-            print(f"\n{transfers.write(transfers.table(place, lab))}")
-        if lab and "environments" in wanted:
-            if environments.has_room():
-                print(f"\n{environments.write(environments.table(lab))}")
+        texts: list[str] = []
+        for title, table_of in (_tables(place, lab, wanted) if lab else {}).items():
+            try:
+                texts.append(f"## {title}\n\n{table_of()}")
+            except _FAILS as failed:  # what was measured before must not be lost
+                missing.append(f"{title}: {failed}")
             else:
-                missing.append(f"environments: that takes {environments.NEEDED_BYTES // 10**9} GB of disk")
+                print(f"\n{texts[-1]}", flush=True)
     now = datetime.datetime.now().isoformat(" ", "minutes")
     sweep = Sweep(now, commit(), machine(), tuple(points), tuple(missing))
+    print(f"\n{write(sections, time.monotonic() - began, [*texts, *_parts(sweep)])}")
     if points:
         print(save(sweep))
         subprocess.run([sys.executable, str(_DRAWS)], check=True, cwd=_DRAWS.parents[2], env=_with_root())
-    print(f"\n{write(sections, time.monotonic() - began, list(_parts(sweep)))}")
 
 
 def _sections(place: Place, wanted: dict[str, tuple[float, float]]) -> dict[str, Callable[[], list[Row]]]:
@@ -88,6 +88,17 @@ def _sections(place: Place, wanted: dict[str, tuple[float, float]]) -> dict[str,
         "One client, many jobs": growth.many_jobs,
     }
     return {**(latency if "latency" in wanted else {}), **(beside if "growth" in wanted else {})}
+
+
+def _tables(place: Place, lab: Lab, wanted: dict[str, tuple[float, float]]) -> dict[str, Callable[[], str]]:
+    found: dict[str, Callable[[], str]] = {}
+    if "round-trips" in wanted:
+        found["Round trips"] = lambda: round_trips.table(lab)
+    if "transfers" in wanted:
+        found[transfers.TITLE] = lambda: transfers.table(place, lab)
+    if "environments" in wanted:
+        found["Environments"] = lambda: environments.table(lab)
+    return found
 
 
 def _add(points: list[Point], missing: list[str], measure: Callable[[], tuple[list[Point], list[str]]]) -> None:

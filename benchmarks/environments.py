@@ -8,7 +8,6 @@ minutes; SHARE, a number below 1, takes smaller wheels. The figures go to benchm
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import http.server
 import json
@@ -26,7 +25,7 @@ from typing import Any
 
 from benchmarks import wheels
 from benchmarks.place import MINOR, SCRIPTS
-from benchmarks.report import RESULTS, commit, machine
+from benchmarks.report import keep
 from benchmarks.wheels import Wheel
 from tests.lab import Lab
 from tests.lab.channel import provide
@@ -169,7 +168,13 @@ def _row(what: str, told: Mapping[str, float], seconds: Mapping[str, float]) -> 
 
 
 def table(lab: Lab, share: float = 1.0) -> str:
-    """Every row in Markdown, and a sentence about the environment."""
+    """Return every row in Markdown, after what the columns are and a sentence about the environment.
+
+    Raises:
+        RuntimeError: The disk is too small for it.
+    """
+    if shutil.disk_usage(tempfile.gettempdir()).free < NEEDED_BYTES * share:
+        raise RuntimeError(f"that takes {NEEDED_BYTES * share / 1e9:.0f} GB of disk")
     with there(lab, share) as place:
         lines = [HEADERS, ["---"] * len(HEADERS), *(row for way in WAYS for row in measured(place, way))]
         ready = place.ready("fetches")
@@ -179,27 +184,15 @@ def table(lab: Lab, share: float = 1.0) -> str:
         f"{len(ready['packages'])} packages, archives of {archives:.1f} GB; the environment has {ready['files']} files "
         f"in {ready['bytes'] / 1e9:.1f} GB, two such environments and their packages take {disk:.1f} GB of disk."
     )
-    return said + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    columns = (
+        "Seconds of a whole script whose only work is one call; of these the builder's own: unpack, link, compile."
+    )
+    return f"{columns} {said}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def _disk_bytes(folder: Path) -> int:
     told = subprocess.run(["du", "-s", "--block-size=1", str(folder)], stdout=subprocess.PIPE, text=True, check=True)
     return int(told.stdout.split()[0])
-
-
-def has_room() -> bool:
-    """Whether the disk takes it."""
-    return shutil.disk_usage(tempfile.gettempdir()).free > NEEDED_BYTES
-
-
-def write(text: str) -> Path:
-    """Write the report of this commit; its path."""
-    today = datetime.date.today().isoformat()
-    path = RESULTS / f"environments-{today}-{commit()}.md"
-    title = f"# Environments on {today}, commit {commit()}\n\n{machine()}"
-    said = "Seconds of a whole script whose only work is one call; of these the builder's own: unpack, link, compile."
-    path.write_text(f"{title}\n{said}\n\n{text}\n", encoding="utf-8")
-    return path
 
 
 def main() -> None:
@@ -208,7 +201,7 @@ def main() -> None:
     text = table(Lab(), share)
     print(text)
     if share == 1.0:
-        print(f"\n{write(text)}")
+        print(f"\n{keep('environments-', 'Environments', text)}")
 
 
 if __name__ == "__main__":

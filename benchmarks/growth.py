@@ -29,6 +29,8 @@ def many_jobs(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[Row]:
         if found.kb:  # tracing takes longer than all else, so that no time of it would mean anything
             rows.append(Row(f"{what}: memory while it waits", Series((found.kb,)), "KB", limit=_MOST_KB))
         else:
+            with_hosts = f"{what}: resident memory while it waits, with that of the hosts in memory"
+            rows.append(Row(with_hosts, Series((found.resident_kb,)), "KB"))
             rows.append(Row(f"{what}: CPU to submit it", Series((found.submit_ms / 1e3,))))
             rows.append(Row(f"{what}: CPU at its end", Series((found.end_ms / 1e3,))))
     return rows

@@ -110,14 +110,5 @@ def large_up(lab: Lab, megabytes: int) -> Sample:
     return _timed(lambda: subprocess.run(argv, input=data, check=True, capture_output=True))
 
 
-def large_down(lab: Lab, megabytes: int) -> Sample:
-    """That many MB from the host's memory through ssh's fastest cipher, into this process."""
-    argv = [
-        "ssh", "-F", str(lab.ssh_config), "-o", "BatchMode=yes", "-c", "aes128-gcm@openssh.com", "py36-bash",
-        f"head -c {megabytes * 2**20} /dev/zero",
-    ]  # fmt: skip
-    return _timed(lambda: subprocess.run(argv, check=True, capture_output=True))
-
-
 def _timed(work: Callable[[], object]) -> Sample:
     return lambda: seconds(work)

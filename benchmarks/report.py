@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import platform
 import subprocess
@@ -88,15 +89,27 @@ def write(sections: Sequence[tuple[str, Sequence[Row]]], took_s: float, more: Se
     Args:
         more: Further sections, in Markdown.
     """
+    said = (
+        "Medians. In the tables with limits, ratios are medians of the ratios within one round, in which everything "
+        "was measured once. In those of the charts, they are ratios of medians."
+    )
+    parts = [f"{took_s:.0f} s. {said}\n", *(f"## {title}\n\n{table(rows)}\n" for title, rows in sections if rows)]
+    return keep("", "Speed", "\n".join([*parts, *(f"{text}\n" for text in more)]))
+
+
+def keep(name: str, title: str, text: str) -> Path:
+    """Write a report of today and this commit, with the machine; its path, `<name><date>-<commit>.md`."""
     today = datetime.date.today().isoformat()
-    said = "Medians; ratios are medians of the ratios within one round, in which everything was measured once."
-    parts = [f"# Speed on {today}, commit {commit()}\n\n{machine()}\n{took_s:.0f} s. {said}\n"]
-    parts += [f"## {title}\n\n{table(rows)}\n" for title, rows in sections if rows]
-    parts += [f"{text}\n" for text in more]
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{today}-{commit()}.md"
-    path.write_text("\n".join(parts), encoding="utf-8")
+    path = unused(RESULTS / f"{name}{today}-{commit()}.md")
+    path.write_text(f"# {title} on {today}, commit {commit()}\n\n{machine()}\n\n{text}", encoding="utf-8")
     return path
+
+
+def unused(path: Path) -> Path:
+    """Return this path, in a folder that is there; with a number if an earlier report of today has that name."""
+    path.parent.mkdir(exist_ok=True)
+    names = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], names) if not each.exists())
 
 
 def commit() -> str:

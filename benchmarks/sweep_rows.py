@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks import limits
-from benchmarks.costs import with_arrays
-from benchmarks.measure import Series, in_turns
+from benchmarks import limits, transfers
+from benchmarks.measure import in_turns
 from benchmarks.peers.contenders import CONTENDERS, MACHINE, Contender
 from benchmarks.peers.passes import LIMIT_S, NotMeasured, Pass, taken
 from benchmarks.place import Place
@@ -21,7 +21,8 @@ from tests.lab.handle import Lab
 CALLS = (1, 10, 100, 1_000, 10_000)
 MEGABYTES = (1, 16, 64, 256, 1_024, 4_096)
 Range = tuple[float, float]
-_ROOM = 3  # times the array: here, on the host's disk, and in the function
+_COPIES = 3  # in memory: here, in the function, and as it is sent
+_FILES = 6  # of each round, with one to spare: two on each side by ssh and by us, and what a result is landed in
 
 
 def within(sizes: Sequence[int], wanted: Range) -> list[int]:
@@ -70,46 +71,53 @@ def _least(place: Place, wanted: Range, at_once: int) -> list[Point]:
 
 
 def sizes(place: Place, lab: Lab, wanted: Range) -> tuple[list[Point], list[str]]:
-    """Measure arrays of so many MB over SSH, both ways, against ssh alone."""
-    points, missing = [], []
-    for megabytes in within(MEGABYTES, wanted):
-        why = lacks_room(megabytes, place)
-        if why:
-            missing.append(f"{megabytes} MB: {why}")
-            continue
-        rounds = 3 if megabytes <= 256 else 2
-        ways: dict[str, Callable[[], list[float]]] = {
-            "argument": lambda size=megabytes: _first(place, "up", size),  # type: ignore[misc]
-            "result": lambda size=megabytes: _first(place, "down", size),  # type: ignore[misc]
-        }
-        for chart, sample in ways.items():
-            values = [value for _ in range(rounds) for value in sample()]
-            points.append(_point(chart, "clusterfn", OURS, megabytes, Series(tuple(values))))
-        ssh = {"argument": limits.large_up(lab, megabytes), "result": limits.large_down(lab, megabytes)}
-        for chart, series in in_turns(ssh, rounds).items():
-            points.append(_point(chart, "ssh aes128-gcm", LIMIT, megabytes, series))
-        print(f"{megabytes} MB: measured", flush=True)
+    """Measure buffers of so many MB over SSH, both ways, against ssh; its connection is open before, as ours is."""
+    points: list[Point] = []
+    missing: list[str] = []
+    with transfers.behind(place, lab, 0, "paramiko") as there, transfers.connected(there) as held:
+        for megabytes in within(MEGABYTES, wanted):
+            rounds = 3 if megabytes <= 256 else 2
+            why = lacks_room(megabytes, rounds, place)
+            try:
+                points += [] if why else _both_ways(there, held, megabytes, rounds)
+            except (RuntimeError, OSError, subprocess.SubprocessError) as failed:
+                why = str(failed)
+            if why:
+                missing.append(f"{megabytes} MB: {why}")
+            print(f"{megabytes} MB: {why or 'measured'}", flush=True)
     return points, missing
 
 
-def _point(chart: str, who: str, kind: str, megabytes: int, series: Series) -> Point:
-    return Point(chart, who, kind, megabytes, series.median, series.low, series.high, len(series.values))
+_SSH = {
+    "argument": "SSH 'ON_HOST && cat > NUMBER' < data",
+    "result": "SSH 'ON_HOST && cat NUMBER' > back/NUMBER && sync back/NUMBER",
+}
 
 
-def _first(place: Place, way: str, megabytes: int) -> list[float]:
-    """Seconds of a new process: an array that was sent before is not sent again, and a result always comes."""
-    told = json.loads(with_arrays(place).run(place.script("large.py", "arrays" if place.arrays else "bare", way,
-                                                          str(megabytes), "new")).stdout)  # fmt: skip
-    seconds: list[float] = told["seconds"]
-    return seconds[:1] if way == "up" else seconds
+def _both_ways(there: Place, held: Place, megabytes: int, rounds: int) -> list[Point]:
+    took: dict[tuple[str, str], list[float]] = {(chart, kind): [] for chart in _SSH for kind in (OURS, LIMIT)}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        transfers.make_data(folder, megabytes)
+        for number in range(rounds):
+            mine = transfers.ours(there, megabytes, 0, name)
+            for chart, command in _SSH.items():
+                took[chart, OURS].append(mine[chart])
+                took[chart, LIMIT].append(transfers.timed(held, folder, command.replace("NUMBER", str(number))))
+        transfers.tidy(there, folder)
+    who = {OURS: "clusterfn", LIMIT: "ssh aes128-gcm"}
+    return [
+        Point(chart, who[kind], kind, megabytes, statistics.median(each), min(each), max(each), len(each))
+        for (chart, kind), each in took.items()
+    ]
 
 
-def lacks_room(megabytes: int, place: Place) -> str:
-    """Return why an array of that size cannot be measured on this machine; "" if it can."""
-    needed = _ROOM * megabytes * 2**20
+def lacks_room(megabytes: int, rounds: int, place: Place) -> str:
+    """Return why a buffer of that size cannot be measured on this machine; "" if it can."""
+    size = megabytes * 2**20
     memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     disk = shutil.disk_usage(place.root.parent).free
-    for what, there in (("memory", memory), ("disk", disk)):
+    for what, there, needed in (("memory", memory, _COPIES * size), ("disk", disk, (1 + _FILES * rounds) * size)):
         if there < needed:
             return f"needs {needed / 1e9:.0f} GB of {what}, and {there / 1e9:.0f} are free"
     return ""

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.report import RESULTS, unused
+
 OURS, PEER, LIMIT = "ours", "peer", "limit"
 
 
@@ -88,9 +89,8 @@ CHARTS = {
 
 def save(sweep: Sweep, folder: Path = RESULTS) -> Path:
     """Write it; return the file."""
-    folder.mkdir(exist_ok=True)
     day = sweep.date.partition(" ")[0]
-    path = folder / f"sweep-{day}-{sweep.commit}.json"
+    path = unused(folder / f"sweep-{day}-{sweep.commit}.json")
     told = {**asdict(sweep), "points": [asdict(each) for each in sweep.points]}
     path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

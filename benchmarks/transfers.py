@@ -14,18 +14,20 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.measure import Series, seconds, use_free_memory
 from benchmarks.place import MINOR, Place, made
-from benchmarks.report import RESULTS, aligned, commit, machine
+from benchmarks.report import aligned, keep
 from tests.lab import DelayProxy, Lab
 
 DELAYS_MS = (0, 50, 150)
 TRANSPORTS = ("paramiko", "openssh")
 MEGABYTES, FILES = 200, 10_000
+TITLE = f"{MEGABYTES} MB and {FILES:,} files"
 # What we measure, and with what of ssh it is compared.
 LARGE = {
     "argument": ("argument", "up"), "argument, ssh without sync": ("argument", "up without sync"),
@@ -35,6 +37,7 @@ SMALL = {"files there": ("files there", "files up"), "files back": ("files back"
 LIMITS = {"argument": 1.1, "result": 1.25}
 _MB = 2**20
 _ON_HOST = "bench-transfers"
+_CONNECT_S = 30.0
 
 
 @contextlib.contextmanager
@@ -57,36 +60,82 @@ def behind(place: Place, lab: Lab, delay_ms: int, transport: str) -> Iterator[Pl
         yield replace(place, env={**place.env, "CLUSTERFN_CONFIG": str(config), "SSH_CONFIG": str(ssh_config)})
 
 
+@contextlib.contextmanager
+def connected(there: Place) -> Iterator[Place]:
+    """The place with an open connection, which its commands of ssh use."""
+    with tempfile.TemporaryDirectory() as folder:
+        socket, config = Path(folder, "socket"), Path(folder, "ssh_config")
+        config.write_text(f"ControlPath {socket}\n\n" + Path(there.env["SSH_CONFIG"]).read_text())
+        held = replace(there, env={**there.env, "SSH_CONFIG": str(config)})
+        with subprocess.Popen([*_ssh(held).split(), "-M", "-N"], stdin=subprocess.DEVNULL) as master:
+            try:
+                until = time.monotonic() + _CONNECT_S
+                while not socket.exists():
+                    if master.poll() is not None or time.monotonic() > until:
+                        raise RuntimeError("ssh cannot hold a connection to the host")
+                    time.sleep(0.05)
+                yield held
+            finally:
+                master.terminate()
+
+
 def by_ssh(there: Place, folder: Path, megabytes: int, files: int) -> dict[str, float]:
     """Seconds of the same by ssh, each with its own connection. Its files stay until the last round, as ours do."""
-    data, small, on_host = folder / "data", folder / "small", f"{_ON_HOST}/{folder.name}"
-    data.write_bytes(os.urandom(_MB) * megabytes)
-    for new in (small, folder / "back"):
-        new.mkdir()
+    small = folder / "small"
+    make_data(folder, megabytes)
+    small.mkdir()
     for each in range(files):
         small.joinpath(f"{each}.txt").write_bytes(os.urandom(170))
-
-    def run(command: str) -> float:
-        command = command.replace("ON_HOST", f"mkdir -p {on_host} && cd {on_host}")
-        use_free_memory()
-        return seconds(lambda: in_shell(there, command, folder))
-
     if files:
-        return {
-            "files up": run("tar c small | SSH 'ON_HOST && tar x && sync -f small'"),
-            "files down": run("SSH 'ON_HOST && tar c small' | tar x -C back"),
+        commands = {
+            "files up": "tar c small | SSH 'ON_HOST && tar x && sync -f small'",
+            "files down": "SSH 'ON_HOST && tar c small' | tar x -C back",
         }
-    return {
-        "up without sync": run("SSH 'ON_HOST && cat > unsynced' < data"),
-        "up": run("SSH 'ON_HOST && cat > synced && sync synced' < data"),
-        "down": run("SSH 'ON_HOST && cat synced' > back/data && sync back/data"),
-    }
+    else:
+        commands = {
+            "up without sync": "SSH 'ON_HOST && cat > unsynced' < data",
+            "up": "SSH 'ON_HOST && cat > synced && sync synced' < data",
+            "down": "SSH 'ON_HOST && cat synced' > back/data && sync back/data",
+        }
+    return {way: timed(there, folder, command) for way, command in commands.items()}
+
+
+def make_data(folder: Path, megabytes: int) -> None:
+    """Make a file of that size to send, and a folder for what comes back."""
+    with Path(folder, "data").open("wb") as file:
+        piece = os.urandom(_MB)
+        for _ in range(megabytes):
+            file.write(piece)
+    Path(folder, "back").mkdir()
+
+
+def timed(there: Place, folder: Path, command: str) -> float:
+    """Seconds of a shell command in a folder, in which ON_HOST goes to a folder of the same name on the host."""
+    on_host = f"{_ON_HOST}/{folder.name}"
+    command = command.replace("ON_HOST", f"mkdir -p {on_host} && cd {on_host}")
+    use_free_memory()
+    return seconds(lambda: in_shell(there, command, folder))
+
+
+def tidy(there: Place, folder: Path) -> None:
+    """Remove what the commands left on the host."""
+    in_shell(there, f"SSH rm -rf {_ON_HOST}", folder)
+
+
+def ours(there: Place, megabytes: int, files: int, folder: str) -> dict[str, float]:
+    """Seconds of what we do, by `scripts/transfers.py`."""
+    ran = there.run(there.script("transfers.py", "large", str(megabytes), str(files), folder))
+    took: dict[str, float] = json.loads(ran.stdout)
+    return took
 
 
 def in_shell(there: Place, command: str, folder: Path) -> None:
     """Run a shell command, in which SSH is the command that reaches the host."""
-    argv = ["/bin/sh", "-c", command.replace("SSH", f"ssh -F {there.env['SSH_CONFIG']} -o BatchMode=yes py36-bash")]
-    subprocess.run(argv, check=True, capture_output=True, cwd=folder)
+    subprocess.run(["/bin/sh", "-c", command.replace("SSH", _ssh(there))], check=True, capture_output=True, cwd=folder)
+
+
+def _ssh(there: Place) -> str:
+    return f"ssh -F {there.env['SSH_CONFIG']} -o BatchMode=yes py36-bash"
 
 
 def measured(there: Place, rounds: int) -> dict[str, list[tuple[float, float]]]:
@@ -99,11 +148,10 @@ def measured(there: Place, rounds: int) -> dict[str, list[tuple[float, float]]]:
                 here = Path(folder, f"{megabytes}-{number}")
                 here.mkdir()
                 limits = by_ssh(there, here, megabytes, files)
-                ran = there.run(there.script("transfers.py", "large", str(megabytes), str(files), folder))
-                all_ours = json.loads(ran.stdout)
-                for way, (ours, theirs) in ways.items():
-                    took[way].append((all_ours[ours], all_ours[ours] / limits[theirs]))
-        in_shell(there, f"SSH rm -r {_ON_HOST}", Path(folder))
+                all_ours = ours(there, megabytes, files, folder)
+                for way, (mine, theirs) in ways.items():
+                    took[way].append((all_ours[mine], all_ours[mine] / limits[theirs]))
+        tidy(there, Path(folder))
     return took
 
 
@@ -120,14 +168,7 @@ def table(place: Place, lab: Lab, delays_ms: Sequence[int] = DELAYS_MS) -> str:
                     ratio = f"{ratios.median:.2f} × ({ratios.low:.2f}–{ratios.high:.2f})"
                     lines.append([way, f"{delay} ms", transport, f"{took.median:.2f} s", ratio, limit])
             print(*map(" ".join, lines[-len(LARGE) - len(SMALL) :]), sep="\n", flush=True)
-    return aligned(["what", "delay", "transport", "seconds", "ratio to ssh", "limit"], lines)
-
-
-def write(text: str) -> Path:
-    """Write the report of this commit; its path."""
-    path = RESULTS / f"transfers-{commit()}.md"
-    path.write_text(f"# {MEGABYTES} MB and {FILES:,} files, commit {commit()}\n\n{machine()}\n\n{text}\n", "utf-8")
-    return path
+    return aligned(["what", "delay", "transport", "seconds", "ratio to ssh", "limit"], lines) + "\n"
 
 
 def main() -> None:
@@ -136,7 +177,7 @@ def main() -> None:
         if place.lab is None:
             sys.exit("this needs the lab")
         text = table(place, place.lab, [int(word) for word in sys.argv[1:]] or DELAYS_MS)
-    print(f"\n{text}\n\n{write(text)}")
+    print(f"\n{text}\n{keep('transfers-', TITLE, text)}")
 
 
 if __name__ == "__main__":

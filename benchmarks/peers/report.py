@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from benchmarks.peers import venvs
 from benchmarks.peers.contenders import MACHINE, SLURM, Contender
 from benchmarks.peers.passes import LIMIT_S, Pass
-from benchmarks.report import RESULTS, aligned, commit, machine
+from benchmarks.report import aligned, keep
 
 Outcome = Sequence[Pass] | str
 _HEADERS = ["what", "process for each call", "passes", "calls", "ms a call", "min–max", "times ours", "we are ahead"]
@@ -48,7 +47,6 @@ def _middle_s(passes: Sequence[Pass]) -> float:
 
 def write(outcomes: Mapping[Contender, Outcome], calls: int, at_once: int, loads: str, took_s: float) -> Path:
     """Write the report of this commit; its path."""
-    today = datetime.date.today().isoformat()
     peers = sorted({who.peer for who in outcomes if who.peer})
     known = ", ".join(text for text in map(venvs.versions, peers) if text)
     said = (
@@ -57,8 +55,5 @@ def write(outcomes: Mapping[Contender, Outcome], calls: int, at_once: int, loads
         f"their time is told. Three passes, fewer where they are slow, more where they take less than a second. "
         f"{took_s:.0f} s in all. {loads}"
     )
-    parts = [f"# Many calls, by us and by others, on {today}, commit {commit()}", machine(), f"Peers: {known}.", said]
-    parts += [f"## {where}\n\n{table(where, outcomes)}" for where in (MACHINE, SLURM)]
-    path = RESULTS / f"peers-{today}-{commit()}.md"
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return path
+    parts = [f"Peers: {known}.", said, *(f"## {where}\n\n{table(where, outcomes)}" for where in (MACHINE, SLURM))]
+    return keep("peers-", "Many calls, by us and by others,", "\n\n".join(parts) + "\n")

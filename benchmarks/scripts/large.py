@@ -1,12 +1,9 @@
 """One large buffer to the host argv[1] or from it (argv[2]: up, down, none), of argv[3] MB: seconds of each try, peak.
 
-With "new" as argv[4] the host has never seen it.
-
 Prints {"seconds": [...], "peak_mb": ...}: the peak is this process's own VmHWM, as ru_maxrss would be inherited.
 """
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,18 +11,14 @@ from pathlib import Path
 from clusterfn import cluster
 
 host, way, size = sys.argv[1], sys.argv[2], int(sys.argv[3]) * 2**20
-is_new = sys.argv[4:] == ["new"]
 
 
 def buffer(length: int):  # type: ignore[no-untyped-def]
     if host != "arrays":  # whose environment need not have numpy, though it may be here
-        return b"\7" * (length - 16) + os.urandom(16) if is_new and length else b"\7" * length
+        return b"\7" * length
     import numpy
 
-    made = numpy.full(length, 7, "u1")
-    if is_new and length:
-        made[:16] = list(os.urandom(16))
-    return made
+    return numpy.full(length, 7, "u1")
 
 
 @cluster(host=host)

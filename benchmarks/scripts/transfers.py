@@ -35,8 +35,10 @@ def buffer(length: int) -> object:
         def __reduce_ex__(self, protocol: object) -> object:
             return kept, (pickle.PickleBuffer(self),)
 
-    piece = os.urandom(2**20)
-    return Buffer(piece * (length // 2**20))
+    filled, piece = Buffer(length), os.urandom(2**20)
+    for begin in range(0, length, len(piece)):
+        filled[begin : begin + len(piece)] = piece
+    return filled
 
 
 @cluster(host=host)

@@ -15,6 +15,7 @@ import os
 import runpy
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,8 +32,11 @@ from clusterfn.cli import main as command
 from clusterfn.config.config_file import load
 from clusterfn.config.options import parse_options
 from clusterfn.hosts import connection as hosts_connection
+from clusterfn.hosts.transports import held_connections
 from tests.e2e.waits import Waits
+from tests.fakes.standby import is_waiting
 from tests.lab import DelayProxy, Lab
+from tests.waiting import until
 
 SCRIPTS = Path(__file__).parents[1] / "fixtures"
 MINOR = f"3.{sys.version_info[1]}"
@@ -87,8 +91,8 @@ class There:
         return self.on(self.warm, function).submit(*args)
 
 
-# The most that a connection may take: three or four to spare, for what ssh says in pieces on a busy machine.
-CONNECTIONS = {"paramiko": 11, "openssh": 14}
+# The most that a connection may take: some to spare, for what ssh says in pieces on a busy machine.
+BY_PARAMIKO, BY_OPENSSH, BEHIND_LOGIN = 11, 14, 2
 
 
 @dataclass(frozen=True)
@@ -100,12 +104,16 @@ class Action:
         limit: The most round trips that it may take, besides those of a connection.
         act: Does it, and says what came of it.
         comes_to: What must come of it.
+        connecting: The most that its connection may take, if it makes one.
+        prepare: Does what is not counted before.
     """
 
     name: str
     limit: int
     act: Callable[[There], Any]
     comes_to: Any
+    connecting: int = BY_PARAMIKO
+    prepare: Callable[[], None] | None = None
 
 
 def _connect(where: str) -> str:
@@ -201,6 +209,12 @@ def _check(there: There) -> int:
         return command(["check", there.new()])
 
 
+def _log_in() -> None:
+    """Hold a connection, and wait until an agent waits behind it."""
+    subprocess.run([sys.executable, "-m", "clusterfn", "login", "held"], check=True, capture_output=True)
+    until(lambda: is_waiting(held_connections.runtime_folder()))
+
+
 def _cut(there: There) -> Any:
     there.proxies[0].cut()
     return there.call(CALLS["double"], 21)
@@ -210,7 +224,8 @@ LINES = [f"left {number}" for number in range(5)]
 # In this order: some use what those before them left.
 ACTIONS = [
     Action("connect: TCP, key exchange, login, agent", 0, lambda there: _connect(there.new()), "paramiko"),
-    Action("the same by the system's ssh", 0, lambda there: _connect("openssh"), "openssh"),
+    Action("the same by the system's ssh", 0, lambda there: _connect("openssh"), "openssh",
+           connecting=BY_OPENSSH),
     Action("first call, on a host that has nothing yet", 1, _first, 42),
     Action("first call of a new process", 1, _first, 42),
     Action("the same of a function in a module of one's own", 1, _module, 42),
@@ -239,7 +254,10 @@ ACTIONS = [
     Action("group.stop() of it, on SLURM", 2, _ended, {"CANCELLED"}),
     Action(f"next map of {ITEMS:,} items on SLURM, sent", 1, lambda there: _mapped(there, "slurm"), [ITEMS, 1]),
     Action("group.stop() of that", 2, _ended, {"CANCELLED"}),
-]
+    # The last one: all names lead to one host, so the connection that is held would serve the others too.
+    Action("first call of a new process behind a held login", 1,
+           lambda there: there.on("held", CALLS["double"])(21), 42, connecting=BEHIND_LOGIN, prepare=_log_in),
+]  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -248,7 +266,7 @@ def behind(lab: Lab, one_way_s: float) -> Iterator[There]:
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-trips-"))
     root = f"trips-{secrets.token_hex(4)}"
     aliases = ("py36-bash", "slurm-bash")
-    before = {name: os.environ.get(name) for name in ("CLUSTERFN_CONFIG", "XDG_STATE_HOME")}
+    before = {name: os.environ.get(name) for name in ("CLUSTERFN_CONFIG", "XDG_STATE_HOME", held_connections.VARIABLE)}
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.callback(shutil.rmtree, lab.home("bash") / root, ignore_errors=True)
@@ -260,8 +278,15 @@ def behind(lab: Lab, one_way_s: float) -> Iterator[There]:
         (folder / "ssh_config").write_text("".join(through) + lab.ssh_config.read_text())
         (folder / "clusterfn.yml").write_text(_config(root, folder, lab.python(MINOR)))
         os.environ.update(CLUSTERFN_CONFIG=str(folder / "clusterfn.yml"), XDG_STATE_HOME=str(folder / "state"))
+        os.environ[held_connections.VARIABLE] = str(folder / "run")
         stack.callback(_restore, before)
+        stack.callback(_log_out)
         yield There(folder, proxies, one_way_s)
+
+
+def _log_out() -> None:
+    if held_connections.has_records():
+        subprocess.run([sys.executable, "-m", "clusterfn", "logout", "held"], check=True, capture_output=True)
 
 
 def _restore(before: dict[str, str | None]) -> None:
@@ -277,7 +302,7 @@ def _config(root: str, folder: Path, python: Path) -> str:
     bare = [*common, "address: py36-bash", "scheduler: bare", "limits: {cores: 64}"]
     slurm = [*common, "address: slurm-bash", "scheduler: slurm", "slurm: {partition: short}", "poll_floor: 1s"]
     hosts = {f"new{number}": bare for number in range(NEW)}
-    hosts |= {"openssh": [*bare, "transport: openssh"], "slurm": [*slurm, "defaults: {time: 10min}"]}
+    hosts |= {"held": bare, "openssh": [*bare, "transport: openssh"], "slurm": [*slurm, "defaults: {time: 10min}"]}
     blocks = (f"  {name}:\n" + "".join(f"    {line}\n" for line in lines) for name, lines in hosts.items())
     return "hosts:\n" + "".join(blocks)
 
@@ -293,8 +318,7 @@ class Count:
     @property
     def is_kept(self) -> bool:
         """Whether it is no more than promised."""
-        by = "openssh" if self.action.comes_to == "openssh" else "paramiko"
-        return self.connecting <= CONNECTIONS[by] and self.others <= self.action.limit
+        return self.connecting <= self.action.connecting and self.others <= self.action.limit
 
     def __str__(self) -> str:
         return f"{self.connecting} + {self.others}" if self.connecting else str(self.others)
@@ -305,6 +329,8 @@ def counted(there: There, actions: Sequence[Action] = ACTIONS) -> Iterator[Count
     waits = there.waits
     with waits.installed():
         for action in actions:
+            if action.prepare:
+                action.prepare()
             there.settle()
             trips, connecting = waits.trips, waits.connecting
             came_to = action.act(there)

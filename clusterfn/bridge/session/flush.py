@@ -18,7 +18,9 @@ from ..supervisor.worker_process import die_with_parent
 
 _GATHER_MS = 100  # each commit to the disk delays the calls that make files meanwhile
 _NICENESS = 5  # calls that still run come first: a thousand at once take less time
-_MOST_WAITING = 1 << 20  # bytes of names; beyond it calls are ended faster than the disk takes them
+# Bytes of names, of about a hundred thousand calls. Beyond it, calls end faster than the disk takes them: the kernel
+# writes what is not named here by itself, within half a minute by default.
+_MOST_WAITING = 16 << 20
 
 
 class Flusher:
@@ -56,7 +58,7 @@ class Flusher:
                 del self._waiting[: os.write(self._writing, self._waiting)]
 
     def close(self) -> None:
-        """Wait until all is on the disk."""
+        """Wait until all that was added is on the disk."""
         os.set_blocking(self._writing, True)
         self._write()
         os.close(self._writing)

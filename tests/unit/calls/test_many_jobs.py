@@ -23,6 +23,7 @@ from tests.waiting import until
 
 SENT = ("put_tree", "chunk", "sbatch", "follow", "wait", "still")
 MOST_KB = 22  # of memory for a job that waits
+MOST_RESIDENT_KB = 60  # with what the fake hosts keep of it
 
 
 @pytest.fixture
@@ -117,10 +118,13 @@ def test_a_hundred_hosts_and_a_hundred_thousand_jobs(
     hosts: Callable[[int], SlurmHosts], table: Callable[[str], None]
 ) -> None:
     few = grow(hosts(4), 1_000, measures_memory=False)
+    began = time.monotonic()
     many = grow(hosts(100), 100_000, measures_memory=False)
+    minutes = (time.monotonic() - began) / 60
 
-    table(f"1,000 jobs on 4 hosts: {few}\n100,000 jobs on 100 hosts: {many}")
+    table(f"1,000 jobs on 4 hosts: {few}\n100,000 jobs on 100 hosts, in {minutes:.0f} minutes: {many}")
     assert many.messages <= 8
-    assert many.looks <= 200  # a minute or two would pass between them, but for hours
+    assert many.looks <= 2 + minutes  # of each host: one soon after the first jobs, and then one a minute at most
+    assert many.resident_kb <= MOST_RESIDENT_KB
     assert many.submit_ms <= 3 * few.submit_ms
     assert many.end_ms <= 3 * few.end_ms
