@@ -23,7 +23,7 @@ from tests.waiting import until
 
 SENT = ("put_tree", "chunk", "sbatch", "follow", "wait", "still")
 MOST_KB = 22  # of memory for a job that waits
-MOST_RESIDENT_KB = 60  # with what the fake hosts keep of it
+MOST_RESIDENT_KB = 30  # with what the fake hosts keep of it
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ def test_three_clients_with_a_thousand_jobs_ask_a_controller_once_a_minute(clust
     cluster.clock.run(HOUR)
 
     assert all(job.ends < cluster.clock.now for job in cluster.jobs)
-    assert cluster.busiest_hour() <= 1.2
+    assert cluster.busiest_hour() <= 1.0
     assert sum(client.messages for client in clients) < 6 * len(cluster.asked)
 
 
@@ -216,7 +216,7 @@ def test_programs_that_send_a_job_every_few_seconds_ask_no_more_often(cluster: C
         send(cluster, clients, 3, MINUTE, 5 * MINUTE)
         cluster.clock.run(10.0)
 
-    assert cluster.busiest_hour() <= 2.0
+    assert cluster.busiest_hour() <= 1.2  # a minute apart, and soon after the first jobs
 
 
 def test_the_first_job_of_an_hour_is_looked_at_soon_all_the_same(cluster: Cluster) -> None:
