@@ -132,7 +132,7 @@ def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_all_that_has_ended_is_on_the_disk_when_the_flusher_is_closed_however_slow_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_all_calls_are_on_the_disk_when_a_slow_flusher_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     flush, log = part("flush"), tmp_path / "synced"
 
     def sync(attempts: Any) -> None:
