@@ -17,13 +17,12 @@ from pathlib import Path
 from benchmarks import calls, costs, environments, growth, helpers, round_trips, sweep_rows, transfers
 from benchmarks.peers import measure as peers
 from benchmarks.place import Place, made
-from benchmarks.report import Row, aligned, commit, machine, table, write
-from benchmarks.sweeps import CHARTS, HEADERS, Point, Sweep, chosen, losses, rows, save
+from benchmarks.report import Row, aligned, commit, machine, reason_of, table, write
+from benchmarks.sweeps import CHARTS, HEADERS, PEER, Point, Sweep, chosen, losses, rows, save
 from tests.lab.handle import Lab
 
 ROWS = ("latency", "calls", "bytes", "growth", "round-trips", "transfers", "environments")
 _DRAWS = Path(__file__).parents[1] / "docs" / "pictures" / "draw_benchmarks.py"
-_FAILS = (RuntimeError, OSError, subprocess.SubprocessError)  # a test may break a host meanwhile
 
 
 def main(words: Sequence[str]) -> None:
@@ -42,8 +41,8 @@ def main(words: Sequence[str]) -> None:
         for title, measure in _sections(place, wanted).items():
             try:
                 sections.append((title, measure()))
-            except _FAILS as failed:
-                missing.append(f"{title}: {failed}")
+            except Exception as failed:  # hours of other rows must not be lost
+                missing.append(f"{title}: {reason_of(failed)}")
             else:
                 print(f"\n{title}\n\n{table(sections[-1][1])}", flush=True)
         if "calls" in wanted:
@@ -55,8 +54,8 @@ def main(words: Sequence[str]) -> None:
         for title, table_of in (_tables(place, lab, wanted) if lab else {}).items():
             try:
                 texts.append(f"## {title}\n\n{table_of()}")
-            except _FAILS as failed:  # what was measured before must not be lost
-                missing.append(f"{title}: {failed}")
+            except Exception as failed:  # as above
+                missing.append(f"{title}: {reason_of(failed)}")
             else:
                 print(f"\n{texts[-1]}", flush=True)
     now = datetime.datetime.now().isoformat(" ", "minutes")
@@ -104,8 +103,8 @@ def _tables(place: Place, lab: Lab, wanted: dict[str, tuple[float, float]]) -> d
 def _add(points: list[Point], missing: list[str], measure: Callable[[], tuple[list[Point], list[str]]]) -> None:
     try:
         found, lacking = measure()
-    except _FAILS as failed:
-        missing.append(str(failed))
+    except Exception as failed:  # as above
+        missing.append(reason_of(failed))
     else:
         points += found
         missing += lacking
@@ -118,8 +117,9 @@ def _parts(sweep: Sweep) -> list[str]:
         of_chart = sweep.of(chart)
         if of_chart:
             ahead = [f"- {each}." for each in losses(of_chart)] or ["- no other tool that was measured"]
-            shown = aligned(HEADERS, rows(chart, of_chart))
-            parts.append("\n".join([f"## {about.title}\n", shown, "\nFaster than we are:\n", *ahead]))
+            compared = any(each.kind == PEER for each in of_chart)
+            said = ["\nFaster than we are:\n", *ahead] if compared else ["\nNo other tool was measured here."]
+            parts.append("\n".join([f"## {about.title}\n", aligned(HEADERS, rows(chart, of_chart)), *said]))
     if sweep.missing:
         parts.append("\n".join(["## Not measured\n", *(f"- {each}" for each in sweep.missing)]))
     return parts

@@ -112,6 +112,13 @@ def unused(path: Path) -> Path:
     return next(each for each in itertools.chain([path], names) if not each.exists())
 
 
+def reason_of(failed: Exception) -> str:
+    """Return why something was not measured, in a line; of a program that failed, the last of what it said too."""
+    said = getattr(failed, "stderr", None) or b""
+    last = (said.decode(errors="replace") if isinstance(said, bytes) else str(said)).strip().splitlines()[-1:]
+    return ": ".join([f"{type(failed).__name__}: {failed}", *last])
+
+
 def commit() -> str:
     """The commit that is checked out, and whether the library is another."""
     changed = _out("git", "status", "--short", "clusterfn")

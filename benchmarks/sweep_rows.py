@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +12,9 @@ from pathlib import Path
 from benchmarks import limits, transfers
 from benchmarks.measure import in_turns
 from benchmarks.peers.contenders import CONTENDERS, MACHINE, Contender
-from benchmarks.peers.passes import LIMIT_S, NotMeasured, Pass, taken
+from benchmarks.peers.passes import LIMIT_S, Pass, taken
 from benchmarks.place import Place
+from benchmarks.report import reason_of
 from benchmarks.sweeps import LIMIT, OURS, PEER, Point
 from tests.lab.handle import Lab
 
@@ -38,8 +38,8 @@ def calls(place: Place, wanted: Range) -> tuple[list[Point], list[str]]:
         for count in within(CALLS, wanted):
             try:
                 passes = taken(contender, place, count, min(at_once, count))
-            except (NotMeasured, OSError, subprocess.SubprocessError) as failed:
-                missing.append(f"{contender.name}, {contender.where}, {count} calls: {failed}")
+            except Exception as failed:  # hours of other rows must not be lost
+                missing.append(f"{contender.name}, {contender.where}, {count} calls: {reason_of(failed)}")
                 break  # more calls would not do better
             points.append(point_of(contender, count, passes))
             print(f"{contender.where}, {contender.name}, {count} calls: {points[-1].median:.3g} ms each", flush=True)
@@ -80,8 +80,8 @@ def sizes(place: Place, lab: Lab, wanted: Range) -> tuple[list[Point], list[str]
             why = lacks_room(megabytes, rounds, place)
             try:
                 points += [] if why else _both_ways(there, held, megabytes, rounds)
-            except (RuntimeError, OSError, subprocess.SubprocessError) as failed:
-                why = str(failed)
+            except Exception as failed:  # as above
+                why = reason_of(failed)
             if why:
                 missing.append(f"{megabytes} MB: {why}")
             print(f"{megabytes} MB: {why or 'measured'}", flush=True)
@@ -99,12 +99,15 @@ def _both_ways(there: Place, held: Place, megabytes: int, rounds: int) -> list[P
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         transfers.make_data(folder, megabytes)
-        for number in range(rounds):
-            mine = transfers.ours(there, megabytes, 0, name)
-            for chart, command in _SSH.items():
-                took[chart, OURS].append(mine[chart])
-                took[chart, LIMIT].append(transfers.timed(held, folder, command.replace("NUMBER", str(number))))
-        transfers.tidy(there, folder)
+        try:
+            for number in range(rounds):
+                mine = transfers.ours(there, megabytes, 0, name)
+                for chart, command in _SSH.items():
+                    took[chart, OURS].append(mine[chart])
+                    took[chart, LIMIT].append(transfers.timed(held, folder, command.replace("NUMBER", str(number))))
+                transfers.check_connected(held)
+        finally:
+            transfers.tidy(there, folder)
     who = {OURS: "clusterfn", LIMIT: "ssh aes128-gcm"}
     return [
         Point(chart, who[kind], kind, megabytes, statistics.median(each), min(each), max(each), len(each))

@@ -38,6 +38,7 @@ LIMITS = {"argument": 1.1, "result": 1.25}
 _MB = 2**20
 _ON_HOST = "bench-transfers"
 _CONNECT_S = 30.0
+_MOST_S = 900.0  # of one transfer
 
 
 @contextlib.contextmanager
@@ -77,6 +78,11 @@ def connected(there: Place) -> Iterator[Place]:
                 yield held
             finally:
                 master.terminate()
+
+
+def check_connected(held: Place) -> None:
+    """Raise CalledProcessError if the open connection has ended: ssh would have made another each time."""
+    subprocess.run([*_ssh(held).split(), "-O", "check"], check=True, capture_output=True, timeout=_CONNECT_S)
 
 
 def by_ssh(there: Place, folder: Path, megabytes: int, files: int) -> dict[str, float]:
@@ -124,14 +130,15 @@ def tidy(there: Place, folder: Path) -> None:
 
 def ours(there: Place, megabytes: int, files: int, folder: str) -> dict[str, float]:
     """Seconds of what we do, by `scripts/transfers.py`."""
-    ran = there.run(there.script("transfers.py", "large", str(megabytes), str(files), folder))
+    ran = there.run(there.script("transfers.py", "large", str(megabytes), str(files), folder), timeout=_MOST_S)
     took: dict[str, float] = json.loads(ran.stdout)
     return took
 
 
 def in_shell(there: Place, command: str, folder: Path) -> None:
     """Run a shell command, in which SSH is the command that reaches the host."""
-    subprocess.run(["/bin/sh", "-c", command.replace("SSH", _ssh(there))], check=True, capture_output=True, cwd=folder)
+    subprocess.run(["/bin/sh", "-c", command.replace("SSH", _ssh(there))], check=True, capture_output=True, cwd=folder,
+                   timeout=_MOST_S)  # fmt: skip
 
 
 def _ssh(there: Place) -> str:

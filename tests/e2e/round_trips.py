@@ -104,7 +104,7 @@ class Action:
         limit: The most round trips that it may take, besides those of a connection.
         act: Does it, and says what came of it.
         comes_to: What must come of it.
-        connecting: The most that its connection may take, if it makes one.
+        connecting: The most that its connection may take, if it makes one; 0 if it must not.
         prepare: Does what is not counted before.
     """
 
@@ -112,7 +112,7 @@ class Action:
     limit: int
     act: Callable[[There], Any]
     comes_to: Any
-    connecting: int = BY_PARAMIKO
+    connecting: int = 0
     prepare: Callable[[], None] | None = None
 
 
@@ -211,7 +211,7 @@ def _check(there: There) -> int:
 
 def _log_in() -> None:
     """Hold a connection, and wait until an agent waits behind it."""
-    subprocess.run([sys.executable, "-m", "clusterfn", "login", "held"], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "clusterfn", "login", "held"], check=True, capture_output=True, timeout=60)
     until(lambda: is_waiting(held_connections.runtime_folder()))
 
 
@@ -223,12 +223,13 @@ def _cut(there: There) -> Any:
 LINES = [f"left {number}" for number in range(5)]
 # In this order: some use what those before them left.
 ACTIONS = [
-    Action("connect: TCP, key exchange, login, agent", 0, lambda there: _connect(there.new()), "paramiko"),
+    Action("connect: TCP, key exchange, login, agent", 0, lambda there: _connect(there.new()), "paramiko",
+           connecting=BY_PARAMIKO),
     Action("the same by the system's ssh", 0, lambda there: _connect("openssh"), "openssh",
            connecting=BY_OPENSSH),
-    Action("first call, on a host that has nothing yet", 1, _first, 42),
-    Action("first call of a new process", 1, _first, 42),
-    Action("the same of a function in a module of one's own", 1, _module, 42),
+    Action("first call, on a host that has nothing yet", 1, _first, 42, connecting=BY_PARAMIKO),
+    Action("first call of a new process", 1, _first, 42, connecting=BY_PARAMIKO),
+    Action("the same of a function in a module of one's own", 1, _module, 42, connecting=BY_PARAMIKO),
     Action("warm call", 1, lambda there: there.call(CALLS["double"], 21), 42),
     Action("warm call that prints 200 lines", 1, _printed, [200, True]),
     Action("warm call that raises", 1, _raise, "'as itself'"),
@@ -244,11 +245,12 @@ ACTIONS = [
     Action("job.download() of 5 files", 2, _download, LINES),
     Action("job.files", 1, lambda there: len(there.job.files), 5),
     Action("job.logs()", 1, lambda there: there.job.logs(), ""),
-    Action("attach(id).result() in a new process", 3, _attach, 5),
-    Action("jobs() in a new process", 1, _listed, True),
-    Action("clusterfn check", 5, _check, 0),
-    Action("call after the connection was cut", 1, _cut, 42),
-    Action("first call of a new process on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42),
+    Action("attach(id).result() in a new process", 3, _attach, 5, connecting=BY_PARAMIKO),
+    Action("jobs() in a new process", 1, _listed, True, connecting=BY_PARAMIKO),
+    Action("clusterfn check", 5, _check, 0, connecting=BY_PARAMIKO),
+    Action("call after the connection was cut", 1, _cut, 42, connecting=BY_PARAMIKO),
+    Action("first call of a new process on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42,
+           connecting=BY_PARAMIKO),
     Action("warm call on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42),
     Action(f"first map of {ITEMS:,} items on SLURM, sent", 2, lambda there: _mapped(there, "slurm"), [ITEMS, 1]),
     Action("group.stop() of it, on SLURM", 2, _ended, {"CANCELLED"}),
@@ -286,7 +288,9 @@ def behind(lab: Lab, one_way_s: float) -> Iterator[There]:
 
 def _log_out() -> None:
     if held_connections.has_records():
-        subprocess.run([sys.executable, "-m", "clusterfn", "logout", "held"], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "clusterfn", "logout", "held"], check=True, capture_output=True, timeout=60
+        )
 
 
 def _restore(before: dict[str, str | None]) -> None:

@@ -64,18 +64,21 @@ def behind(line: DelayProxy, lab: Any, tmp_path: Path, monkeypatch: pytest.Monke
         )
         (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}")
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
-        yield Far(proxy)
-    shutil.rmtree(lab.home("bash") / root, ignore_errors=True)
+        try:
+            yield Far(proxy)
+        finally:
+            shutil.rmtree(lab.home("bash") / root, ignore_errors=True)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_an_argument_continues_after_a_cut(far: Far, transport: str) -> None:
     size, length = cluster(host=transport)(len), 24 * MB
     assert size(b"") == 0
-    data, before = os.urandom(length), far.proxy.bytes_up
+    data, before, connected = os.urandom(length), far.proxy.bytes_up, far.proxy.accepted
 
     cutting = far.cut_when(lambda: far.proxy.bytes_up - before, 10 * MB)
     assert size(data) == length
+    assert far.proxy.accepted > connected, "the connection was cut before all had arrived"
     cutting.join(WAIT_S)
 
     # What was on its way at the cut is sent again; the rest is not.
@@ -86,10 +89,11 @@ def test_an_argument_continues_after_a_cut(far: Far, transport: str) -> None:
 def test_a_result_continues_after_a_cut(far: Far, transport: str) -> None:
     echo, data = cluster(host=transport)(lambda data: bytes(data)), os.urandom(48 * MB)
     assert echo(data) == data
-    before = far.proxy.bytes_down
+    before, connected = far.proxy.bytes_down, far.proxy.accepted
 
     cutting = far.cut_when(lambda: far.proxy.bytes_down - before, 34 * MB)
     assert echo(data) == data
+    assert far.proxy.accepted > connected, "the connection was cut before all had arrived"
     cutting.join(WAIT_S)
 
     # What was on its way at the cut is sent again. All of it again would be at least 82 MB.

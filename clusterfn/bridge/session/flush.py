@@ -17,6 +17,7 @@ from ..supervisor.publish import sync_folder
 from ..supervisor.worker_process import die_with_parent
 
 _GATHER_MS = 100  # each commit to the disk delays the calls that make files meanwhile
+_PIECE = 64 << 10  # bytes of names
 _NICENESS = 5  # calls that still run come first: a thousand at once take less time
 # Bytes of names, of about a hundred thousand calls. Beyond it, calls end faster than the disk takes them: the kernel
 # writes what is not named here by itself, within half a minute by default.
@@ -75,12 +76,13 @@ def _live(reading: int, parent: int) -> NoReturn:
         pause = select.poll()
         pause.register(reading, 0)  # of all events only its closing, which no mask keeps out
         while True:
-            data = os.read(reading, 65536)
+            data = os.read(reading, _PIECE)
             if not data:
                 break
             *names, rest = (rest + data).split(b"\0")
             sync(map(os.fsdecode, names))
-            pause.poll(_GATHER_MS)
+            if len(data) < _PIECE:  # else more waits already
+                pause.poll(_GATHER_MS)
     finally:
         os._exit(0)
 
