@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,10 @@ from tests.faults.fault_table import PROPERTY, fault_table
 if TYPE_CHECKING:
     from tests.lab import Lab
     from tests.lab.channel import Channel
+
+# A shell has what it starts with `&` ignore Ctrl-C. All programs that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The lab's own code needs Unix modules; the fixture below imports it only where it can be.
 collect_ignore = ["lab"] if sys.platform == "win32" else []
