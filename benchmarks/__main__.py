@@ -18,7 +18,7 @@ from benchmarks import calls, costs, environments, growth, helpers, round_trips,
 from benchmarks.peers import measure as peers
 from benchmarks.place import Place, made
 from benchmarks.report import Row, aligned, commit, machine, reason_of, table, write
-from benchmarks.sweeps import CHARTS, HEADERS, PEER, Point, Sweep, chosen, losses, rows, save
+from benchmarks.sweeps import CHARTS, HEADERS, Point, Sweep, chosen, rows, save, where_others_win
 from tests.lab.handle import Lab
 
 ROWS = ("latency", "calls", "bytes", "growth", "round-trips", "transfers", "environments")
@@ -54,7 +54,7 @@ def main(words: Sequence[str]) -> None:
         for title, table_of in (_tables(place, lab, wanted) if lab else {}).items():
             try:
                 texts.append(f"## {title}\n\n{table_of()}")
-            except Exception as failed:  # as above
+            except Exception as failed:
                 missing.append(f"{title}: {reason_of(failed)}")
             else:
                 print(f"\n{texts[-1]}", flush=True)
@@ -103,7 +103,7 @@ def _tables(place: Place, lab: Lab, wanted: dict[str, tuple[float, float]]) -> d
 def _add(points: list[Point], missing: list[str], measure: Callable[[], tuple[list[Point], list[str]]]) -> None:
     try:
         found, lacking = measure()
-    except Exception as failed:  # as above
+    except Exception as failed:  # hours of other rows must not be lost
         missing.append(reason_of(failed))
     else:
         points += found
@@ -116,10 +116,8 @@ def _parts(sweep: Sweep) -> list[str]:
     for chart, about in CHARTS.items():
         of_chart = sweep.of(chart)
         if of_chart:
-            ahead = [f"- {each}." for each in losses(of_chart)] or ["- no other tool that was measured"]
-            compared = any(each.kind == PEER for each in of_chart)
-            said = ["\nFaster than we are:\n", *ahead] if compared else ["\nNo other tool was measured here."]
-            parts.append("\n".join([f"## {about.title}\n", aligned(HEADERS, rows(chart, of_chart)), *said]))
+            shown = aligned(HEADERS, rows(chart, of_chart))
+            parts.append("\n\n".join([f"## {about.title}", shown, where_others_win(of_chart)]))
     if sweep.missing:
         parts.append("\n".join(["## Not measured\n", *(f"- {each}" for each in sweep.missing)]))
     return parts

@@ -2,7 +2,7 @@
 
 Wheels of real sizes (`wheels`) and a Python of the lab's channel, on the lab's host with Python 3.6 and no scheduler:
 once it fetches from a server on this machine, once it is sent everything over ssh. It needs 30 GB of disk for some
-minutes; SHARE, a number below 1, takes smaller wheels. The figures go to benchmarks/results/environments-….md.
+minutes; SHARE, a number below 1, takes smaller wheels. The report goes to benchmarks/results.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def sizes(place: Place, lab: Lab, wanted: Range) -> tuple[list[Point], list[str]
             why = lacks_room(megabytes, rounds, place)
             try:
                 points += [] if why else _both_ways(there, held, megabytes, rounds)
-            except Exception as failed:  # as above
+            except Exception as failed:  # the other sizes must not be lost
                 why = reason_of(failed)
             if why:
                 missing.append(f"{megabytes} MB: {why}")

@@ -132,6 +132,16 @@ def losses(points: Sequence[Point]) -> list[str]:
     return found
 
 
+def where_others_win(points: Sequence[Point]) -> str:
+    """Return in Markdown which other tools are faster, as the report and the page show it."""
+    found = losses(points)
+    if not any(each.kind == PEER for each in points):
+        return "No other tool was measured here."
+    if not found:
+        return "No other tool that was measured here is faster."
+    return "\n".join(["Others that are faster:", "", *(f"- {each}." for each in found)])
+
+
 HEADERS = ("size", "what", "median", "min–max", "times ours", "times the reference")
 
 

@@ -5,12 +5,11 @@ PYTHONPATH=. python docs/pictures/draw_benchmarks.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import charts
 from benchmarks.report import aligned
-from benchmarks.sweeps import CHARTS, HEADERS, PEER, Point, Sweep, committed, losses, newest, rows
+from benchmarks.sweeps import CHARTS, HEADERS, Sweep, committed, newest, rows, where_others_win
 
 PICTURES = Path(__file__).parent
 PAGE = PICTURES.parent / "explanation" / "benchmarks.md"
@@ -43,18 +42,9 @@ def section(chart: str, sweep: Sweep) -> str:
         f"![{CHARTS[chart].title}: {CHARTS[chart].value}](../pictures/{file_of(chart)})",
         f"Measured on {sweep.date}, commit {sweep.commit}:\n\n    {sweep.machine.replace('; ', chr(10) + '    ')}",
         aligned(HEADERS, rows(chart, points)),
-        _where_others_win(points),
+        where_others_win(points),
     ]
     return "\n\n".join(parts)
-
-
-def _where_others_win(points: Sequence[Point]) -> str:
-    found = losses(points)
-    if not any(each.kind == PEER for each in points):
-        return "No other tool was measured here."
-    if not found:
-        return "No other tool that was measured here is faster."
-    return "\n".join(["Others that are faster:", "", *(f"- {each}." for each in found)])
 
 
 def page() -> str:

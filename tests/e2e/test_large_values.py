@@ -78,7 +78,7 @@ def test_an_argument_continues_after_a_cut(far: Far, transport: str) -> None:
 
     cutting = far.cut_when(lambda: far.proxy.bytes_up - before, 10 * MB)
     assert size(data) == length
-    assert far.proxy.accepted > connected, "the connection was cut before all had arrived"
+    assert far.proxy.accepted > connected, "the cut came too late: all had arrived"
     cutting.join(WAIT_S)
 
     # What was on its way at the cut is sent again; the rest is not.
@@ -93,7 +93,7 @@ def test_a_result_continues_after_a_cut(far: Far, transport: str) -> None:
 
     cutting = far.cut_when(lambda: far.proxy.bytes_down - before, 34 * MB)
     assert echo(data) == data
-    assert far.proxy.accepted > connected, "the connection was cut before all had arrived"
+    assert far.proxy.accepted > connected, "the cut came too late: all had arrived"
     cutting.join(WAIT_S)
 
     # What was on its way at the cut is sent again. All of it again would be at least 82 MB.

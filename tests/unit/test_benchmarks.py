@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import charts
+from benchmarks.report import reason_of
 from benchmarks.sweeps import (
     CHARTS,
     HEADERS,
@@ -125,6 +126,22 @@ def test_the_newest_results_of_each_chart_are_taken_and_read_as_they_were_writte
     assert [load(save(each, tmp_path)) for each in all_four] == list(all_four)
     assert newest(CALLS, committed(tmp_path)) == later
     assert newest("argument", committed(tmp_path)) is None
+
+
+def test_a_second_run_of_a_day_keeps_the_files_of_the_first(tmp_path: Path) -> None:
+    first = Sweep("2026-11-22 08:15", "aaaaaaa", "two cores", tuple(KNOWN[:3]))
+
+    paths = [save(replace(first, date=f"2026-11-22 {hour}:15"), tmp_path) for hour in ("08", "09", "10")]
+
+    assert [path.name for path in paths] == [f"sweep-2026-11-22-aaaaaaa{more}.json" for more in ("", "-2", "-3")]
+    assert load(paths[0]) == first
+
+
+def test_a_program_that_failed_is_reported_with_the_last_line_that_it_said() -> None:
+    failed = subprocess.CalledProcessError(255, "ssh", stderr=b"first\nConnection refused\n")
+
+    assert reason_of(failed).endswith("returned non-zero exit status 255.: Connection refused")
+    assert reason_of(AssertionError("too late")) == "AssertionError: too late"
 
 
 @pytest.mark.parametrize(
