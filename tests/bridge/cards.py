@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.lab import gpubox
+from tests.programs import python_program
 
 PROGRAM = Path(gpubox.__file__).with_name("nvidia_smi.py")
 
@@ -17,10 +17,8 @@ def machine(folder: Path, *kinds: tuple[str, int]) -> gpubox.GpuBox:
     folder.mkdir(exist_ok=True)
     box = gpubox.GpuBox(folder / "cards.json")
     box.write({**gpubox.fresh(), "cards": [card(index, *kind) for index, kind in enumerate(kinds)]})
-    program = folder / "nvidia-smi"
     text = PROGRAM.read_text().replace(str(gpubox.STATE_FILE), str(box.path))
-    program.write_text(f"#!{sys.executable} -I\n{text}")
-    program.chmod(0o755)
+    python_program(folder / "nvidia-smi", text, "-I")
     return box
 
 

@@ -44,7 +44,7 @@ def month(bench: Bench, tmp_path: Path) -> Month:
 def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A squeue in $PATH that says what a file holds, or fails without it; the file."""
     folder.mkdir()
-    (folder / "squeue").write_text(f"#!/bin/sh\nexec cat {folder}/listed\n")
+    (folder / "squeue").write_text(f"#!/bin/sh\nexec cat '{folder}/listed'\n")
     (folder / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return folder / "listed"

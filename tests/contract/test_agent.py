@@ -105,7 +105,7 @@ def test_a_fork_whose_agent_was_killed_is_no_second_agent(
     connect_to: Connect, local_host: Host, supervise: str, tmp_path: Path
 ) -> None:
     there = connect_to(local_host)
-    other = there.run(["sh", "-c", f"echo $$ > {tmp_path}/other; exec sleep 600"], timeout_s=600)
+    other = there.run(["sh", "-c", f"echo $$ > '{tmp_path}/other'; exec sleep 600"], timeout_s=600)
     argv = [there.facts.python, "-I", "-S", supervise, "print late", str(tmp_path)]
     there.run(argv, forks=True, timeout_s=600)
     until(lambda: (tmp_path / "other").exists() and (tmp_path / "fork").exists())
@@ -186,7 +186,7 @@ def test_bytes_travel_both_ways_through_a_socket_of_the_host(here: HostConnectio
 
 def test_bytes_travel_both_ways_through_a_program_of_the_host(here: HostConnection, tmp_path: Path) -> None:
     came, sent = bytearray(), os.urandom(3_000_000)
-    echo = here.converse(["sh", "-c", f"echo $$ > {tmp_path}/pid; exec cat"], b"hello ", came.extend)
+    echo = here.converse(["sh", "-c", f"echo $$ > '{tmp_path}/pid'; exec cat"], b"hello ", came.extend)
     until(lambda: bytes(came) == b"hello ")
     here.write(echo, sent)
     until(lambda: len(came) == 6 + len(sent))
@@ -197,7 +197,7 @@ def test_bytes_travel_both_ways_through_a_program_of_the_host(here: HostConnecti
     echo.cancel()
     until(lambda: not process.exists())
 
-    deaf = here.converse(["sh", "-c", f"echo $$ > {tmp_path}/deaf; exec sleep 600"], b"", bytes)
+    deaf = here.converse(["sh", "-c", f"echo $$ > '{tmp_path}/deaf'; exec sleep 600"], b"", bytes)
     until(lambda: (tmp_path / "deaf").exists() and (tmp_path / "deaf").read_text().endswith("\n"))
     process = Path("/proc", (tmp_path / "deaf").read_text().strip())
     deaf.cancel()
@@ -262,7 +262,7 @@ def test_a_program_has_its_input_its_variables_and_its_exit_status(here: HostCon
 
 def test_a_program_that_takes_too_long_is_killed_with_its_children(here: HostConnection, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
-    argv = ["sh", "-c", f"sleep 600 & echo $! > {mark}; wait"]
+    argv = ["sh", "-c", f"sleep 600 & echo $! > '{mark}'; wait"]
 
     with pytest.raises(HostError, match="did not end within 5 s"):
         here.run(argv, timeout_s=5).result(WAIT_S)
@@ -325,7 +325,7 @@ def test_a_spawned_program_tells_its_pid_and_its_raw_status(here: HostConnection
 def test_a_spawned_program_outlives_the_agent(connect_to: Connect, local_host: Host, tmp_path: Path) -> None:
     here = connect_to(local_host)
     done = tmp_path / "done"
-    here.spawn(["sh", "-c", f"while [ -d /proc/{here.facts.pid} ]; do sleep 0.01; done; touch {done}"],
+    here.spawn(["sh", "-c", f"while [ -d /proc/{here.facts.pid} ]; do sleep 0.01; done; touch '{done}'"],
                str(tmp_path), str(tmp_path / "log")).result(WAIT_S)  # fmt: skip
 
     here.close()
@@ -336,7 +336,7 @@ def test_a_spawned_program_outlives_the_agent(connect_to: Connect, local_host: H
 def test_a_run_ends_with_the_agent(connect_to: Connect, local_host: Host, tmp_path: Path) -> None:
     here = connect_to(local_host)
     mark = tmp_path / "pid"
-    here.run(["sh", "-c", f"echo $$ > {mark}; exec sleep 600"])
+    here.run(["sh", "-c", f"echo $$ > '{mark}'; exec sleep 600"])
     pid = until(lambda: mark.exists() and mark.read_text().strip())
 
     here.close()
@@ -776,7 +776,7 @@ def test_a_repeated_program_tells_every_look_and_whether_it_changed(here: HostCo
 
 def test_agents_that_ask_the_same_share_the_answer(connect_to: Connect, local_host: Host, tmp_path: Path) -> None:
     count, looks = tmp_path / "count", []
-    argv = ["sh", "-c", f"sleep 0.3; echo x >> {count}; wc -l < {count}"]
+    argv = ["sh", "-c", f"sleep 0.3; echo x >> '{count}'; wc -l < '{count}'"]
     for _ in range(3):
         connect_to(local_host).repeat(argv, 60, "scheduler", looks.append)
 

@@ -182,7 +182,7 @@ def test_follow_and_wait_lose_no_line_and_double_none(there: HostConnection, bro
 def test_a_spawned_program_is_not_started_again_and_its_end_is_unknown(
     there: HostConnection, broken: Break, folder: str
 ) -> None:
-    reply = there.spawn(["sh", "-c", f"echo x >> {folder}/count; exec sleep 60"], folder, f"{folder}/log")
+    reply = there.spawn(["sh", "-c", f"echo x >> '{folder}/count'; exec sleep 60"], folder, f"{folder}/log")
     reply.result(WAIT_S)
     until(lambda: Path(folder, "count").exists())
     broken()

@@ -45,7 +45,7 @@ print(json.dumps([each.id for each in left]))
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file with a line for each agent that this machine has started as the host `here`."""
     started, python = tmp_path / "started", tmp_path / "counting-python"
-    python.write_text(f'#!/bin/sh\necho agent >>{started}\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\necho agent >>"{started}"\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o700)
     config = tmp_path / "clusterfn.yml"
     config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n    python: {python}\n")

@@ -713,7 +713,7 @@ def closed(hosts, lab, tmp_path, monkeypatch):
 
 
 def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_queue(hosts, closed, gate, monkeypatch):
-    line = f'sleep 2; "$@"; status=$?; touch {gate}/submitted; exit $status'  # a controller that takes its time
+    line = f'sleep 2; "$@"; status=$?; touch "{gate}/submitted"; exit $status'  # a controller that takes its time
     elements = Slurm.elements
 
     def slowly(*args):

@@ -232,7 +232,7 @@ def test_a_call_tells_how_the_cards_of_its_session_were_used(
 ):
     uuid, program = f"GPU-{os.urandom(16).hex()}", tmp_path / "bin" / "nvidia-smi"
     once = f'grep -q "^$PPID " {tmp_path}/asked && exec sleep 600\n'  # it has no answer for the second call
-    told = f"echo '{uuid}, NVIDIA Toy, 20000, 97'; echo $PPID $$ >>{tmp_path}/asked\n"
+    told = f"echo '{uuid}, NVIDIA Toy, 20000, 97'; echo $PPID $$ >>'{tmp_path}/asked'\n"
     (tmp_path / "answer").write_text(once + told)
     (tmp_path / "asked").touch()
     program.parent.mkdir()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clusterfn.gpu import guards, smi
+from tests.programs import python_program
 
 if TYPE_CHECKING:
     from tests.lab.gpubox import GpuBox
@@ -44,8 +45,7 @@ def box(no_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuBox
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     source = Path(nvidia_smi.__file__).read_text().replace(nvidia_smi.STATE, str(found.path))
-    program.write_text(f"#!{sys.executable} -IS\n{source}")
-    program.chmod(0o755)
+    python_program(program, source, "-IS")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(smi, "PATIENCE_S", 60.0)  # a busy machine starts even this one slowly
     return found

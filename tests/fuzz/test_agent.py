@@ -48,7 +48,7 @@ def folder() -> Iterator[Path]:
     path.mkdir(mode=0o700, exist_ok=True)
     (path / "file").write_bytes(b"content")
     yield path
-    os.system(f"rm -rf {FOLDER}")
+    os.system(f"rm -rf '{FOLDER}'")
 
 
 @fuzzed(data=damaged([pack(request, b"data") for request in REQUESTS]))

@@ -41,7 +41,7 @@ def executable(path: Path, script: str) -> Path:
 
 def test_the_users_mamba_solves_if_there_is_one(bench: Bench, bin_folder: Path):
     log = bin_folder / "log"
-    executable(bin_folder / "mamba", f'echo "$1" >> {log}\nexec "{sys.executable}" "{STAND_IN}" "$@"')
+    executable(bin_folder / "mamba", f'echo "$1" >> "{log}"\nexec "{sys.executable}" "{STAND_IN}" "$@"')
 
     bench.lock("  - six\n")
     bench.lock("  - six\n")
@@ -111,7 +111,7 @@ def test_a_python_too_old_for_conda_lock_says_so(lab: Lab, tmp_path: Path):
 def test_a_long_installation_says_what_it_does_and_ends_with_its_client(
     tmp_path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    executable(bin_folder / "slow-python", f"echo $$ > {tmp_path}/pid; echo Collecting rattler; exec sleep 600")
+    executable(bin_folder / "slow-python", f"echo $$ > '{tmp_path}/pid'; echo Collecting rattler; exec sleep 600")
     monkeypatch.setattr(solver_tools, "PATIENCE_S", 0.2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(bin_folder / "slow-python"))

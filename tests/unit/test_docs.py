@@ -37,7 +37,8 @@ EXAMPLES = [
 ]
 # What differs from run to run: times, ids, folders, how many cores there are, and who ended first.
 VARIES = [
-    (r"\S*/(?=clusterfn/sweeps/|clusterfn\.yml)", "/"), (r"-\d{8}-\d{6}-[0-9a-f]{4}", "-ID"), (r"\d+(\.\d)?s\b", "1s"),
+    (r"~?(/[^/\n\[\]()]*)*/(?=clusterfn/sweeps/|clusterfn\.yml)", "/"),
+    (r"-\d{8}-\d{6}-[0-9a-f]{4}", "-ID"), (r"\d+(\.\d)?s\b", "1s"),
     (r"clusterfn: [0-9a-f]{4} ", "clusterfn: ID "), (r"\d+ at a time", "2 at a time"), (r"^\[\d/", "[1/"),
 ]  # fmt: skip
 # What is said only where something takes long, as on a busy machine: the call is prepared, waits, is sent, or goes on.

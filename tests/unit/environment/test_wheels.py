@@ -410,7 +410,7 @@ def test_a_choice_of_pytorch_for_one_host_reaches_uv(shelf: Shelf):
 
 def test_the_build_of_pytorch_for_the_hosts_driver_reaches_uv(shelf: Shelf, monkeypatch):
     log = shelf.folder.parent / "log"
-    program = shelf.write(f'#!/bin/sh\necho "$*" >> {log}\ncat "$6" >> {log}\nexit 1\n', "fake-uv")
+    program = shelf.write(f'#!/bin/sh\necho "$*" >> "{log}"\ncat "$6" >> "{log}"\nexit 1\n', "fake-uv")
     program.chmod(0o755)
     monkeypatch.setattr(uv, "find_uv", lambda say: str(program))
     shelf.pyproject('"torch==2.7.1"', python="==3.11.*")

@@ -26,6 +26,7 @@ from clusterfn.gpu import (
     validate_vram_usage,
 )
 from tests.fakes import torch as fake_torch
+from tests.programs import python_program
 from tests.waiting import until
 
 VERSION_FILE = pytorch.find_version_file  # the fixtures replace it
@@ -138,9 +139,7 @@ def test_a_card_that_is_lost_does_not_hide_the_others(box):
 
 def test_numbers_that_the_driver_refuses_are_unknown_and_nothing_counts_as_free(box):
     program = next(box.path.parent.glob("bin/*"))
-    program.write_text(
-        f"#!{sys.executable} -IS\nprint('0, GPU-7f3a, NVIDIA Toy, 49140, [N/A], [N/A], 575.57.08, 8.6')\n"
-    )
+    python_program(program, "print('0, GPU-7f3a, NVIDIA Toy, 49140, [N/A], [N/A], 575.57.08, 8.6')\n", "-IS")
 
     (card,) = get_safe_gpu_info().devices
     assert (card.utilization, card.total_gb, card.used_gb, card.free_gb) == (0.0, 49140 / 1024, None, 0.0)

@@ -106,7 +106,7 @@ def test_numbers_that_are_none_leave_a_gpu_of_unknown_size(number: str):
 def test_a_process_may_have_any_name(smi: Callable[[str], None], tmp_path: Path, name: str):
     """Any user of the machine chooses names."""
     (tmp_path / "rows").write_text(f"GPU-1, {os.getpid()}, {name}\nGPU-2, 7, /usr/bin/b\n", newline="")
-    smi(f"cat {tmp_path / 'rows'}")
+    smi(f"cat '{tmp_path}/rows'")
 
     found = bridge_gpus.gpu_processes()
 

@@ -346,7 +346,7 @@ def test_a_job_is_not_submitted_while_squeue_does_not_say_what_it_must_wait_for(
 def test_elements_that_start_one_by_one_are_registered_where_their_inputs_are(tmp_path):
     sent = job(SLURM, after=AFTER, group=Group(count=9, chunk=1, elements=4, at_once=4, block=1))
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >>{tmp_path}/registered\necho noise\nexit 3\n")
+    python.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >>'{tmp_path}/registered'\necho noise\nexit 3\n")
     python.chmod(0o755)
     (_, first), (some, second) = Slurm(SLURM, "1000").elements(sent._replace(host_python=str(python)), range(1, 5), 2)
 
@@ -371,7 +371,7 @@ def submit(folder, request, squeue: str, sbatch: str = "") -> str:
     """What the request prints, where these lines of shell are squeue and sbatch."""
     for name, line in (("squeue", squeue), ("sbatch", sbatch)):
         said = "asked" if name == "squeue" else "got"
-        (folder / name).write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{folder}/{said}\n{line}\n")
+        (folder / name).write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >'{folder}/{said}'\n{line}\n")
         (folder / name).chmod(0o755)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(request.argv, env={"PATH": path}, check=True, timeout=150, stdout=subprocess.PIPE, text=True)

@@ -78,7 +78,7 @@ def fill(client: Client) -> None:
 
 def test_what_a_program_printed_arrives_however_late_the_agent_looks(client: Client, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    client.ask(id=2, do="run", argv=["sh", "-c", f"until [ -e {go} ]; do sleep 0.01; done; echo told"])
+    client.ask(id=2, do="run", argv=["sh", "-c", f"until [ -e '{go}' ]; do sleep 0.01; done; echo told"])
     until(lambda: client.turns(1) or client.agent.children)
     (pid,) = client.agent.children
     reader, writer = os.pipe()

@@ -176,7 +176,7 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program that plays scontrol; the file in which it writes what it was asked."""
     asked, program = tmp_path / "asked", tmp_path / "bin" / "scontrol"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$*" >> {asked}\n[ ! -e {tmp_path}/refuses ] || {{ echo no; exit 1; }}\n')
+    program.write_text(f'#!/bin/sh\necho "$*" >> "{asked}"\n[ ! -e "{tmp_path}/refuses" ] || {{ echo no; exit 1; }}\n')
     program.chmod(0o755)
     asked.touch()
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")

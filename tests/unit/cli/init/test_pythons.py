@@ -34,7 +34,7 @@ class Here:
         return reply
 
 
-def put(path: Path, text: str = f'#!/bin/sh\nexec {sys.executable} "$@"\n') -> Path:
+def put(path: Path, text: str = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n') -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(text)
     path.chmod(0o755)

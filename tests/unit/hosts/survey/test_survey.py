@@ -404,7 +404,7 @@ def test_no_link_that_another_user_puts_in_its_way_is_followed(ask, tmp_path, nu
     target = ["mine", "other", "mine/try"][number]
     swaps = (
         'made=$(/usr/bin/mktemp "$@") || exit; case $2 in ./.*) '
-        f'case $PWD in */root) rmdir "$made"; ln -s {tmp_path}/{target} "$made";; esac;; esac; echo "$made"'
+        f'case $PWD in */root) rmdir "$made"; ln -s "{tmp_path}/{target}" "$made";; esac;; esac; echo "$made"'
     )
 
     ask(mktemp=swaps)
@@ -428,7 +428,7 @@ def test_no_name_that_another_user_can_guess_is_written_in_a_shared_folder(ask, 
 def test_a_login_shells_variables_name_folders_whatever_it_prints_and_reads(ask, tmp_path):
     (tmp_path / "scratch").mkdir()
     noise = "echo Welcome; echo HOME=/nowhere\nread line\nmodule() { :; }\n"
-    (tmp_path / ".profile").write_text(f"{noise}export SCRATCH={tmp_path}/scratch WORK=/none\n")
+    (tmp_path / ".profile").write_text(f"{noise}export SCRATCH='{tmp_path}/scratch' WORK=/none\n")
 
     site = ask()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -59,7 +61,8 @@ def test_the_configuration_is_resolved(config: Path) -> None:
     found = resolve(host_with(config))
 
     assert (found.hostname, found.port, found.user, found.timeout_s) == ("10.1.2.3", 2222, "me", 7.0)
-    assert (found.identity_files, found.identities_only) == ((Path.home() / ".ssh/10.1.2.3",), True)
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)  # ssh's, whatever $HOME is
+    assert (found.identity_files, found.identities_only) == ((home / ".ssh/10.1.2.3",), True)
     assert (found.proxy_jump, found.key_name, found.known_hosts[0]) == (("a", "b@c:3"), "cluster", Path("/k/h"))
 
 
@@ -146,7 +149,7 @@ def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retr
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An ssh that notes each process of it, by its pid."""
-    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\necho hostname lab8.example.org\n")
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho $$ >> '{tmp_path}/pids'\necho hostname lab8.example.org\n")
     (tmp_path / "ssh").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return tmp_path / "pids"
