@@ -24,6 +24,8 @@ else:
     from . import cloudpickle
     from .cloudpickle import cloudpickle as _core
 
+from . import standard_library
+
 VERSION: str = cloudpickle.__version__
 Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
 HERE = (sys.version_info[0], sys.version_info[1])
@@ -50,6 +52,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
 
     dispatch_table = ChainMap({types.CodeType: _reduce_code}, *_core.Pickler.dispatch_table.maps)
 
+    target = HERE
+
     def __init__(
         self,
         file: BinaryIO,
@@ -68,11 +72,14 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if obj.__module__ == "numpy.rec":  # of numpy 2 alone; all have its classes at the top
                 return class_of_numpy, (obj.__name__,)
             return self.reduce_class(obj, super().reducer_override(obj))
-        for reduce in (_reduce_array, _reduce_named, _reduce_figure):
+        for reduce in (_reduce_array, _reduce_named, _reduce_figure, self._reduce_of_library):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
         return super().reducer_override(obj)
+
+    def _reduce_of_library(self, obj: Any) -> Any:
+        return standard_library.reduce(obj, self.target, _has_a_home)
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
         """Add the globals that only a class body in the function reads, which cloudpickle overlooks."""
