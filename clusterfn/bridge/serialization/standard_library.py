@@ -43,7 +43,8 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
     return NotImplemented
 
 
-_DISPATCH = functools.singledispatch(lambda _: None).__code__
+_dispatch: Any = functools.singledispatch(lambda _: None)
+_DISPATCH = _dispatch.__code__
 _ALIAS: Any = getattr(typing, "TypeAliasType", None)  # Python 3.12 and up
 
 

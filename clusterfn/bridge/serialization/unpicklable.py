@@ -44,7 +44,7 @@ def find(
     passed = [value]  # held, so that no id is used twice
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
-        parts = [(step, part) for step, part in _parts(value) if id(part) not in seen]
+        parts = [(step, part) for step, part in _readable_parts(value) if id(part) not in seen]
         found = _first_failing([part for _, part in parts], failure, deadline)
         if found is None:
             break
@@ -56,9 +56,14 @@ def find(
 
 def instead_of(part: object) -> str:
     """Say what a function should return instead of a part that cannot be pickled."""
-    if isinstance(part, (types.CoroutineType, types.AsyncGeneratorType)) or hasattr(part, "__await__"):
+    hint, _ = attempt(_instead_of, part)
+    return hint or _PLAIN
+
+
+def _instead_of(part: object) -> str:
+    if isinstance(part, (types.CoroutineType, types.AsyncGeneratorType)) or hasattr(type(part), "__await__"):
         return "await it inside the function, and return what it gives"
-    if hasattr(part, "__next__") and not isinstance(part, io.IOBase):
+    if hasattr(type(part), "__next__") and not isinstance(part, io.IOBase):
         return "return a list instead: the values of a generator or iterator exist only in its process"
     kinds = [f"{cls.__module__}.{cls.__qualname__}" for cls in type(part).__mro__]
     return next((hint for names, hint in _INSTEAD if any(kind.startswith(names) for kind in kinds)), _PLAIN)
@@ -111,6 +116,13 @@ def pickling_failure(
     file: Any = _Nowhere()
     _, reason = attempt(crossing.pickler_for(target)(file, lambda buffer: None, on_object).dump, value)
     return None if reason is None else _said(str, reason) or type(reason).__name__
+
+
+def _readable_parts(value: object) -> list[tuple[str, Any]]:
+    """List the parts of a value, or those before the one at which its own code raised."""
+    parts: list[tuple[str, Any]] = []
+    attempt(lambda: parts.extend(_parts(value)))
+    return parts
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

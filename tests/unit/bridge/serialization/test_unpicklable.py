@@ -194,3 +194,58 @@ def test_what_to_return_instead_is_said_for_each_kind(make, hint):
 
     assert hint in unpicklable.instead_of(part)
     getattr(None if part is os else part, "close", int)()
+
+
+class ByKey(dict):
+    __getattr__ = dict.__getitem__
+
+
+class Nameless:
+    def __getattribute__(self, name):
+        raise ValueError(f"no {name}")
+
+
+class Classless:
+    @property
+    def __class__(self):
+        raise KeyError("class")
+
+    def __reduce__(self):
+        raise TypeError("not me")
+
+
+class Unreadable(type):
+    def __getattribute__(cls, name):
+        raise RuntimeError(f"no {name}")
+
+
+class OfUnreadable(metaclass=Unreadable):
+    pass
+
+
+class NoItems(dict):
+    def items(self):
+        raise ValueError("no items")
+
+
+class NoTuple:
+    def __reduce_ex__(self, protocol):
+        return list, (), None, 5
+
+
+BROKEN = [
+    (lambda: ByKey(a=LOCK), "result[0]['a']" + WHY),
+    (Nameless, "result[0]: no __class__"),
+    (Classless, "result[0]: 'class'"),
+    (OfUnreadable, "result[0]: no __module__"),
+    (lambda: NoItems(a=LOCK), "result[0]: no items"),
+    (NoTuple, "result[0]: fourth element of the tuple"),
+]
+
+
+@pytest.mark.parametrize(("make", "path"), BROKEN, ids=[path for _, path in BROKEN])
+def test_an_object_whose_own_code_raises_is_named_and_breaks_nothing(make, path):
+    said, part = unpicklable.find([make()], "result")
+
+    assert said.startswith(path)
+    assert unpicklable.instead_of(part)
