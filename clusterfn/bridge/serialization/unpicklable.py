@@ -16,6 +16,7 @@ from . import crossing, pickler
 from .exceptions import attempt
 
 LIMIT_S = 1.5
+_TOO_DEEP = ("maximum recursion depth exceeded", "Could not pickle object as excessively deep")  # Python, cloudpickle
 _SHOWN = 60
 
 
@@ -39,8 +40,10 @@ def find(
 ) -> tuple[str, object]:
     """Return what `where` returns, and the part itself; `on_object` as for `container.pack`."""
     failure = functools.partial(pickling_failure, target, on_object=on_object)
-    path, reason = name, failure(value)
+    steps, reason = [name], failure(value)
     deadline = time.monotonic() + LIMIT_S
+    if reason is not None and reason.startswith(_TOO_DEEP):
+        return f"{name}: it is nested too deep to pickle: at least {_depth(value, deadline)} levels", value
     passed = [value]  # held, so that no id is used twice
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
@@ -49,9 +52,39 @@ def find(
         if found is None:
             break
         step, value = parts[found]
-        path, reason = path + step, failure(value)
+        steps.append(step)
+        reason = failure(value)
         passed.append(value)
-    return f"{path}: {reason or 'cannot be pickled'}", value
+    return f"{_shortened(steps)}: {reason or 'cannot be pickled'}", value
+
+
+def _shortened(steps: Sequence[str]) -> str:
+    """Join a name and the steps from it; of more than three only the first and the last two."""
+    return "".join(steps if len(steps) <= 4 else [*steps[:2], " … ", *steps[-2:]])
+
+
+def _depth(value: object, deadline: float) -> int:
+    """Count the levels of containers and instances in each other, as far as time allows."""
+    deepest, seen = 0, {id(value)}
+    waiting = [(value, 1)]
+    while waiting and time.monotonic() < deadline:
+        value, level = waiting.pop()
+        deepest = max(deepest, level)
+        held, _ = attempt(_held, value)
+        new = [part for part in held or () if id(part) not in seen]
+        seen.update(map(id, new))
+        waiting += [(part, level + 1) for part in new]
+    return deepest
+
+
+def _held(value: Any) -> list[object]:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, functools.partial):
+        return [*value.args, *value.keywords.values()]
+    return [] if isinstance(value, (type, types.FunctionType, types.ModuleType)) else list(vars(value).values())
 
 
 def instead_of(part: object) -> str:
