@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn.bridge.serialization.attributes import signature_of
+from clusterfn.bridge.attributes import signature_of
 from clusterfn.config import options as call_options
 from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
 

@@ -37,6 +37,7 @@ RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 # Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
 BLIND = {
     "bridge/agent/handler.py": "the agent's outermost frame",
+    "bridge/attributes.py": "attributes of the user's objects",
     "bridge/builder/build.py": "the builder's outermost frame",
     "bridge/agent/forked.py": "after a fork nothing may run on",
     "bridge/supervisor/worker_process.py": "after a fork nothing may run on",

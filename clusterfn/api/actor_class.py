@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterfn.api.decorator import reject_generator, undecorated
-from clusterfn.bridge.serialization.attributes import signature_of
+from clusterfn.bridge.attributes import signature_of
 from clusterfn.config.options import Options
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.public_api import check_arguments

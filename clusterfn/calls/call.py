@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.serialization.attributes import attribute
+from clusterfn.bridge.attributes import attribute
 from clusterfn.calls import checkpoint, console, files, history, job_display, user_modules
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission

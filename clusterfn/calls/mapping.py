@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import attribute, signature_of
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.bridge.serialization.attributes import attribute, signature_of
 from clusterfn.calls import chunking, console, history, job_display, payload_items, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.chunking import MapOptions

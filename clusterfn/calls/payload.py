@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterfn.bridge.serialization.attributes import attribute
+from clusterfn.bridge.attributes import attribute
 from clusterfn.calls import user_modules
 from clusterfn.calls.dependencies import JobArgument, NotEnded, Place, Reference
 from clusterfn.calls.files import Directory, File, FileUpload, shipment

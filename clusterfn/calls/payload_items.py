@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.serialization.attributes import signature_of
+from clusterfn.bridge.attributes import signature_of
 from clusterfn.calls.dependencies import JobArgument, Place
 from clusterfn.calls.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
 from clusterfn.errors import PayloadError

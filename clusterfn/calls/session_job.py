@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
-from clusterfn.bridge.serialization.attributes import attribute
 from clusterfn.calls import console, job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from _clusterfn_wire.attributes import attribute  # type: ignore[import-not-found]
+from ..attributes import attribute
 
 _FORKED = (
     "clusterfn: a process is forked although CUDA is in use here. That is right only if it does not use CUDA itself, "

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
-from _clusterfn_wire.attributes import attribute  # type: ignore[import-not-found]
+from ..attributes import attribute
 
 _NVIDIA = "/dev/nvidia"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

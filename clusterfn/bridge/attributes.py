@@ -1,15 +1,13 @@
 """Look at a user's object without being broken by it: its `__getattr__` and its properties may raise anything."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
+    from collections.abc import Callable
+    from typing import Any, Optional
 
 
-def attribute(obj: object, name: str, default: Any = None) -> Any:
+def attribute(obj: object, name: str, default: "Any" = None) -> "Any":
     """Return an attribute of the object, or the default if it has none or raises."""
     try:
         return getattr(obj, name, default)
@@ -17,7 +15,7 @@ def attribute(obj: object, name: str, default: Any = None) -> Any:
         return default
 
 
-def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+def signature_of(function: "Callable[..., Any]") -> "Optional[inspect.Signature]":
     """Return the signature of a callable itself, not of what it wraps; None if it has none or raises.
 
     A builtin may have none. An annotation that names a missing object raises, from Python 3.14 on.
