@@ -69,8 +69,9 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if reduction is not NotImplemented:
                 return reduction
         if isinstance(obj, type):
-            if obj.__module__ == "numpy.rec":  # of numpy 2 alone; all have its classes at the top
-                return class_of_numpy, (obj.__name__,)
+            if obj.__module__ == "numpy.rec" or (obj.__module__, obj.__name__) == ("numpy", "bool"):
+                # Of numpy 2 alone; all have the classes of records at the top, and this one as `bool_`.
+                return class_of_numpy, ("bool_" if obj.__name__ == "bool" else obj.__name__,)
             return self.reduce_class(obj, super().reducer_override(obj))
         for reduce in (_reduce_array, _reduce_named, _reduce_figure, self._reduce_of_library):
             reduction = reduce(obj)
@@ -123,7 +124,16 @@ def dumps(obj: object) -> bytes:
 
 def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """Load a pickle made by `Pickler`."""
-    return pickle.loads(data, buffers=buffers)
+    buffers = list(buffers)
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except (ImportError, AttributeError) as missing:
+        from . import moved  # here: nearly every pickle finds what it names
+
+        try:
+            return moved.loads(data, buffers)
+        except (ImportError, AttributeError):
+            raise missing from None
 
 
 def loads_without_code(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
@@ -263,6 +273,11 @@ def _reduce_array(obj: Any) -> Any:
     """Reduce objects of numpy, torch and faiss; the library is imported already, as the object exists."""
     home = type(obj).__module__ or ""  # a class may have none
     numpy = sys.modules.get("numpy")
+    bound = type(obj) in (types.BuiltinFunctionType, types.MethodType) and "numpy.random" in sys.modules
+    if home.startswith("numpy.random") or bound:
+        from . import numpy_random
+
+        return numpy_random.reduce(obj)
     if home in ("numpy", "numpy.dtypes") or isinstance(obj, getattr(numpy, "ndarray", ())):
         return _reduce_numpy(obj)
     if home.partition(".")[0] == "torch":
@@ -284,6 +299,8 @@ def note(sentence: str) -> None:
 
 def _reduce_numpy(obj: Any) -> Any:
     numpy = sys.modules["numpy"]
+    if type(obj) is numpy.finfo:
+        return numpy.finfo, (obj.dtype,)
     if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
         return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
     if not isinstance(obj, (numpy.ndarray, numpy.generic)):

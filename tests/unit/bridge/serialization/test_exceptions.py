@@ -46,7 +46,7 @@ class Prints(Exception):
 class NeedsItsConstructor(Exception):
     """Keeps its text where only its constructor puts it."""
 
-    texts: dict[int, str] = {}  # noqa: RUF012
+    texts: dict[int, str] = {}
 
     def __init__(self, number):
         super().__init__(number)
