@@ -1,7 +1,7 @@
 """Configure logging in a job as it is where the call was made, writing to the job's stderr.
 
-Handlers do not travel, only levels and formats of the root logger and of named ones. `logging` is imported only if the caller had imported it: a job that
-logs nothing would lose some milliseconds.
+Handlers do not travel, only levels and formats of the root logger and of named ones. `logging` is imported only if the
+caller had imported it: a job that logs nothing would lose some milliseconds.
 """
 
 from __future__ import annotations

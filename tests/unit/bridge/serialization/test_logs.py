@@ -127,15 +127,15 @@ def test_the_functions_own_logging_wins(own):
 
 CONFIGURED = {
     "a named logger at DEBUG below a quiet root": (
-        "logging.basicConfig(level='WARNING', format='%(name)s %(message)s')\nlogging.getLogger('mine').setLevel('DEBUG')",
+        "logging.basicConfig(level='WARNING', format=FORMAT)\nlogging.getLogger('mine').setLevel('DEBUG')",
         "mine d\nmine w\nother w\n",
     ),
     "a named logger at ERROR below a loud root": (
-        "logging.basicConfig(level='DEBUG', format='%(name)s %(message)s')\nlogging.getLogger('mine').setLevel('ERROR')",
+        "logging.basicConfig(level='DEBUG', format=FORMAT)\nlogging.getLogger('mine').setLevel('ERROR')",
         "other d\nother w\n",
     ),
     "a handler that shows less than its logger": (
-        "logging.basicConfig(level='DEBUG', format='%(name)s %(message)s')\nlogging.root.handlers[0].setLevel('WARNING')",
+        "logging.basicConfig(level='DEBUG', format=FORMAT)\nlogging.root.handlers[0].setLevel('WARNING')",
         "mine w\nother w\n",
     ),
     "a named logger with a handler of its own": (
@@ -144,7 +144,7 @@ CONFIGURED = {
         "own d\nown w\nw\n",
     ),
     "a logger that is disabled": (
-        "logging.basicConfig(format='%(name)s %(message)s')\nlogging.getLogger('mine').disabled = True",
+        "logging.basicConfig(format=FORMAT)\nlogging.getLogger('mine').disabled = True",
         "other w\n",
     ),
 }
@@ -155,7 +155,7 @@ LOGS = "for name in ('mine', 'other'):\n  log = logging.getLogger(name); log.deb
 def test_each_logger_says_in_a_job_what_it_says_here(setup, said):
     library = str(Path(serialization.__file__).parents[2])
     describe = (
-        f"import sys; sys.path.insert(0, {library!r})\nimport logging\n{setup}\n{LOGS}\n"
+        f"import sys; sys.path.insert(0, {library!r})\nimport logging\nFORMAT = '%(name)s %(message)s'\n{setup}\n{LOGS}\n"
         "from clusterfn.hosts import serialization as wire\nprint(repr(wire.part('logs').describe()))"
     )
     here = subprocess.run([sys.executable, "-c", describe], capture_output=True, text=True, check=True)
