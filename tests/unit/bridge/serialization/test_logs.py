@@ -155,7 +155,8 @@ LOGS = "for name in ('mine', 'other'):\n  log = logging.getLogger(name); log.deb
 def test_each_logger_says_in_a_job_what_it_says_here(setup, said):
     library = str(Path(serialization.__file__).parents[2])
     describe = (
-        f"import sys; sys.path.insert(0, {library!r})\nimport logging\nFORMAT = '%(name)s %(message)s'\n{setup}\n{LOGS}\n"
+        f"import sys; sys.path.insert(0, {library!r})\n"
+        f"import logging\nFORMAT = '%(name)s %(message)s'\n{setup}\n{LOGS}\n"
         "from clusterfn.hosts import serialization as wire\nprint(repr(wire.part('logs').describe()))"
     )
     here = subprocess.run([sys.executable, "-c", describe], capture_output=True, text=True, check=True)
