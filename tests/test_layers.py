@@ -81,6 +81,7 @@ LIBRARIES = {
     "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
     "bridge/worker/warning.py": ["clusterfn.api.in_job.ending"],
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
+    "bridge/serialization/numpy_random.py": ["numpy.random"],
     "bridge/serialization/pickler.py": ["numpy"],
     "bridge/serialization/tensors.py": ["torch"],
     "bridge/serialization/indexes.py": ["faiss", "numpy"],
