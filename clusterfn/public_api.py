@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from clusterfn.bridge.attributes import signature_of
 from clusterfn.config import options as call_options
 from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
 
@@ -100,9 +101,8 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
         plain = plain.func if isinstance(plain, functools.partial) else plain.__func__
     if not isinstance(plain, types.FunctionType) or hasattr(plain, "__signature__"):
         return
-    try:
-        signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError, NameError, AttributeError):  # a partial that does not fit; an annotation that fails
+    signature = signature_of(function)
+    if signature is None:
         return
     try:
         signature.bind(*args, **kwargs)

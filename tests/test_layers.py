@@ -37,6 +37,7 @@ RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 # Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
 BLIND = {
     "bridge/agent/handler.py": "the agent's outermost frame",
+    "bridge/attributes.py": "attributes of the user's objects",
     "bridge/builder/build.py": "the builder's outermost frame",
     "bridge/agent/forked.py": "after a fork nothing may run on",
     "bridge/supervisor/worker_process.py": "after a fork nothing may run on",
@@ -80,6 +81,7 @@ LIBRARIES = {
     "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
     "bridge/worker/warning.py": ["clusterfn.api.in_job.ending"],
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
+    "bridge/serialization/numpy_random.py": ["numpy.random"],
     "bridge/serialization/pickler.py": ["numpy"],
     "bridge/serialization/tensors.py": ["torch"],
     "bridge/serialization/indexes.py": ["faiss", "numpy"],

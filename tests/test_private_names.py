@@ -12,7 +12,8 @@ import pytest
 
 TESTS = Path(__file__).parent
 LIBRARY = TESTS.parent / "clusterfn"
-FILES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("*.py") if path != Path(__file__))
+NEWER = TESTS / "fixtures/calls/aliases.py"  # which has syntax of Python 3.12
+FILES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("*.py") if path not in (Path(__file__), NEWER))
 
 # A name needs a reason here: a handle that users have shows them nothing of what these tests must reach.
 ALLOWED = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import operator
 import types
@@ -10,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterfn.api.decorator import reject_generator, undecorated
+from clusterfn.bridge.attributes import signature_of
 from clusterfn.config.options import Options
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.public_api import check_arguments
@@ -107,10 +107,7 @@ class ActorFunction:
         self._name = name
         self._plain = plain
         self._first = () if isinstance(found, staticmethod) else (None,)  # for the object itself
-        self._signature: inspect.Signature | None = None
-        if isinstance(plain, types.FunctionType):
-            with contextlib.suppress(TypeError, ValueError, NameError, AttributeError):  # an annotation that fails
-                self._signature = inspect.signature(plain, follow_wrapped=False)
+        self._signature = signature_of(plain) if isinstance(plain, types.FunctionType) else None
 
     def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Reject a call that could only fail.

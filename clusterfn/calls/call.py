@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import attribute
 from clusterfn.calls import checkpoint, console, files, history, job_display, user_modules
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
@@ -163,7 +164,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             checkpoint.check_warning(options, resources, rules)
         if options.requeue:
             checkpoint.check_requeue(options, resources, rules)
-        name = job_name(options.name or str(getattr(function, "__name__", "function")))
+        name = job_name(options.name or str(attribute(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
         payload, ready = _pack_for_environment(session, pack, options, resources, name)

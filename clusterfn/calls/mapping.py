@@ -5,7 +5,6 @@ function, arguments of each item -> host, environment -> bytes -> who gets how m
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import attribute, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import chunking, console, history, job_display, payload_items, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
@@ -63,7 +63,7 @@ def run(
     Raises:
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
-    name = str(getattr(function, "__name__", "function"))
+    name = str(attribute(function, "__name__", "function"))
     if not iterables:
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
@@ -130,10 +130,10 @@ def check_constants(function: Callable[..., Any], constants: Mapping[str, object
     Raises:
         ConfigError: The function has no such argument.
     """
-    try:
-        parameters = inspect.signature(function, follow_wrapped=False).parameters.values() if constants else ()
-    except (TypeError, ValueError, NameError):  # of a builtin; of an annotation that fails
+    signature = signature_of(function) if constants else None
+    if signature is None:
         return
+    parameters = signature.parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return
     own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterfn.bridge.attributes import attribute
 from clusterfn.calls import user_modules
 from clusterfn.calls.dependencies import JobArgument, NotEnded, Place, Reference
 from clusterfn.calls.files import Directory, File, FileUpload, shipment
@@ -191,7 +192,7 @@ def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 def found_by_name(function: Any) -> Any:
     """Return the function, or what wraps it, that the function's module has under its name; else None."""
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
+    module, qualname = attribute(function, "__module__"), attribute(function, "__qualname__", "<none>")
     if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
         return None
     found: Any = sys.modules.get(module)
@@ -421,7 +422,7 @@ def cannot_travel(
             hint=f"use an environment with {here}, or run this program with {there}",
         )
     find = serialization.part("unpicklable").find
-    parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
+    parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
         path, found = find(part, name, target, needs.look if needs.inputs else None)  # jobs can be taken
         if not path.endswith(": cannot be pickled"):

@@ -5,7 +5,6 @@ What cannot travel is named by the index of its item before anything is sent. Se
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import numbers
@@ -15,6 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import signature_of
 from clusterfn.calls.dependencies import JobArgument, Place
 from clusterfn.calls.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
 from clusterfn.errors import PayloadError
@@ -155,10 +155,8 @@ def argument_table(
 
 def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
     """Name the first positional arguments: those of `*xs` are xs_0, xs_1 and so on."""
-    try:
-        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
-    except (TypeError, ValueError, NameError):  # of a builtin; of an annotation that fails
-        parameters = []
+    signature = signature_of(function)
+    parameters = list(signature.parameters.values()) if signature else []
     names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     more = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "argument")
     return [*names, *(f"{more}_{number}" for number in range(count - len(names)))][:count]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
 from clusterfn.calls import console, job_display, submit
 from clusterfn.calls import payload as payloads
@@ -93,7 +94,7 @@ class SessionJob:
         Raises:
             NotEnded: An actor is leaving the worker that the call needs.
         """
-        name = name or str(getattr(fn, "__name__", "function"))
+        name = name or str(attribute(fn, "__name__", "function"))
         if of_actor is None or not of_actor.actor:
             self._check_room(name)
         quick = of_actor is not None and is_packed_at_once(args, kwargs)

@@ -29,6 +29,7 @@ from clusterfn.hosts.bridge_bundle import FileBundle, make
 
 MAX_DATA_FILE = 1 << 20
 MAX_ALL_BYTES = 50 << 20
+_LOOKED_AT = 20_000  # entries of a folder without Python files: it holds data
 _EXTENSIONS = (".so", ".pyd", ".dylib")
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 # This program, its clusterfn and its cloudpickle: the bridge brings them.
@@ -147,9 +148,24 @@ def _locations(name: str) -> list[Path]:
     places: list[str] = []
     if spec.submodule_search_locations is not None:
         places = list(spec.submodule_search_locations)
+        if not spec.has_location:  # without an __init__.py: any folder of that name, as ./wandb with the logs of runs
+            places = [place for place in places if _holds_code(place)]
     elif spec.origin and spec.has_location:
         places = [spec.origin]
     return [path for path in map(Path, places) if not _is_foreign_place(path) and path.exists()]
+
+
+def _holds_code(folder: str) -> bool:
+    """Return whether an import finds a module in this folder, or in one below it that an import can name."""
+    left = _LOOKED_AT
+    for _, folders, names in os.walk(folder):
+        if any(name.endswith((".py", *_EXTENSIONS)) for name in names):
+            return True
+        folders[:] = sorted(name for name in folders if name.isidentifier() and name not in _LEFT_OUT)
+        left -= len(names) + len(folders)
+        if left < 0:
+            return False
+    return False
 
 
 _foreign_places: set[Path] = set()  # as modules name them: each call of a function looks at the same ones

@@ -88,7 +88,7 @@ class TextPickler(pickler.Pickler):
     ) -> None:
         super().__init__(file, buffer_callback, on_object)
         self._look = on_object
-        self._target = target
+        self.target = target
         self._late = late
         self._begun: dict[type, Mapping[str, Any]] = {}  # classes that go as statements -> the globals of these
 
@@ -100,7 +100,7 @@ class TextPickler(pickler.Pickler):
         return super().reducer_override(obj)
 
     def _known_there(self, snippet: Snippet) -> Snippet:
-        source.check_syntax(snippet, self._target)
+        source.check_syntax(snippet, self.target)
         return snippet
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import crossing, pickler
@@ -155,13 +155,16 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
     cls, members, masking = type(error), _members(error), functools.partial(_dumps_without, secrets, dumps)
-    ways = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
-    pickles_itself = any(isinstance(getattr(cls, way, None), types.FunctionType) for way in ways)
+    pickled = attempt(masking, error)[0] if cls.__module__ != "builtins" else None
+    if pickled is not None and len(pickled) > _MAX_STATE:
+        pickled = None
     return {
         "python": list(sys.version_info[:2]),
         "type": _name(cls),
         "class": attempt(dumps, cls)[0],
-        "pickled": attempt(masking, error)[0] if pickles_itself else None,
+        "bases": [attempt(dumps, base)[0] for base in cls.__mro__[1:] if _says_something(base)],
+        "pickled": pickled if _pickles_itself(cls) else None,
+        "pickled_plainly": None if _pickles_itself(cls) else pickled,
         "args": [_dumps_or_repr(each, masking, secrets) for each in (error.args[:1] if members else error.args)],
         "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in _state(error).items()},
         "message": masked(text_of(error), secrets),
@@ -171,6 +174,18 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "suppress": error.__suppress_context__,
         "members": [places.get(id(member)) for member in members],
     }
+
+
+def _says_something(cls: type) -> bool:
+    """Return whether it is a class of exceptions that programs catch for what it says."""
+    return issubclass(cls, BaseException) and cls not in (BaseException, Exception)
+
+
+def _pickles_itself(cls: type) -> bool:
+    """Return whether a class, in C or in Python, says how its exceptions are pickled, other than Python's own ones."""
+    ways = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
+    defined = (base for way in ways for base in [next((each for each in cls.__mro__ if way in vars(each)), object)])
+    return any(base.__module__ != "builtins" for base in defined)
 
 
 def _state(error: BaseException) -> dict[str, Any]:
@@ -242,25 +257,71 @@ def _made(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseExc
 
 def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseException]) -> BaseException:
     record = records[place]
-    if record["pickled"] is not None:
-        error, _ = attempt(_loads, record, record["pickled"])
-        if isinstance(error, BaseException):
-            return error
-    if not record["members"]:
-        return _without_constructor(record, [_load(record, argument) for argument in record["args"]])
-    members = [_made(records, member, made) for member in record["members"] if member is not None]
-    left_out = len(record["members"]) - len(members)
-    if left_out:
-        members.append(StandIn(f"and {left_out} more"))
-    return _without_constructor(record, [_load(record, record["args"][0]), members])
+    args = [_load(record, argument) for argument in record["args"][: 1 if record["members"] else None]]
+    if record["members"]:
+        members = [_made(records, member, made) for member in record["members"] if member is not None]
+        left_out = len(record["members"]) - len(members)
+        args.append([*members, StandIn(f"and {left_out} more")] if left_out else members)
+    return _best(record, args)
 
 
-def _without_constructor(record: dict[str, Any], args: list[Any]) -> BaseException:
+def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
+    """Rebuild an exception in the first way that gives its text; else in the first that gives its type.
+
+    Where its class cannot be rebuilt, its nearest base takes its place: `except TypeError` catches it all the same.
+
+    Raises:
+        CannotRebuild: Neither can.
+    """
+    by_parts = functools.partial(_without_constructor, record, args)
+    ways = [(functools.partial(_unpickled, record, name), name) for name in ("pickled", "pickled_plainly")]
+    ways.insert(1, (functools.partial(by_parts, record["class"]), "class"))
+    found: list[BaseException] = []
+    reasons: list[BaseException] = []
+    for way, needs in ways:
+        if record.get(needs) is None and needs != "class":
+            continue
+        error, reason = attempt(way)
+        if error is not None and text_of(error) == record["message"]:
+            return error  # type: ignore[no-any-return]
+        found += [error] if error is not None else []
+        reasons += [reason] if reason is not None else []
+    if found:
+        return found[0]
+    for base in record.get("bases") or ():
+        error, _ = attempt(by_parts, base)
+        if error is not None:
+            return _with_text(error, record)
+    raise reasons[0] if isinstance(reasons[0], CannotRebuild) else CannotRebuild(f"{record['type']}: {reasons[0]!r}")
+
+
+def _unpickled(record: dict[str, Any], name: str) -> BaseException:
+    error = _loads(record, record[name])
+    if not isinstance(error, BaseException):
+        raise CannotRebuild(f"{record['type']} is pickled as something else")
+    return error
+
+
+def _with_text(error: BaseException, record: dict[str, Any]) -> BaseException:
+    """Give an exception that takes another's place the text of that one, and its type as a note."""
+    if text_of(error) != record["message"]:
+        made, _ = attempt(_built_in(type(error), "__new__"), type(error), record["message"])
+        attempt(_built_in(type(error), "__init__"), made, record["message"])
+        error = made if isinstance(made, BaseException) else error
+    record["notes"] = [*record["notes"], f"it was raised as {record['type']}, which cannot be rebuilt here"]
+    return error
+
+
+def _without_constructor(record: dict[str, Any], args: list[Any], pickled_class: bytes) -> BaseException:
     """Rebuild an exception without calling a constructor written in Python: it may want other arguments, or print."""
-    cls, reason = attempt(_loads, record, record["class"])
+    cls, reason = attempt(_loads, record, pickled_class)
     if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         raise CannotRebuild(f"{record['type']} cannot be loaded here: {reason}") from reason
-    error, reason = attempt(_built_in(cls, "__new__"), cls, *args)
+    error: object = None
+    for make in _built_ins(cls, "__new__"):  # of several built-in bases, only the one with most fields makes it
+        error, reason = attempt(make, cls, *args)
+        if isinstance(error, BaseException):
+            break
     if not isinstance(error, BaseException):
         raise CannotRebuild(f"{record['type']} refused to be made: {reason!r}") from reason
     attempt(_built_in(cls, "__init__"), error, *args)
@@ -276,9 +337,13 @@ _set = object.__setattr__
 
 def _built_in(cls: type, method: str) -> Any:
     """Return the nearest method of that name, in a class or its bases, that is not written in Python."""
+    return next(_built_ins(cls, method))
+
+
+def _built_ins(cls: type, method: str) -> Iterator[Any]:
     found = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
     bare = (getattr(method, "__func__", method) for method in found)
-    return next(method for method in bare if not isinstance(method, types.FunctionType))
+    return (method for method in bare if not isinstance(method, types.FunctionType))
 
 
 def _load(record: dict[str, Any], data: bytes) -> Any:

@@ -1,7 +1,7 @@
 """Configure logging in a job as it is where the call was made, writing to the job's stderr.
 
-Handlers do not travel, only a level and a format. `logging` is imported only if the caller had imported it: a job that
-logs nothing would lose some milliseconds.
+Handlers do not travel, only levels and formats of the root logger and of named ones. `logging` is imported only if the
+caller had imported it: a job that logs nothing would lose some milliseconds.
 """
 
 from __future__ import annotations
@@ -16,17 +16,42 @@ if TYPE_CHECKING:
 
 
 def describe() -> dict[str, Any] | None:
-    """Return the level and the format of this process's root logger; None if it was not configured."""
+    """Return level and format of this process's loggers; None if none was configured."""
     logging = sys.modules.get("logging")
     if logging is None:
         return None
     root = logging.getLogger()
-    if not root.handlers and root.level == logging.WARNING:
+    named = {
+        name: facts
+        for name, logger in list(root.manager.loggerDict.items())
+        if isinstance(logger, logging.Logger) and (facts := _of_logger(logger))
+    }
+    of_root = bool(root.handlers) or root.level != logging.WARNING
+    if not of_root and not named:
         return None
-    streams = [each for each in root.handlers if isinstance(each, logging.StreamHandler)]
-    handler = next((each for each in streams if not isinstance(each, logging.FileHandler)), None)
-    level = max(root.level, handler.level if handler else 0)
-    return {"level": level, **_format(handler)}
+    handler = _stream_handler(root)
+    shown = _format(handler) if of_root else {}
+    return {"level": root.level, "from": handler.level if handler else 0, **shown, "loggers": named}
+
+
+def _stream_handler(logger: logging.Logger) -> logging.Handler | None:
+    """Return the handler that shows a logger's records on a terminal."""
+    logging = sys.modules["logging"]
+    streams = [each for each in logger.handlers if isinstance(each, logging.StreamHandler)]
+    return next((each for each in streams if not isinstance(each, logging.FileHandler)), None)
+
+
+def _of_logger(logger: logging.Logger) -> dict[str, Any]:
+    """Describe what was set of a named logger; {} if nothing was."""
+    handler = _stream_handler(logger)
+    facts: dict[str, Any] = {"level": logger.level} if logger.level else {}
+    if logger.disabled:
+        facts["disabled"] = True
+    if not logger.propagate:
+        facts["propagate"] = False
+    if handler is not None:
+        facts.update({"from": handler.level, **_format(handler)})
+    return facts
 
 
 def _format(handler: logging.Handler | None) -> dict[str, Any]:
@@ -55,6 +80,15 @@ def show(facts: dict[str, Any]) -> None:
     import logging
 
     basic_config, root = logging.basicConfig, logging.getLogger()
+    for name, told in facts.get("loggers", {}).items():
+        logger = logging.getLogger(name)
+        logger.setLevel(told.get("level", 0))
+        logger.disabled, logger.propagate = told.get("disabled", False), told.get("propagate", True)
+        _add_handler(logger, told)
+    root.setLevel(facts["level"])
+    handler = _add_handler(root, facts)
+    if handler is None:
+        return
 
     @functools.wraps(basic_config)
     def own_config(**options: Any) -> None:
@@ -62,10 +96,18 @@ def show(facts: dict[str, Any]) -> None:
             root.removeHandler(handler)
         basic_config(**options)
 
-    handler = logging.StreamHandler()
-    handler.setLevel(facts["level"])
-    handler.setFormatter(logging.Formatter(facts["format"], facts["datefmt"], facts["style"]))
-    handler.addFilter(lambda record: root.handlers == [handler])
-    root.setLevel(facts["level"])
-    root.addHandler(handler)
     logging.basicConfig = own_config
+
+
+def _add_handler(logger: logging.Logger, facts: dict[str, Any]) -> logging.Handler | None:
+    """Show a logger's records as its handler did; a handler that a library adds takes its place."""
+    import logging
+
+    if not facts.get("format"):
+        return None
+    handler = logging.StreamHandler()
+    handler.setLevel(facts.get("from", facts.get("level", 0)))
+    handler.setFormatter(logging.Formatter(facts["format"], facts["datefmt"], facts["style"]))
+    handler.addFilter(lambda record: logger.handlers == [handler])
+    logger.addHandler(handler)
+    return handler

@@ -24,6 +24,8 @@ else:
     from . import cloudpickle
     from .cloudpickle import cloudpickle as _core
 
+from . import standard_library
+
 VERSION: str = cloudpickle.__version__
 Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
 HERE = (sys.version_info[0], sys.version_info[1])
@@ -50,6 +52,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
 
     dispatch_table = ChainMap({types.CodeType: _reduce_code}, *_core.Pickler.dispatch_table.maps)
 
+    target = HERE
+
     def __init__(
         self,
         file: BinaryIO,
@@ -65,14 +69,18 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if reduction is not NotImplemented:
                 return reduction
         if isinstance(obj, type):
-            if obj.__module__ == "numpy.rec":  # of numpy 2 alone; all have its classes at the top
-                return class_of_numpy, (obj.__name__,)
+            if obj.__module__ == "numpy.rec" or (obj.__module__, obj.__name__) == ("numpy", "bool"):
+                # Of numpy 2 alone; all have the classes of records at the top, and this one as `bool_`.
+                return class_of_numpy, ("bool_" if obj.__name__ == "bool" else obj.__name__,)
             return self.reduce_class(obj, super().reducer_override(obj))
-        for reduce in (_reduce_array, _reduce_named, _reduce_figure):
+        for reduce in (_reduce_array, _reduce_named, _reduce_figure, self._reduce_of_library):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
         return super().reducer_override(obj)
+
+    def _reduce_of_library(self, obj: Any) -> Any:
+        return standard_library.reduce(obj, self.target, _has_a_home)
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
         """Add the globals that only a class body in the function reads, which cloudpickle overlooks."""
@@ -116,7 +124,16 @@ def dumps(obj: object) -> bytes:
 
 def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """Load a pickle made by `Pickler`."""
-    return pickle.loads(data, buffers=buffers)
+    buffers = list(buffers)
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except (ImportError, AttributeError) as missing:
+        from . import moved  # here: nearly every pickle finds what it names
+
+        try:
+            return moved.loads(data, buffers)
+        except (ImportError, AttributeError):
+            raise missing from None
 
 
 def loads_without_code(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
@@ -256,6 +273,11 @@ def _reduce_array(obj: Any) -> Any:
     """Reduce objects of numpy, torch and faiss; the library is imported already, as the object exists."""
     home = type(obj).__module__ or ""  # a class may have none
     numpy = sys.modules.get("numpy")
+    bound = type(obj) in (types.BuiltinFunctionType, types.MethodType) and "numpy.random" in sys.modules
+    if home.startswith("numpy.random") or bound:
+        from . import numpy_random
+
+        return numpy_random.reduce(obj)
     if home in ("numpy", "numpy.dtypes") or isinstance(obj, getattr(numpy, "ndarray", ())):
         return _reduce_numpy(obj)
     if home.partition(".")[0] == "torch":
@@ -277,6 +299,8 @@ def note(sentence: str) -> None:
 
 def _reduce_numpy(obj: Any) -> Any:
     numpy = sys.modules["numpy"]
+    if type(obj) is numpy.finfo:
+        return numpy.finfo, (obj.dtype,)
     if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
         return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
     if not isinstance(obj, (numpy.ndarray, numpy.generic)):

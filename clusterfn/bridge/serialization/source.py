@@ -344,8 +344,12 @@ def _constants(code: types.CodeType) -> tuple[object, ...]:
 
 
 def names_of(code: types.CodeType) -> Iterator[str]:
-    """Yield every name in a code and in those inside it: globals, attributes and imports."""
-    yield from code.co_names
+    """Yield every name in a code and in those inside it: globals, attributes, imports and variables.
+
+    CPython compiles `np.f()` by what the module imports as `np`, also where `np` is a variable of the function.
+    """
+    for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars):
+        yield from names
     for part in parts(code):
         yield from names_of(part)
 

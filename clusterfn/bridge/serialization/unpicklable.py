@@ -16,6 +16,7 @@ from . import crossing, pickler
 from .exceptions import attempt
 
 LIMIT_S = 1.5
+_TOO_DEEP = ("maximum recursion depth exceeded", "Could not pickle object as excessively deep")  # Python, cloudpickle
 _SHOWN = 60
 
 
@@ -39,26 +40,63 @@ def find(
 ) -> tuple[str, object]:
     """Return what `where` returns, and the part itself; `on_object` as for `container.pack`."""
     failure = functools.partial(pickling_failure, target, on_object=on_object)
-    path, reason = name, failure(value)
+    steps, reason = [name], failure(value)
     deadline = time.monotonic() + LIMIT_S
+    if reason is not None and reason.startswith(_TOO_DEEP):
+        return f"{name}: it is nested too deep to pickle: at least {_depth(value, deadline)} levels", value
     passed = [value]  # held, so that no id is used twice
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
-        parts = [(step, part) for step, part in _parts(value) if id(part) not in seen]
+        parts = [(step, part) for step, part in _readable_parts(value) if id(part) not in seen]
         found = _first_failing([part for _, part in parts], failure, deadline)
         if found is None:
             break
         step, value = parts[found]
-        path, reason = path + step, failure(value)
+        steps.append(step)
+        reason = failure(value)
         passed.append(value)
-    return f"{path}: {reason or 'cannot be pickled'}", value
+    return f"{_shortened(steps)}: {reason or 'cannot be pickled'}", value
+
+
+def _shortened(steps: Sequence[str]) -> str:
+    """Join a name and the steps from it; of more than three only the first and the last two."""
+    return "".join(steps if len(steps) <= 4 else [*steps[:2], " … ", *steps[-2:]])
+
+
+def _depth(value: object, deadline: float) -> int:
+    """Count the levels of containers and instances in each other, as far as time allows."""
+    deepest, seen = 0, {id(value)}
+    waiting = [(value, 1)]
+    while waiting and time.monotonic() < deadline:
+        value, level = waiting.pop()
+        deepest = max(deepest, level)
+        held, _ = attempt(_held, value)
+        new = [part for part in held or () if id(part) not in seen]
+        seen.update(map(id, new))
+        waiting += [(part, level + 1) for part in new]
+    return deepest
+
+
+def _held(value: Any) -> list[object]:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, functools.partial):
+        return [*value.args, *value.keywords.values()]
+    return [] if isinstance(value, (type, types.FunctionType, types.ModuleType)) else list(vars(value).values())
 
 
 def instead_of(part: object) -> str:
     """Say what a function should return instead of a part that cannot be pickled."""
-    if isinstance(part, (types.CoroutineType, types.AsyncGeneratorType)) or hasattr(part, "__await__"):
+    hint, _ = attempt(_instead_of, part)
+    return hint or _PLAIN
+
+
+def _instead_of(part: object) -> str:
+    if isinstance(part, (types.CoroutineType, types.AsyncGeneratorType)) or hasattr(type(part), "__await__"):
         return "await it inside the function, and return what it gives"
-    if hasattr(part, "__next__") and not isinstance(part, io.IOBase):
+    if hasattr(type(part), "__next__") and not isinstance(part, io.IOBase):
         return "return a list instead: the values of a generator or iterator exist only in its process"
     kinds = [f"{cls.__module__}.{cls.__qualname__}" for cls in type(part).__mro__]
     return next((hint for names, hint in _INSTEAD if any(kind.startswith(names) for kind in kinds)), _PLAIN)
@@ -111,6 +149,13 @@ def pickling_failure(
     file: Any = _Nowhere()
     _, reason = attempt(crossing.pickler_for(target)(file, lambda buffer: None, on_object).dump, value)
     return None if reason is None else _said(str, reason) or type(reason).__name__
+
+
+def _readable_parts(value: object) -> list[tuple[str, Any]]:
+    """List the parts of a value, or those before the one at which its own code raised."""
+    parts: list[tuple[str, Any]] = []
+    attempt(lambda: parts.extend(_parts(value)))
+    return parts
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from ..attributes import attribute
+
 _FORKED = (
     "clusterfn: a process is forked although CUDA is in use here. That is right only if it does not use CUDA itself, "
     "as workers of a DataLoader; else it fails or hangs: start it by multiprocessing.get_context('spawn')\n"
@@ -50,18 +52,18 @@ def names_for_main(function: Any) -> dict[str, Any]:
 
 def _names_of(function: Any) -> Iterator[tuple[str, Any]]:
     function = unwrap(function)
-    if getattr(function, "__module__", None) != "__main__":
+    if attribute(function, "__module__") != "__main__":
         return
-    owned = getattr(function, "__globals__", {})
+    owned = attribute(function, "__globals__", {})
     yield from ((name, value) for name, value in owned.items() if not name.startswith("__"))
-    if hasattr(function, "__name__"):
+    if attribute(function, "__name__"):
         yield function.__name__, function
 
 
 def unwrap(function: Any) -> Any:
     """Return the function inside partials and decorators. A proxy that has every attribute would nest for ever."""
     for _ in range(_DEEPEST):
-        inner = getattr(function, "func", None) or getattr(function, "__wrapped__", None)
+        inner = attribute(function, "func") or attribute(function, "__wrapped__")
         if not callable(inner):
             break
         function = inner

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
+from ..attributes import attribute
+
 _NVIDIA = "/dev/nvidia"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MACHINE = "/proc/driver/nvidia/gpus"
@@ -101,9 +103,9 @@ class TorchWatch:
 
     def scan_code(self, function: Any) -> None:
         """Remember whether the function mentions CUDA, itself or in a program that it starts."""
-        code = getattr(function, "__code__", None)
+        code = attribute(function, "__code__")
         if not self._gpus and code is not None:
-            self._asks_for_cuda |= any(_WORDS.search(text) for text in _texts(code, getattr(function, "__doc__", None)))
+            self._asks_for_cuda |= any(_WORDS.search(text) for text in _texts(code, attribute(function, "__doc__")))
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
         """Return PyTorch's own spec, with a loader that checks the build first: finding it is not using it."""

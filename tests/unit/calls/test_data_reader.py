@@ -366,7 +366,7 @@ UNPICKLES = {
     "bridge/serialization/pickler.py::<module>": "its class",
     "bridge/serialization/exceptions.py::_loads": "is called by `from_records` alone",
     "bridge/serialization/exceptions.py::_load": "the same",
-    "bridge/serialization/exceptions.py::_rebuild": "the same",
+    "bridge/serialization/exceptions.py::_unpickled": "the same",
     "bridge/serialization/exceptions.py::_without_constructor": "the same",
     "bridge/serialization/references.py::_load": "runs in jobs alone",
     "api/in_job/training.py::_read": "reads what a function saved, where the user calls it: usually in the job",

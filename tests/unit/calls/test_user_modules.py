@@ -55,6 +55,23 @@ def test_what_it_imports_travels_wherever_the_import_stands(project):
     assert sent("mine_a") == {"mine_a.py", "mine_b/__init__.py", "mine_b/c.py", "mine_d.py"}
 
 
+@pytest.mark.parametrize("files", [["run-1/files/code/train.py", "log.txt"], ["cats/1.png"], ["__pycache__/x.py"], []])
+def test_a_folder_without_a_module_in_it_is_none(project, files):
+    (project / "mine").mkdir()
+    for file in files:
+        (project / "mine" / file).parent.mkdir(parents=True, exist_ok=True)
+        (project / "mine" / file).touch()
+
+    assert sent("mine") == set()
+    assert not user_modules.is_own("mine")
+
+
+def test_a_folder_with_a_module_deep_in_it_is_one(project):
+    write(project, mine__deep__x="")
+
+    assert sent("mine") == {"mine/deep/x.py"}
+
+
 def test_modules_that_import_each_other_end(project):
     write(project, mine_a="import mine_b", mine_b="import mine_a")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import subprocess
 import sys
@@ -68,14 +69,16 @@ def test_level_and_format_travel_in_the_header(fresh, options):
     fresh()
     logging.basicConfig(**options)
 
-    assert logs.describe() == {"style": "%", **options}
+    described = logs.describe()
+    assert {name: described[name] for name in ("style", *options)} == {"style": "%", **options}
     assert b'"logging"' in payload.pack(len, ([],), {}).data.partition(b"\n")[0]
 
 
 def test_a_level_alone_travels(fresh):
     fresh().setLevel(logging.INFO)
 
-    assert logs.describe() == {"level": logging.INFO, "format": logging.BASIC_FORMAT, "datefmt": None, "style": "%"}
+    facts = logs.describe()
+    assert (facts["level"], facts["format"]) == (logging.INFO, logging.BASIC_FORMAT)
 
 
 class Odd(logging.Formatter):
@@ -120,3 +123,43 @@ def test_the_functions_own_logging_wins(own):
     facts = {"level": 20, "format": "theirs %(message)s", "datefmt": None, "style": "%"}
 
     assert logged(facts, f"{own}\nlogging.getLogger('a').debug('said')") == "own said\n"
+
+
+CONFIGURED = {
+    "a named logger at DEBUG below a quiet root": (
+        "logging.basicConfig(level='WARNING', format=FORMAT)\nlogging.getLogger('mine').setLevel('DEBUG')",
+        "mine d\nmine w\nother w\n",
+    ),
+    "a named logger at ERROR below a loud root": (
+        "logging.basicConfig(level='DEBUG', format=FORMAT)\nlogging.getLogger('mine').setLevel('ERROR')",
+        "other d\nother w\n",
+    ),
+    "a handler that shows less than its logger": (
+        "logging.basicConfig(level='DEBUG', format=FORMAT)\nlogging.root.handlers[0].setLevel('WARNING')",
+        "mine w\nother w\n",
+    ),
+    "a named logger with a handler of its own": (
+        "mine = logging.getLogger('mine'); mine.propagate = False; mine.setLevel('DEBUG')\n"
+        "mine.addHandler(logging.StreamHandler())\nmine.handlers[0].setFormatter(logging.Formatter('own %(message)s'))",
+        "own d\nown w\nw\n",
+    ),
+    "a logger that is disabled": (
+        "logging.basicConfig(format=FORMAT)\nlogging.getLogger('mine').disabled = True",
+        "other w\n",
+    ),
+}
+LOGS = "for name in ('mine', 'other'):\n  log = logging.getLogger(name); log.debug('d'); log.warning('w')"
+
+
+@pytest.mark.parametrize(("setup", "said"), CONFIGURED.values(), ids=CONFIGURED)
+def test_each_logger_says_in_a_job_what_it_says_here(setup, said):
+    library = str(Path(serialization.__file__).parents[2])
+    describe = (
+        f"import sys; sys.path.insert(0, {library!r})\n"
+        f"import logging\nFORMAT = '%(name)s %(message)s'\n{setup}\n{LOGS}\n"
+        "from clusterfn.hosts import serialization as wire\nprint(repr(wire.part('logs').describe()))"
+    )
+    here = subprocess.run([sys.executable, "-c", describe], capture_output=True, text=True, check=True)
+
+    assert here.stderr == said
+    assert logged(ast.literal_eval(here.stdout), LOGS) == said

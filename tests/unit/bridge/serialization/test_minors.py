@@ -57,6 +57,14 @@ def test_parts_of_a_file_go_and_come_back_where_the_whole_cannot_be_read(tmp_pat
     assert not_kept("3.11", "3.9", "newer.py", tmp_path) == {}
 
 
+ALIASES = [("3.12", "3.12"), ("3.13", "3.13"), ("3.12", "3.13"), ("3.13", "3.12"), ("3.13", "3.11")]
+
+
+@pytest.mark.parametrize(("caller", "there"), [pair for pair in ALIASES if PYTHONS.keys() >= set(pair)])
+def test_type_aliases_go_and_come_back(caller, there, tmp_path):
+    assert not_kept(caller, there, "aliases.py", tmp_path) == {}
+
+
 def packed(obj, target=OTHER):
     return serialization.part("container").pack(obj, target=target)
 

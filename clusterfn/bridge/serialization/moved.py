@@ -1,0 +1,56 @@
+"""Load a pickle whose modules have moved since: another version of a package keeps its objects elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+# Beginnings of modules' names, of one version and another; each is looked for in place of the other.
+_MODULES = (
+    ("numpy._core", "numpy.core"),
+    ("numpy.lib._index_tricks_impl", "numpy.lib.index_tricks"),
+    ("numpy.lib._npyio_impl", "numpy.lib.npyio"),
+    ("pandas.core.indexes.base", "pandas.core.indexes.numeric"),
+)
+
+def loads(data: bytes | memoryview, buffers: Sequence[Any]) -> Any:
+    """Load a pickle, and look for what is missing where other versions of its package have it.
+
+    Raises:
+        As `pickle.loads`.
+    """
+    return _Searching(io.BytesIO(data), buffers=buffers).load()
+
+
+class _Searching(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return super().find_class(module, name)
+        except (ImportError, AttributeError) as missing:
+            for place, other in _elsewhere(module, name):
+                try:
+                    return super().find_class(place, other)
+                except (ImportError, AttributeError):
+                    continue
+            raise missing
+
+
+def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
+    for one, other in [*_MODULES, *((new, old) for old, new in _MODULES)]:
+        if module == one or module.startswith(f"{one}."):
+            yield other + module[len(one) :], name
+    parts = module.split(".")
+    for end in range(len(parts) - 1, 0, -1):  # a private module's objects are those of a public one above it
+        above = ".".join(parts[:end])
+        if _has(above, name):
+            yield above, name
+
+
+def _has(module: str, name: str) -> bool:
+    try:
+        return hasattr(importlib.import_module(module), name.partition(".")[0])
+    except ImportError:
+        return False
