@@ -12,8 +12,9 @@ import pytest
 
 TESTS = Path(__file__).parent
 LIBRARY = TESTS.parent / "clusterfn"
-NEWER = TESTS / "fixtures/calls/aliases.py"  # which has syntax of Python 3.12
-FILES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("*.py") if path not in (Path(__file__), NEWER))
+NEWER = TESTS / "fixtures/calls/aliases.py"  # of Python 3.12
+PATHS = [path for path in TESTS.rglob("*.py") if path not in (Path(__file__), NEWER)]
+FILES = sorted(path.relative_to(TESTS).as_posix() for path in PATHS)
 
 # A name needs a reason here: a handle that users have shows them nothing of what these tests must reach.
 ALLOWED = {
