@@ -116,11 +116,16 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
     Raises:
         Whatever pickling raises; for another version also `source.NoSource`.
     """
-    if target in (None, pickler.HERE):
-        return _pack(obj, on_object, pickler.Pickler)
-    from . import crossing  # here: calls within one version are spared it
+    if target not in (None, pickler.HERE):
+        from . import crossing  # here: calls within one version are spared it
 
-    return replace(crossing.twice(functools.partial(_pack, obj, on_object), target), as_text=True)
+        return replace(crossing.twice(functools.partial(_pack, obj, on_object), target), as_text=True)
+    try:
+        return _pack(obj, on_object, functools.partial(pickler.Pickler, in_parts=False))
+    except pickler.LibraryMade:
+        from . import crossing  # as above
+
+        return crossing.twice(functools.partial(_pack, obj, on_object), pickler.HERE)
 
 
 def _pack(obj: object, on_object: Callable[[object], Any] | None, make: Callable[..., pickler.Pickler]) -> Packed:

@@ -1,4 +1,4 @@
-"""Pickles for another minor version of Python: functions and classes as text, in place of byte code.
+"""Pickles for another minor version of Python, or of a library: functions and classes as text.
 
 What is sent by its name between equal versions is sent by its name here too. All else that holds code is sent as the
 text that `source` and `statement` find, or is rejected.
@@ -57,7 +57,10 @@ def dumps(obj: object, target: Version = None) -> bytes:
 
 
 def twice(work: Callable[[Callable[..., pickler.Pickler]], R], target: tuple[int, int]) -> R:
-    """Return `work(make_pickler)`: first with picklers that are not late; after a cycle, with late ones."""
+    """Return `work(make_pickler)`: first with picklers that are not late; after a cycle, with late ones.
+
+    For the same Python, classes go in parts after a cycle.
+    """
     try:
         return work(functools.partial(TextPickler, target))
     except Cycle:
@@ -89,11 +92,12 @@ class TextPickler(pickler.Pickler):
         super().__init__(file, buffer_callback, on_object)
         self._look = on_object
         self.target = target
+        self._same_python = target == HERE
         self._late = late
         self._begun: dict[type, Mapping[str, Any]] = {}  # classes that go as statements -> the globals of these
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is types.CodeType:
+        if type(obj) is types.CodeType and not self._same_python:
             return source.compiled, (self._known_there(source.of_code(obj)),)
         if _UNION is not None and type(obj) is _UNION:
             return union, obj.__args__
@@ -104,8 +108,11 @@ class TextPickler(pickler.Pickler):
         return snippet
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
-        _, (code, scope, *_), (attributes, slots), *_ = super()._dynamic_function_reduce(func)
+        reduction = super()._dynamic_function_reduce(func)
+        (code, scope, *_), (attributes, slots) = reduction[1:3]
         slots["__globals__"] = self._not_begun(slots["__globals__"], func.__globals__)
+        if self._same_python:
+            return reduction
         slots["__closure__"] = dict(zip(code.co_freevars, func.__closure__ or ()))
         return make_function, (code, scope), (attributes, slots), None, None, fill_function
 
@@ -125,7 +132,7 @@ class TextPickler(pickler.Pickler):
             public, private, _ = cls.__module__.partition("._")
             named = private and getattr(sys.modules.get(public), cls.__qualname__, None) is cls
             return (stand_ins.by_name, (public, cls.__qualname__)) if named else NotImplemented
-        if plain[0] is not pickler.remake_class:
+        if plain[0] is not pickler.remake_class or (self._same_python and not pickler.is_made_by_library(cls)):
             return plain
         if cls in self._begun:
             raise NoSource(_ITSELF % cls.__qualname__) if self._late else Cycle(cls)
@@ -136,7 +143,7 @@ class TextPickler(pickler.Pickler):
         snippet = statement.of_class(cls)
         outer = statement.outer_values(cls, snippet.free) if snippet is not None else None
         if snippet is None or outer is None:
-            return _without_statement(cls, plain)
+            return plain if self._same_python else _without_statement(cls, plain)
         self._known_there(snippet)
         for function in statement.functions(cls):
             # Methods are not pickled by themselves, but `on_object` must see what they import.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import io
+import operator
 import pickle
 import sys
 import types
@@ -41,6 +42,10 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     return make, (*args[:_FILENAME], code.co_filename, *args[_FILENAME + 1 :])
 
 
+class LibraryMade(Exception):
+    """A class that a library's metaclass or decorator made: another version of the library may not read its parts."""
+
+
 class Pickler(_core.Pickler):  # type: ignore[misc]
     """Pickles with protocol 5.
 
@@ -48,6 +53,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         file: Takes the pickle.
         buffer_callback: Called with each large buffer; false keeps it out of the pickle.
         on_object: Sees each object that is not plain data; what it returns, unless NotImplemented, is its reduction.
+        in_parts: Whether a class goes in parts whatever made it; else one that a library made raises LibraryMade.
     """
 
     dispatch_table = ChainMap({types.CodeType: _reduce_code}, *_core.Pickler.dispatch_table.maps)
@@ -59,9 +65,12 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         file: BinaryIO,
         buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
         on_object: Callable[[object], Any] | None = None,
+        *,
+        in_parts: bool = True,
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self._on_object = on_object
+        self._in_parts = in_parts
 
     def reducer_override(self, obj: Any) -> Any:
         if self._on_object is not None:
@@ -72,6 +81,9 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if obj.__module__ == "numpy.rec" or (obj.__module__, obj.__name__) == ("numpy", "bool"):
                 # Of numpy 2 alone; all have the classes of records at the top, and this one as `bool_`.
                 return class_of_numpy, ("bool_" if obj.__name__ == "bool" else obj.__name__,)
+            generic = vars(obj).get("__pydantic_generic_metadata__") or {}
+            if generic.get("args"):  # a model such as Page[int], which pydantic makes of Page
+                return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
         for reduce in (_reduce_array, _reduce_named, _reduce_figure, self._reduce_of_library):
             reduction = reduce(obj)
@@ -93,7 +105,10 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
-        return _by_value(cls, reduction)
+        reduced = _by_value(cls, reduction)
+        if reduced is not reduction and not self._in_parts and is_made_by_library(cls):
+            raise LibraryMade(cls)
+        return reduced
 
 
 _OPTIMIZED = 1  # a flag of the code of functions; other code runs in place
@@ -222,6 +237,23 @@ def fill_class(cls: type, state: Any) -> None:
         members: Any = cls  # of an enumeration; others have none
         for name, own in state[1].items():
             members[name].__dict__.update(own)
+
+
+def is_made_by_library(cls: type) -> bool:
+    """Return whether a package that is installed made a class or something that the class keeps."""
+    made = [type(cls)]
+    for value in list(vars(cls).values()):
+        parts = value.values() if type(value) is dict else value if isinstance(value, tuple) else ()
+        made += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
+    return any(_is_installed(home.partition(".")[0]) for home in {each.__module__ for each in made})
+
+
+_PARTS = 20  # of a tuple or dict; they are mostly of one kind
+
+
+def _is_installed(package: str) -> bool:
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
 
 
 _SPECIAL_TYPES = {"NewType": ("__name__", "__supertype__"), "ParamSpec": ("__name__",), "TypeVarTuple": ("__name__",)}

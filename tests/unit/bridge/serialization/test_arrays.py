@@ -65,3 +65,16 @@ def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path
     report = roundtrip.run(sys.executable, ["-S", str(CALLS / "without_libraries.py")], tmp_path, CALLS, there=there)
 
     assert broken(report) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("new_there", [True, False], ids=["from older versions", "to older versions"])
+def test_a_class_that_a_library_made_meets_another_version_of_it(new_there: bool, tmp_path: Path):
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "old")], check=True)
+    old = str(tmp_path / "old/bin/python")
+    subprocess.run([old, "-m", "pip", "install", "-q", "attrs==23.1.0", "pydantic==2.9.2"], check=True)
+    here, there = (old, sys.executable) if new_there else (sys.executable, old)
+
+    script = str(CALLS / "made_by_libraries.py")
+    assert broken(roundtrip.run(here, [script], tmp_path, CALLS, there=(there, version(sys.executable)))) == {}
