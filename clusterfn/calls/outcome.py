@@ -293,6 +293,11 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
             hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
         ) from error  # fmt: skip
+    except MemoryError as error:
+        raise _result_error(
+            f"the value does not fit into the memory of this machine: {error}", outcome, place,
+            hint=f"call clusterfn.attach({place.job!r}).result() on a machine with more memory, or return less",
+        ) from None  # fmt: skip
     except damaged as error:
         raise _result_error(
             f"the value is damaged: {error}", outcome, place,
