@@ -167,7 +167,8 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     chosen, _ = known.resolve(host)
     told = list_host_jobs(open_session(chosen))
     with reading(chosen.name, "its list of jobs"):
-        found = [JobInfo(**{**job, "host": job["host"] if job["host"] in known.hosts else chosen.name}) for job in told]
+        hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in map(_checked_job, told)]
+        found = [JobInfo(**{**job, "host": name}) for job, name in zip(told, hosts)]
     return JobList(sorted(found, key=lambda job: job.started, reverse=True))
 
 
@@ -185,7 +186,7 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
             following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
             if following and not page:
                 raise ValueError("a page without jobs that promises more")  # it could do so for ever
-            told += map(_checked_job, page)
+        told += page
         if following <= after:  # the last page names no job after which to continue
             return told
         after = following
