@@ -116,7 +116,8 @@ DEEP: Any = {"kind": "dependency"}
 for _ in range(300):
     DEEP = {"kind": "dependency", "cause": DEEP, "exception": {"missing": {"module": "*", "python": "/p"}}}
 MISSING = {"type": "ModuleNotFoundError", "missing": {"module": "a.b", "python": "/usr/bin/python3"}, "traceback": "x"}
-PUBLISHED = [*OUTCOMES, {**OUTCOMES[1], "exception": MISSING}, {**OUTCOMES[0], "kind": "dependency", "cause": DEEP}]
+PUBLISHED = [*OUTCOMES, {**OUTCOMES[1], "kind": "payload", "exception": MISSING}]
+PUBLISHED += [{**OUTCOMES[0], "kind": "dependency", "cause": DEEP}]
 PICKLES = [
     pickle.dumps(each, 5)
     for each in ({"a": [1, 2.5, None], (1, (2, 3)): {4, "x"}}, [bytearray(b"abc"), frozenset([1, -1]), 2**70], [{}] * 9)
