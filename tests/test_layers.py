@@ -58,6 +58,7 @@ BLIND = {
     "calls/payload_items.py": "pickles the user's arguments",
     "jupyter/kernel_proxy.py": "a thread's outermost frame",
     "calls/job.py": "a thread's outermost frame; loads the user's value",
+    "calls/item_results.py": "the same, for the items of a map",
     "calls/session_job.py": "a thread's outermost frame",
     "calls/worker_limit.py": "sends a call on behalf of a caller who has gone on",
     "api/joblib_backend.py": "gives joblib the exception as that of the batch",

@@ -25,7 +25,8 @@ from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.summary import Summary
 from clusterfn.config import config_file
-from clusterfn.config.job_spec import known_fields
+from clusterfn.config.host_text import reading
+from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
@@ -118,7 +119,8 @@ def attach(
     sent, claim, started = remote_files.read_each(session.connection, files)
     if sent is None:
         raise _no_such(job_id, [session.host])
-    spec = json.loads(sent)
+    with reading(session.host.name, SPEC_OF_JOB):
+        spec = read_spec(sent)
     session, folder = _where_sent(spec, session, folder)
     accepted = _results_of(session.host, _digits(job_id), given)
     if spec.get("group"):
@@ -128,7 +130,8 @@ def attach(
     keeps = spec.get("keep_value", False)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
-    job.sent_here, job.asked = False, Resources(**known_fields(Resources, spec["resources"]))
+    with reading(session.host.name, SPEC_OF_JOB):
+        job.sent_here, job.asked = False, Resources(**known_fields(Resources, spec["resources"]))
     tracker.attach(job, claim or b"", started or b"")
     if not live:
         sizes = remote_state.read_sizes(attempts, asked)
@@ -163,7 +166,9 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     known = config_file.load()
     chosen, _ = known.resolve(host)
     told = list_host_jobs(open_session(chosen))
-    found = [JobInfo(**{**job, "host": job["host"] if job["host"] in known.hosts else chosen.name}) for job in told]
+    with reading(chosen.name, "its list of jobs"):
+        hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in map(_checked_job, told)]
+        found = [JobInfo(**{**job, "host": name}) for job, name in zip(told, hosts)]
     return JobList(sorted(found, key=lambda job: job.started, reverse=True))
 
 
@@ -176,12 +181,28 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
         if answer.rc != 0:
             said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
             raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=said)
-        page = [json.loads(line) for line in answer.out.splitlines()]
-        following = page.pop()["after"] if page and "after" in page[-1] else ""
+        with reading(session.host.name, "its list of jobs"):
+            page = [dict(json.loads(line)) for line in answer.out.splitlines()]
+            following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
+            if following and not page:
+                raise ValueError("a page without jobs that promises more")  # it could do so for ever
         told += page
         if following <= after:  # the last page names no job after which to continue
             return told
         after = following
+
+
+_TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s")
+_LATEST = 1 << 40  # seconds since 1970: a time that `time.localtime` takes
+
+
+def _checked_job(told: dict[str, Any]) -> dict[str, Any]:
+    numbers = [told["started"], *(told[name] for name in _NUMBERS if told.get(name) is not None)]
+    if not all(type(each) in (int, float) and -_LATEST < each < _LATEST for each in numbers):
+        raise ValueError("a number")
+    if not all(type(each) is str for each in [*(told[name] for name in _TEXTS), *told.get("inputs", ())]):
+        raise ValueError("a text")
+    return told
 
 
 def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
@@ -312,7 +333,8 @@ def _sender(found: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     session, folder = found[0]
     job_id = posixpath.basename(folder)
     spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
-    sent_to = json.loads(spec)["host"]
+    with reading(session.host.name, SPEC_OF_JOB):
+        sent_to = read_spec(spec)["host"]
     chosen = next((each for each in found if each[0].host.name == sent_to), None)
     if chosen is None:
         names = [session.host.name for session, _ in found]

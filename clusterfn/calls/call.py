@@ -330,7 +330,7 @@ def _send_now(prepared: Prepared, job: Job[Any], tracker: Tracker) -> None:
     session, spec = prepared.session, prepared.job
     inputs = submission.inputs_of(prepared.payload)  # before anything is sent: one of them may be held back
     job.submitted_at = time.monotonic()
-    history.remember(job, prepared.config, spec.results)
+    history.remember(job, prepared.config, spec.results, spec.secrets)
     before, environment = send_needs(prepared, job)
     submission.submit_job(session, spec, prepared.payload, before, job, tracker, inputs)
     if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.calls import history
+from clusterfn.config.host_text import reading
 from clusterfn.config.units import shown_time
 from clusterfn.errors import ConfigError
 
@@ -114,9 +115,11 @@ def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
     for line in answer.out.decode("utf-8", "replace").splitlines():
         if line.startswith("{") and found:
             last = list(found)[-1]
-            found[last] = found[last]._replace(ended=found[last].ended or bool(json.loads(line).get("final")))
+            with reading(host, f"the outcome of {last}"):
+                found[last] = found[last]._replace(ended=found[last].ended or bool(json.loads(line).get("final")))
         elif set(line.partition(" ")[0]) <= _IDS:
-            name, kept, stopping = line.split()
+            with reading(host, "the names of its jobs"):
+                name, kept, stopping = line.split()
             found[name] = _Earlier(kept != "0", stopping != "0")
     if not found:
         elsewhere = sorted({entry.host for entry in history.entries(job_id)} - {host})

@@ -11,15 +11,15 @@ import collections
 import pickle
 import struct
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from clusterfn.calls import data_types
 from clusterfn.calls.data_types import DamagedPickle as DamagedPickle
+from clusterfn.calls.value_cost import MEMORY_EVERY, ValueCost
 
 _FLOAT, _INT, _SHORT = struct.Struct(">d"), struct.Struct("<i"), struct.Struct("<H")
 _MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
-_DEEPEST_KEY = 50  # tuples in tuples: Python compares them without a look at its stack
 _SHOWN = 100
 
 
@@ -44,10 +44,11 @@ def load(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
 
     Raises:
         NotData: It names anything else; no part of that was made.
-        DamagedPickle: Our pickler does not write such bytes.
+        DamagedPickle: Our pickler does not write such bytes, or their value costs far more than they do.
+        MemoryError: It needs more memory than this machine has free.
         ModuleNotFoundError: numpy or torch is not installed here.
     """
-    reader = _Reader(memoryview(data), buffers)
+    reader = _Reader(memoryview(data), list(buffers))
     try:
         value = reader.read()
     except (DamagedPickle, NotData, ImportError, MemoryError):
@@ -87,31 +88,37 @@ class _Reader:
         names: References to what it has named.
     """
 
-    def __init__(self, data: memoryview, buffers: Iterable[Any]) -> None:
+    def __init__(self, data: memoryview, buffers: Sequence[Any]) -> None:
         self._data = data
         self._at = 0
+        self._cost = ValueCost(len(data) + sum(memoryview(each).nbytes for each in buffers))
         self._buffers = iter(buffers)
         self._stack: list[Any] = []
         self._below: list[list[Any]] = []
         self._memo: list[Any] = []
-        self._work = 1_000_000 + 100 * len(data)  # entries of tuples that may be looked at to find keys
         self.names: list[weakref.ref[_Name]] = []
 
     def read(self) -> Any:
         data, size = self._data, len(self._data)
         while self._at < size:
-            code = data[self._at]
-            if code == _STOP:
-                value = self._stack.pop()
-                if self._stack or self._below or self._at + 1 != size:
-                    raise DamagedPickle("the pickle does not stop at its end")
-                return value
-            take = _TAKES[code]
-            if take is None:
-                raise NotData(self._unknown(code))
-            self._at += 1
-            take(self)
+            until = min(size, self._at + MEMORY_EVERY)
+            while self._at < until:
+                code = data[self._at]
+                if code == _STOP:
+                    return self._end()
+                take = _TAKES[code]
+                if take is None:
+                    raise NotData(self._unknown(code))
+                self._at += 1
+                take(self)
+            self._cost.check_memory()
         raise DamagedPickle("the pickle has no end")
+
+    def _end(self) -> Any:
+        value = self._stack.pop()
+        if self._stack or self._below or self._at + 1 != len(self._data):
+            raise DamagedPickle("the pickle does not stop at its end")
+        return value
 
     def _bytes(self, size: int) -> memoryview:
         """Return the next bytes; what a pickle claims is compared with what there is before any memory is taken."""
@@ -218,7 +225,11 @@ class _Reader:
             args = factory, *args[1:]
         elif any(type(each) is _Name for each in args):
             raise NotData(next(each.shown for each in args if type(each) is _Name))
-        self._stack.append(called.make(*args))
+        self._cost.charge_copy(args)
+        made = called.make(*args)
+        if type(made) is collections.Counter:  # it copies no dict itself: that takes as long as filling the dict
+            self._put(made, list(args[0]), list(args[0].values()))
+        self._stack.append(made)
 
     def _method(self, args: tuple[Any, ...]) -> None:
         """Take getattr(ZoneInfo, "_unpickle"), and no other attribute of anything."""
@@ -262,6 +273,7 @@ class _Reader:
         target = self._stack[-1]
         if type(target) not in (list, collections.deque):
             raise DamagedPickle(f"items for a {type(target).__name__}")
+        self._cost.charge_nesting(target, items)
         target.extend(items)
 
     def set_item(self) -> None:
@@ -275,30 +287,29 @@ class _Reader:
         target, keys = self._stack[-1], items[::2]
         if type(target) not in _MAPPINGS or len(items) % 2:
             raise DamagedPickle(f"entries for a {type(target).__name__}")
-        self._check_keys(keys)
-        for key, value in zip(keys, items[1::2]):
-            target[key] = value
+        self._put(target, keys, items[1::2])
+
+    def _put(self, target: Any, keys: list[Any], values: list[Any]) -> None:
+        self._cost.charge_nesting(target, values)
+
+        def put(start: int, end: int) -> None:
+            for key, value in zip(keys[start:end], values[start:end]):
+                target[key] = value
+
+        self._cost.fill(target, keys, put, self._at)
 
     def add_items(self) -> None:
-        items, target = self._marked(), self._stack[-1]
+        self._add(self._marked(), self._stack[-1])
+
+    def _add(self, items: list[Any], target: Any) -> None:
         if type(target) is not set:
             raise DamagedPickle(f"items for a {type(target).__name__}")
-        self._check_keys(items)
-        target.update(items)
+        self._cost.fill(target, items, lambda start, end: target.update(items[start:end]), self._at)
 
     def frozen_set(self) -> None:
-        items = self._marked()
-        self._check_keys(items)
-        self._stack.append(frozenset(items))
-
-    def _check_keys(self, keys: Iterable[Any], depth: int = 0) -> None:
-        """Reject keys that would take for ever to find: a tuple that has another one twice, and so on, doubles."""
-        for key in keys:
-            if type(key) is tuple or type(key) is frozenset:
-                self._work -= len(key)
-                if depth >= _DEEPEST_KEY or self._work < 0:
-                    raise DamagedPickle("a key that is nested too deeply")
-                self._check_keys(key, depth + 1)
+        found: set[Any] = set()
+        self._add(self._marked(), found)
+        self._stack.append(frozenset(found))
 
     # plain values; those that often come in rows take the whole row
 

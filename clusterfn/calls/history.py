@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ class Entry:
         results: What is accepted of its value.
         id: The job's.
         at: When, in seconds since 1970.
+        secrets: The names of the variables that it got from this machine as secrets.
     """
 
     host: str
@@ -41,12 +42,18 @@ class Entry:
     id: str = field(compare=False)
     at: float = field(compare=False)
     results: ResultPolicy = field(default=ResultPolicy(), compare=False)
+    secrets: tuple[str, ...] = field(default=(), compare=False)
 
 
-def remember(job: Job[Any] | GroupState, config: Path | None, results: ResultPolicy | None = None) -> None:
-    """Record on which host a job is, which file defines that host, and what is accepted of its value.
+def remember(
+    job: Job[Any] | GroupState, config: Path | None, results: ResultPolicy | None = None, secrets: Iterable[str] = ()
+) -> None:
+    """Record where a job is, which file defines that host, what is accepted of its value, and what secrets it got.
 
     Skip it if it cannot be written.
+
+    Args:
+        secrets: The names of their variables; no value is written.
     """
     path = ledger_path()
     with contextlib.suppress(OSError):
@@ -62,6 +69,8 @@ def remember(job: Job[Any] | GroupState, config: Path | None, results: ResultPol
         }
         if results is not None and results != ResultPolicy():
             entry["results"] = results._asdict()
+        if names := sorted(secrets):
+            entry["secrets"] = names
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
@@ -79,6 +88,12 @@ def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
     return ResultPolicy(
         default.data_only or any(each.data_only for each in known), min(sizes, default=default.max_bytes)
     )
+
+
+def secrets_of(job_id: str) -> set[str]:
+    """Return the names of the variables that a job, by its whole id, got from this machine as secrets."""
+    found = [_read(line) for line in _lines() if f'"id": "{job_id}"' in line]
+    return {name for entry in found if entry is not None for name in entry.secrets}
 
 
 def sent_within(job_id: str, seconds: float, hosts: Collection[str]) -> set[str]:
@@ -112,7 +127,8 @@ def _read(line: str) -> Entry | None:
     try:
         entry = json.loads(line)
         results = ResultPolicy(**entry.get("results", {}))
-        return Entry(entry["host"], entry.get("config", ""), entry["id"], entry.get("at", 0.0), results)
+        names = tuple(map(str, entry.get("secrets", ())))
+        return Entry(entry["host"], entry.get("config", ""), entry["id"], entry.get("at", 0.0), results, names)
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -185,7 +185,10 @@ class ItemResults:
     def _load_all(self) -> None:
         record = self._records.get()
         while record is not None:
-            self._take(record)
+            try:
+                self._take(record)
+            except Exception as error:  # noqa: BLE001 - the outermost frame of its thread: those who wait must get an error
+                self._give_up(record, error)
             record = self._records.get() if not self._group.done() else None
         self._when_all()
 
@@ -221,6 +224,15 @@ class ItemResults:
         self._on_ended(index, line["kind"])
         failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
         self._group.on_end(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
+
+    def _give_up(self, record: ItemRecord, error: Exception) -> None:
+        index = self._numbers[record.line["index"]]
+        refused = ResultError(
+            f"the item has ended, but its result could not be received: {type(error).__name__}: {error}",
+            host=self._place.host, job=f"{self._group.id}[{index}]", stage="result",
+        )  # fmt: skip
+        refused.__cause__ = error
+        self._group.on_end(index, ItemOutcome(DIED, None, refused))
 
     def _how_to_fetch(self, index: int) -> str:
         return f"clusterfn.attach({self._group.id!r}).result({index}, "

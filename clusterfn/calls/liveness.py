@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
+from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
 from clusterfn.hosts.rpc.frames import error_of
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
@@ -249,7 +250,7 @@ def _has_begun(answer: Completed) -> bool:
     try:
         told = json.loads(answer.out.splitlines()[-1])
         return told["attempt"] is None and "full" not in told
-    except (ValueError, IndexError, KeyError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return False
 
 
@@ -262,8 +263,8 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
     """
     said = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
     try:
-        told: dict[str, Any] = json.loads(answer.out.splitlines()[-1])
-    except (ValueError, IndexError):
+        told: dict[str, Any] = dict(json.loads(answer.out.splitlines()[-1]))
+    except (ValueError, TypeError, IndexError, RecursionError):
         log = posixpath.join(folder, layout.SCHEDULER_LOG)
         ended = f"exit status {answer.rc}" if answer.rc is not None else f"signal {answer.signal}"
         said = said or [f"its program printed nothing and ended with {ended}"]
@@ -272,7 +273,8 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
             hint=f"read the log on {host.name}, and call again",
         ) from None  # fmt: skip
     if "full" in told:
-        raise error_of(host, told["full"])
+        with reading(host.name, "why its disk is full"):
+            raise error_of(host, told["full"])
     return told
 
 

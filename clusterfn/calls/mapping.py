@@ -103,7 +103,7 @@ def run(
     if job.outputs:
         made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
-    history.remember(made, one.config, job.results)
+    history.remember(made, one.config, job.results, job.secrets)
     caller.before_send(made)
     described = {layout.LABELS: labels, layout.ARGUMENTS: made.arguments}
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}

@@ -11,6 +11,7 @@ import json
 import os
 import posixpath
 import re
+import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from clusterfn import errors
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.calls import user_modules
-from clusterfn.config import units
+from clusterfn.config import host_text, units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
@@ -96,6 +97,12 @@ _TYPES: Mapping[str, tuple[type, type | None]] = {
 }  # fmt: skip
 
 
+_USED = ("wall_s", "cpu_s", "peak_memory_bytes")
+_USED_OF_GPU = ("peak_memory_bytes", "mean_use_percent")
+_DEEPEST_CAUSE = 20
+_MOST = 1 << 63  # of any number: what is larger is no count, and cannot be divided or shown as a time
+
+
 def read(data: bytes) -> dict[str, Any]:
     """Parse the content of outcome.json.
 
@@ -119,10 +126,33 @@ def checked(told: Any) -> dict[str, Any]:
     for name, (wanted, each) in _TYPES.items():
         found = told.get(name)
         if found is not None and not (_is(found, wanted) and all(_entry_is(*entry, each) for entry in _entries(found))):
-            raise ValueError(f"its {name!r} is {ascii(found)[:80]}")
+            raise ValueError(f"its {name!r} is {_shown(found)}")
+    for name, found in [*told.items(), *(told.get("value") or {}).items()]:
+        if isinstance(found, (int, float)) and not -_MOST < found < _MOST:
+            raise ValueError(f"its {name!r} is {_shown(found)}")
+    if not _is_usage(told.get("usage") or {}):
+        raise ValueError(f"its 'usage' is {_shown(told['usage'])}")
     if (told.get("value") or {}).get("size", 0) < 0:
         raise ValueError("its value has a negative size")
+    cause, depth = told.get("cause"), 0
+    while isinstance(cause, dict):
+        cause, depth = cause.get("cause"), depth + 1
+        if depth > _DEEPEST_CAUSE:
+            raise ValueError("its causes are nested too deeply")
     return told
+
+
+def _shown(found: Any) -> str:
+    return reprlib.repr(found).encode("ascii", "backslashreplace").decode()[:80]  # nobody knows how deep it is
+
+
+def _is_usage(told: Mapping[str, Any]) -> bool:
+    """Whether what a job used is in numbers, for which people and tables take it."""
+    gpus = told.get("gpus") or []
+    if not (isinstance(gpus, list) and all(isinstance(each, dict) for each in gpus)):
+        return False
+    used = [told.get(name) for name in _USED] + [each.get(name) for each in gpus for name in _USED_OF_GPU]
+    return all(each is None or (type(each) in (int, float) and -_MOST < each < _MOST) for each in used)
 
 
 def _entries(found: Any) -> Iterable[tuple[Any, Any]]:
@@ -293,6 +323,11 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
             hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
         ) from error  # fmt: skip
+    except MemoryError as error:
+        raise _result_error(
+            f"the value does not fit into the memory of this machine: {error}", outcome, place,
+            hint=f"call clusterfn.attach({place.job!r}).result() on a machine with more memory, or return less",
+        ) from None  # fmt: skip
     except damaged as error:
         raise _result_error(
             f"the value is damaged: {error}", outcome, place,
@@ -425,9 +460,11 @@ _NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     """Say what to do about a module that the environment lacks; None if that is not what happened."""
     missing = (outcome.get("exception") or {}).get("missing")
-    if not isinstance(missing, dict):
+    missing = missing if isinstance(missing, dict) else {}
+    name = host_text.module_name(missing.get("module"))
+    if not name:
         return None
-    name, python = str(missing.get("module")), str(missing.get("python"))
+    python = host_text.shell_word(missing.get("python"))
     top, _, below = name.partition(".")
     if missing.get("metadata"):
         return (
@@ -451,7 +488,7 @@ def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str
     lacking = f"No module named {name!r} in {python} on {place.host}"
     found: list[Path] = []
     with contextlib.suppress(OSError):  # the working directory was removed
-        found = [path for form in ("*/{}.py", "*/{}/__init__.py") for path in Path().glob(form.format(top))]
+        found = [path for below in (f"{top}.py", f"{top}/__init__.py") for path in Path().glob(f"*/{below}")]
     if found:
         return (
             f"{lacking}. {found[0]} is on this machine: clusterfn sends modules that your program itself can import, "

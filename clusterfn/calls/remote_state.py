@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.text import printable
+from clusterfn.bridge.supervisor.text import number, printable
 from clusterfn.calls.user_modules import own_files
+from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) 
 
 def read_sizes(folder: str, asked: Reply[Completed]) -> dict[str, int]:
     """Return the size in bytes of each file found by `ask_sizes`, by its name below the folder."""
-    found = [line.split(None, 1) for line in asked.result(_TIMEOUT_S).out.decode().splitlines()]
-    return {path[len(folder) + 1 :]: int(size) for size, path in found if path.startswith(folder)}
+    printed = asked.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()
+    found = [(number(size), path) for size, _, path in (line.strip().partition(" ") for line in printed)]
+    return {path[len(folder) + 1 :]: size for size, path in found if size is not None and path.startswith(folder)}
 
 
 def wait_until_caught_up(is_caught_up: Callable[[], bool]) -> None:
@@ -77,19 +79,20 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
     asked = ask_sizes(connection, elements, 4, layout.JOURNAL)
     outcome = posixpath.join(layout.attempt_dir(folder, 1), layout.OUTCOME)
     stopped, complete = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
-    paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode().splitlines()]
+    paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode("utf-8", "replace").splitlines()]
     claimed = set(_elements_with(paths, layout.CLAIM))
     unclaimed = [number for number in _elements_with(paths, layout.ATTEMPTS) if number not in claimed]
     sizes = {tuple(path.split("/")): size for path, size in read_sizes(elements, asked).items()}
-    journals = {(int(number), int(attempt)): size for (number, _, attempt, _), size in sizes.items()}
+    with reading(connection.host.name, "the names of its journals"):
+        journals = {(int(element), int(attempt)): size for (element, _, attempt, _), size in sizes.items()}
     given_up = _elements_with(paths, layout.VERDICT)
     return RemoteGroupState(_elements_with(paths, ""), unclaimed, given_up, stopped, complete, journals)
 
 
 def _elements_with(paths: Iterable[str], name: str) -> list[int]:
     """Return the elements that have this in their folder; "" is the folder itself."""
-    found = [number for number, _, rest in (path.partition("/") for path in paths) if rest == name]
-    return sorted(int(number) for number in found if number.isdecimal())
+    found = [element for element, _, rest in (path.partition("/") for path in paths) if rest == name]
+    return sorted(each for each in map(number, found) if each is not None)
 
 
 def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
@@ -99,7 +102,8 @@ def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
 
 def read_elements(answer: Completed) -> list[int]:
     """Return the numbers of the elements that `list_elements` found."""
-    return [int(name) for name in answer.out.decode().split() if name.isdecimal()]
+    found = map(number, answer.out.decode("utf-8", "replace").split())
+    return [each for each in found if each is not None]
 
 
 def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:
@@ -148,4 +152,5 @@ def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) ->
             f"{session.host.name} could not remove the jobs", host=session.host.name, evidence=said,
             hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
-    return dict(json.loads(answer.out))
+    with reading(session.host.name, "its list of removed jobs"):
+        return dict(json.loads(answer.out))

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, history, job_display, remote_state, submit
 from clusterfn.calls.call import host_secrets, secret_values
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker, Retried
 from clusterfn.config import config_file
-from clusterfn.config.job_spec import Group, JobSpec
+from clusterfn.config.host_text import reading
+from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, read_spec
 from clusterfn.config.options import Options
 from clusterfn.config.spec import Host, ResultPolicy
 from clusterfn.errors import ClusterfnError, PayloadError
@@ -82,16 +84,20 @@ def attach(session: HostState, spec: Mapping[str, Any], results: ResultPolicy) -
 
 
 def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupState:
-    job = JobSpec.from_json(spec, session.host, session.connection.facts.python)._replace(results=results)
+    with reading(session.host.name, SPEC_OF_JOB):
+        job = JobSpec.from_json(spec, session.host, session.connection.facts.python)._replace(results=results)
     count = cast(Group, job.group).count
     folder = layout.job_dir(job.root, job.id)
     paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
     told, arguments, of = remote_files.read_each(session.connection, paths)
-    retried = _retried(session, job, json.loads(of)) if of else None
+    with reading(session.host.name, f"the items of {job.id[:SHORT]}"):
+        earlier = dict(json.loads(of)) if of else None
+        labels = list(map(str, json.loads(told))) if told else []
+        shown = [dict(each) for each in json.loads(arguments)] if arguments else []
+    retried = _retried(session, job, earlier) if earlier is not None else None
     if retried is None:
-        labels = json.loads(told) if told else ()
         made = GroupState(job.id, job.name, session.host.name, folder, count, labels=labels)
-        made.arguments = json.loads(arguments) if arguments else ()
+        made.arguments = shown
     else:
         made = retried.group.with_items_again(retried.numbers, job.id, folder)
     made.sent_here, made.asked = False, job.resources
@@ -105,15 +111,16 @@ def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy
 
 def _retried(session: HostState, job: JobSpec, told: Mapping[str, Any]) -> Retried | None:
     """Attach to the try before this one; None if the host has deleted it: then the items are numbered from 0."""
-    folder = layout.job_dir(job.root, told["of"])
+    with reading(session.host.name, f"the items of {job.id[:SHORT]}"):
+        of, items = str(told["of"]), list(map(int, told["items"]))
+    folder = layout.job_dir(job.root, of)
     (spec,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.SPEC)])
     if spec is None:
-        console.tell(
-            f"the host no longer has {told['of'][:SHORT]}, of which {job.id[:SHORT]} is a retry: its values are gone"
-        )
+        console.tell(f"the host no longer has {of[:SHORT]}, of which {job.id[:SHORT]} is a retry: its values are gone")
         return None
-    earlier = _attached(session, json.loads(spec), job.results)
-    return Retried(told["items"], earlier)
+    with reading(session.host.name, SPEC_OF_JOB):
+        before = read_spec(spec)
+    return Retried(items, _attached(session, before, job.results))
 
 
 def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
@@ -129,7 +136,8 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
     job = old.job._replace(id=secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
-    told = json.loads(spec.replace(group.id.encode(), job.id.encode()))
+    with reading(group.host, SPEC_OF_JOB):
+        told, ends = read_spec(spec.replace(group.id.encode(), job.id.encode())), list(map(int, json.loads(index)))
     files = {
         layout.SPEC: json.dumps({**told, "group": asdict(cast(Group, job.group))}).encode(),
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
@@ -137,13 +145,13 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         layout.LABELS: json.dumps([group.label(each) for each in failed]).encode(),
         layout.ARGUMENTS: json.dumps([group.arguments[each] for each in failed if group.arguments]).encode(),
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
-        **_select(data, json.loads(index), old.item_results.on_host(failed)),
+        **_select(data, ends, old.item_results.on_host(failed)),
     }
     if told["secrets"]:  # from this process: the host has deleted its own
-        left = set(told["secrets"]) - (set(host_secrets(old.session.host, told["secrets"])) - set(os.environ))
+        left = _names_of_secrets(old, told["secrets"])
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
     made = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
-    history.remember(made, config_file.load().path, job.results)
+    history.remember(made, config_file.load().path, job.results, told["secrets"])
     counted = in_words(cast(Group, job.group))
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     tracker = track(old.session, job, made, old.limits, Retried(failed, group))
@@ -152,6 +160,22 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
     job_display.remember_going(made)
     return made
+
+
+def _names_of_secrets(old: GroupTracker, told: Sequence[str]) -> set[str]:
+    """Return which variables of this process to send again.
+
+    Raises:
+        PayloadError: The host names one that neither this machine has sent with the group, nor `secrets:` means.
+    """
+    group, by_host = old.group, set(host_secrets(old.session.host, told))
+    unknown = set(told) - by_host - set(old.job.secrets) - history.secrets_of(group.id)
+    if unknown:
+        raise PayloadError(
+            f"the host asks for the variable {in_one_line(min(unknown))!r:.80} of this process, which this machine "
+            "did not send with the group; nothing was sent", host=group.host, job=group.id, hint="call map again",
+        )  # fmt: skip
+    return set(told) - (by_host - set(os.environ))
 
 
 def _share_again(group: Group, count: int) -> Group:

@@ -80,7 +80,7 @@ class CallStream:
         try:
             facts = json.loads(coming.result(0))
             address, attach, submission = str(facts["socket"]), [*map(str, facts["attach"])], str(facts["submission"])
-        except (ValueError, KeyError, TypeError):  # damaged: the calls go by files
+        except (ValueError, KeyError, TypeError, RecursionError):  # damaged: the calls go by files
             return
         connection, scheduler = self._session.connection, self._session.scheduler
         self._connection = connection

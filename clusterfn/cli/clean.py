@@ -14,6 +14,7 @@ from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config import places
+from clusterfn.config.host_text import reading
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
@@ -70,7 +71,8 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
             f"{session.host.name} could not look through {session.root}", host=session.host.name, evidence=said,
             hint="check that folder on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
-    return dict(json.loads(answer.out))
+    with reading(session.host.name, "what can be removed"):
+        return dict(json.loads(answer.out))
 
 
 def total(kinds: Kinds) -> str:

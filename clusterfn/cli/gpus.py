@@ -17,6 +17,7 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
+from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState, open_session
@@ -39,8 +40,9 @@ def ask_machine(session: HostState) -> dict[str, Any]:
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError("the host could not report its GPUs", host=session.host.name, evidence=said)
-    told: dict[str, Any] = json.loads(answer.out)
-    trouble = told.pop("trouble")
+    with reading(session.host.name, "the state of its GPUs"):
+        told = dict(json.loads(answer.out))
+        trouble = told.pop("trouble")
     if trouble:
         raise ClusterfnError(
             f"the GPUs of {session.host.name} cannot be seen: {trouble}", host=session.host.name,

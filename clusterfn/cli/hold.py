@@ -21,6 +21,7 @@ from clusterfn.calls.call import resources_of
 from clusterfn.calls.job import Job
 from clusterfn.cli import screen, target
 from clusterfn.cli.submission import call_options, print_sent, send
+from clusterfn.config.host_text import reading
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host
 from clusterfn.config.units import parse_time
@@ -144,7 +145,9 @@ def _record(session: HostState) -> dict[str, Any] | None:
     found = _read_record(session)
     if found is None:
         return None
-    scheduler, number = session.scheduler, str(found["id"])
+    with reading(session.host.name, layout.HOLD_RECORD):
+        number, _ = str(found["id"]), _described(found)
+    scheduler = session.scheduler
     asked = session.connection.run(scheduler.evidence_command(number), unset=scheduler.unset).result(_TIMEOUT_S)
     said = (asked.out + asked.err).decode("utf-8", "replace")
     return None if scheduler.explain(Evidence(said, "", number)) else found  # its node may have died
@@ -154,7 +157,7 @@ def _read_record(session: HostState) -> dict[str, Any] | None:
     (data,) = remote_files.read_each(session.connection, [posixpath.join(_folder(session), layout.HOLD_RECORD)])
     try:
         found = json.loads(data or b"null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

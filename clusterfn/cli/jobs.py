@@ -16,6 +16,7 @@ from clusterfn.cli import screen, target
 from clusterfn.cli.complaint import describe_error
 from clusterfn.cli.selection import ask_each, list_on, narrowed
 from clusterfn.config import config_file
+from clusterfn.config.host_text import reading
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 
@@ -68,7 +69,11 @@ def _sizes(shown: Sequence[JobInfo]) -> dict[str, int]:
         for first in range(0, len(ids[name]), _AT_ONCE):
             part = ids[name][first : first + _AT_ONCE]
             answer = session.supervise("sizes", session.root, *part, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
-            sizes.update(json.loads(answer.out) if answer.rc == 0 else {})
+            with reading(name, "the sizes of its jobs"):
+                told = json.loads(answer.out) if answer.rc == 0 else {}
+                sizes.update(
+                    {str(job): size for job, size in told.items() if type(size) is int and 0 <= size < 1 << 63}
+                )
         return sizes
 
     measured = ask_each(list(ids), measure).values()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import posixpath
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from clusterfn.calls.attach import find_job
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli.output import AnyJob, facts_of, print_each
 from clusterfn.cli.selection import select
+from clusterfn.config.host_text import reading
+from clusterfn.config.job_spec import SPEC_OF_JOB, read_spec
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
 
@@ -43,7 +44,8 @@ def _outputs_of(job: AnyJob) -> list[str]:
     """Return the patterns that the job was sent with."""
     session, folder = find_job(job.id, job.host)
     spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
-    return list(json.loads(spec).get("outputs") or ())
+    with reading(session.host.name, SPEC_OF_JOB):
+        return list(read_spec(spec)["outputs"])
 
 
 def _fetch(job: AnyJob, patterns: list[str], to: Path) -> list[Path]:

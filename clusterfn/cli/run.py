@@ -59,11 +59,15 @@ def written(value: Any, as_json: bool) -> str:
     Raises:
         ClusterfnError: JSON has no word for it.
     """
-    if not as_json:
-        return repr(value)
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False) if as_json else repr(value)
+    except RecursionError:
+        raise ClusterfnError(
+            "the value is nested too deeply to be printed", hint="take it in Python: clusterfn.attach(ID).result()"
+        ) from None
     except (TypeError, ValueError) as error:
+        if not as_json:  # its own __repr__
+            raise
         raise ClusterfnError(
             f"the value cannot be written as JSON: {error}", hint="leave out --json, or return plain lists and dicts"
         ) from error

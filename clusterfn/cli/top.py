@@ -8,6 +8,7 @@ from typing import Any
 
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
+from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
 
@@ -40,7 +41,9 @@ def jobs_of_all_users(session: HostState) -> list[dict[str, Any]]:
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError("the host could not list the jobs of its users", host=session.host.name, evidence=said)
-    told: list[dict[str, Any]] = json.loads(answer.out)["jobs"]
+    with reading(session.host.name, "the jobs of its users"):
+        told = [dict(each) for each in json.loads(answer.out)["jobs"]]
+        _ = list(map(_row, told))
     return told
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -209,6 +210,34 @@ class JobSpec(NamedTuple):
             quiet_s=spec.get("quiet_s", layout.QUIET_S), warn_s=spec.get("warn_s"),
             requeue=spec.get("requeue", {}), results=host.result_policy(),
         )  # fmt: skip
+
+
+_TYPES: Mapping[str, type] = {
+    "id": str, "name": str, "host": str, "root": str, "bridge": str, "resources": dict, "secrets": list,
+    "outputs": list,
+}  # fmt: skip
+_ID = re.compile(r"[0-9a-f]{16}")
+_MOST_ITEMS = 10_000_000  # each takes memory here before the first has come
+SPEC_OF_JOB = f"{layout.SPEC} of the job"
+
+
+def read_spec(data: bytes) -> dict[str, Any]:
+    """Parse the spec.json of a job, as its host has it now.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    told = json.loads(data)
+    for name, wanted in _TYPES.items():
+        if type(told[name]) is not wanted:
+            raise ValueError(f"its {name!r} is of the type {type(told[name]).__name__}")
+    if not _ID.fullmatch(told["id"]) or type(told.get("group") or {}) is not dict:
+        raise ValueError("its id, or its group")
+    if (told.get("group") or {"count": 0})["count"] > _MOST_ITEMS:
+        raise ValueError("its number of items")
+    if not all(type(each) is str for each in [*told["secrets"], *told["outputs"]]):
+        raise ValueError("its secrets, or its outputs")
+    return dict(told)
 
 
 def known_fields(kind: type[Any], told: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterfn.config.host_text import reading
 from clusterfn.config.options import ENVIRONMENT_KINDS
 from clusterfn.config.spec import EnvironmentSpec, Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -179,21 +180,23 @@ class ExistingEnvironment:
         self._facts = said if isinstance(said, dict) else {}
         if not self._facts:
             raise self._missing(rc, out, err)
-        if self._facts["missing"]:
+        with reading("the host", "what its interpreter says of itself"):
+            path, missing = str(self._facts["path"]), list(map(str, self._facts["missing"]))
+            major, minor = map(int, self._facts["version"])
+        if missing:
             raise EnvironmentBuildError(
-                f"no environment was named, and {self._facts['path']} has no {', '.join(self._facts['missing'])}",
+                f"no environment was named, and {path} has no {', '.join(missing)}",
                 stage="environment",
                 hint='have one built, environment="environment.yml" or packages=["numpy"], or name one, "conda:…"',
             )
-        major, minor = self._facts["version"]
         if (major, minor) < OLDEST:
             raise EnvironmentBuildError(
                 f"the environment {self.key()!r} has Python {major}.{minor}, "
                 f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
-                evidence=[self._facts["path"]], stage="environment",
+                evidence=[path], stage="environment",
                 hint=f"name an environment with a newer Python, ideally {CALLER[0]}.{CALLER[1]} as on this machine",
             )  # fmt: skip
-        return Interpreter(self._facts["path"], (major, minor))
+        return Interpreter(path, (major, minor))
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterfn.config.host_text import reading
 from clusterfn.environment.existing import OLDEST
 from clusterfn.environment.project import ProjectFile
 from clusterfn.environment.project_solver import nearest_minors
@@ -75,7 +76,8 @@ def choose(source: PythonSource, project: ProjectFile, platform: str, printed: s
         EnvironmentBuildError: None fits; with the reason for each.
     """
     lines = printed.splitlines()
-    told = [dict(json.loads(line[len(_MARK) :])) for line in lines if line.startswith(_MARK)]
+    with reading(host, "what its interpreters say of themselves"):
+        told = [_checked(json.loads(line[len(_MARK) :])) for line in lines if line.startswith(_MARK)]
     reasons = [line for line in lines if line.strip() and not line.startswith(_MARK)]
     for each in told:
         why_not = _why_not(each, project, platform)
@@ -89,6 +91,16 @@ def choose(source: PythonSource, project: ProjectFile, platform: str, printed: s
         f"{missing} for {project.path.name}", host=host, stage="environment",
         evidence=reasons[:_MOST_LINES] or ["there is none in PATH"], hint=f"{hint}; {_OTHER_SOURCES}",
     )  # fmt: skip
+
+
+def _checked(told: Any) -> dict[str, Any]:
+    texts = [told[name] for name in ("path", "given", "glibc", "abi", "implementation", "machine")]
+    flags = [told[name] for name in ("release", "free_threaded", "copied")]
+    if not all(type(each) is str for each in texts) or not all(type(each) is int for each in told["version"]):
+        raise ValueError("a text, or the version")
+    if not all(type(each) is bool for each in flags) or type(told["bits"]) is not int:
+        raise ValueError("a flag, or the number of bits")
+    return dict(told)
 
 
 def _version(told: Mapping[str, Any]) -> str:

@@ -135,9 +135,12 @@ def evidence(told: BuildProgress) -> list[str]:
 def _parsed(line: str | bytes) -> BuildProgress | None:
     try:
         told = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) else None
+    if not isinstance(told, dict) or not isinstance(told.get("evidence") or [], list):
+        return None
+    numbers = [told[name] for name in ("done", "of", "bytes") if name in told]
+    return told if all(type(each) is int and each < 1 << 63 for each in numbers) else None
 
 
 def describe_progress(told: BuildProgress) -> str:

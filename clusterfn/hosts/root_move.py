@@ -93,6 +93,6 @@ def _run(session: HostState, old: str, new: str, on_step: Callable[[Step], None]
 def _parsed(line: bytes) -> Step:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {}

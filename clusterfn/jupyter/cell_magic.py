@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from clusterfn.bridge.supervisor.text import printable
 from clusterfn.calls import call, user_modules
+from clusterfn.config import config_file
+from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import serialization
 from clusterfn.jupyter import cell_options, cell_source
@@ -61,11 +65,44 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
     except Exception as error:  # the cell's own
         _show(vars(error).pop(wire.SHOWN, ()))
         raise
-    _show(told["shown"])
-    shell.user_ns.update(told["values"])
-    if told["missing"]:
-        names = ", ".join(told["missing"])
+    chosen = config_file.host_of_call(asked.options)
+    is_data = chosen.host.result_policy(chosen.options.results).data_only
+    values, shown = read_result(told, asked.outputs, chosen.host.name, is_data)
+    _show(shown)
+    shell.user_ns.update(values)
+    missing = [name for name in asked.outputs if name not in values]
+    if missing:
+        names = ", ".join(missing)
         raise ClusterfnError(f"%%cluster -o: the cell ended without setting {names}", hint="set it on every path")
+
+
+def read_result(
+    told: Any, wanted: Sequence[str], host: str, is_data: bool
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Take what a cell returned: the variables that were asked for and no others, and what it displayed.
+
+    Args:
+        told: As the host sent it.
+        wanted: The names of the variables.
+        host: Its name.
+        is_data: Whether only plain data comes from it: then its HTML and JavaScript do not run in this notebook.
+
+    Raises:
+        HostError: It is nothing that a cell returns.
+    """
+    with reading(host, "the result of the cell"):
+        values = {name: told["values"][name] for name in wanted if name in told["values"]}
+        shown = [dict(bundle) for bundle in told["shown"]]
+    if not is_data:
+        return values, shown
+    plain = [{kind: each for kind, each in bundle.items() if kind in _PICTURES} for bundle in shown]
+    for bundle, whole in zip(plain, shown):
+        text = whole.get("text/plain")
+        bundle["text/plain"] = printable(text if type(text) is str else "(not shown: it is no text and no picture)")
+    return values, plain
+
+
+_PICTURES = ("image/png", "image/jpeg")  # of the types that a notebook shows, those that run nothing
 
 
 def _file_of_cell(variables: Any) -> str:

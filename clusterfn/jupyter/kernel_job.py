@@ -21,6 +21,7 @@ from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job
 from clusterfn.config import config_file, places
+from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import KernelSpec
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
@@ -274,10 +275,11 @@ def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJ
     if not coming.done():
         coming.cancel()
         raise reason_of_end(job)
-    facts = json.loads(coming.result(0))
-    way = session.scheduler.join_command(str(facts["submission"])) if session.scheduler.has_nodes else ()
-    join = (*way, *facts["attach"]) if way else ()
-    return KernelJob(job, session, str(facts["socket"]), join, adopts)
+    with reading(session.host.name, layout.KERNEL):
+        facts = json.loads(coming.result(0))
+        address, submission, attach = str(facts["socket"]), str(facts["submission"]), [*map(str, facts["attach"])]
+    way = session.scheduler.join_command(submission) if session.scheduler.has_nodes else ()
+    return KernelJob(job, session, address, (*way, *attach) if way else (), adopts)
 
 
 def tell_why_it_waits(job: Job[Any], said: dict[str, str]) -> None:

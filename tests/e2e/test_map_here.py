@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 import clusterfn
-from clusterfn import ConfigError, cluster
+from clusterfn import ConfigError, PayloadError, cluster
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
@@ -60,6 +62,27 @@ def second_time(gate, x):
 
 
 second_time.__module__ = "__main__"
+
+
+def test_a_host_that_asks_for_another_variable_at_a_retry_gets_none(here, tmp_path, monkeypatch):
+    monkeypatch.setenv("SENT_TOKEN", "s3cret")
+    other = secrets.token_hex(8)
+    monkeypatch.setenv("OTHER_TOKEN", other)
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    group = cluster(host="here", secrets=["SENT_TOKEN"])(second_time).map([str(gate)] * 2, [2, 1])
+    group.results(150)
+    spec = here / "jobs" / group.id / "spec.json"
+    told = json.loads(spec.read_text())
+    assert told["secrets"] == ["SENT_TOKEN"]
+
+    spec.write_text(json.dumps({**told, "secrets": ["SENT_TOKEN", "OTHER_TOKEN"]}))
+    with pytest.raises(PayloadError, match="asks for the variable 'OTHER_TOKEN' of this process"):
+        group.retry_failed()
+
+    assert not any(other.encode() in path.read_bytes() for path in here.rglob("*") if path.is_file())
+    spec.write_text(json.dumps(told))
+    assert clusterfn.attach(group.id).retry_failed().results(150) == [2, 1]
 
 
 def test_a_retry_keeps_the_indices_the_arguments_and_what_had_returned(here, tmp_path, capfd, monkeypatch):

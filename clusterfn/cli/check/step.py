@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterfn.bridge import layout
+from clusterfn.config.host_text import reading
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts import survey
@@ -108,7 +109,8 @@ class CheckState:
     def jobs(self) -> tuple[list[dict[str, Any]], int]:
         """The specs of recent jobs in the root, and how many jobs wait in the queue of a machine without SLURM."""
         *specs, waiting = self._asked.result(TIMEOUT_S).out.split(b"\0")
-        return [json.loads(spec) for spec in specs if spec], int(waiting)
+        with reading(self.host.name, "its recent jobs"):
+            return [dict(json.loads(spec)) for spec in specs if spec], int(waiting)
 
     @functools.cached_property
     def _asked(self) -> Reply[Completed]:

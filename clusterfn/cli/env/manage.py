@@ -19,6 +19,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import call, console
 from clusterfn.cli import screen, target
+from clusterfn.config.host_text import reading
 from clusterfn.config.options import names_a_file, parse_options
 from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
@@ -242,7 +243,8 @@ def _read(session: HostState, path: str) -> dict[str, Any]:
             host=session.host.name,
             hint="run clusterfn env verify, which restores missing files",
         )
-    return dict(json.loads(text))
+    with reading(session.host.name, path):
+        return dict(json.loads(text))
 
 
 _IMPORT_TIMEOUT_S = 600.0  # a cold import from a shared file system takes minutes
@@ -292,7 +294,8 @@ def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, A
             f"{prefix}/bin/python does not report what it imports", host=session.host.name, stage="environment",
             evidence=lines[-_MOST_LINES:], hint="remove it with clusterfn env remove, and build it again",
         )  # fmt: skip
-    return dict(json.loads(told[-1]))
+    with reading(session.host.name, "what its environment imports"):
+        return dict(json.loads(told[-1]))
 
 
 def _modules(found: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterfn.config.host_text import shell_word
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostDiskFull, HostError
 
@@ -202,7 +203,7 @@ def error_of(host: Host, data: Header) -> HostError:
         error = HostError(message, host=host.name, hint=f"{root} a folder that you can write to")
     elif kind == "refused":
         hint = f"{root} a folder in your home; if you trust who can write to it, name that user or group in owners:"
-        own = f"run `chmod go-w {path}` on {host.name}"
+        own = f"run `chmod go-w {shell_word(path)}` on {host.name}"
         message = f"{path} on {host.name} is not safe to use: {said}"
         error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
     elif kind == "moved":
@@ -210,7 +211,7 @@ def error_of(host: Host, data: Header) -> HostError:
         error = HostError(f"The root {path} on {host.name} cannot be used: {said}", host=host.name)
         error.hint, path = f"{root} {root_now}", root_now
     elif kind == "moving":
-        hint = f"finish it: clusterfn move {host.name} {data.get('to')}"
+        hint = f"finish it: clusterfn move {host.name} {shell_word(data.get('to'))}"
         error = HostError(f"The root {path} on {host.name} cannot be used: {said}", host=host.name, hint=hint)
     elif kind == "missing":
         error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[said])

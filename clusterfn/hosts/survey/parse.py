@@ -87,7 +87,7 @@ def sections(text: str, mark: str) -> dict[str, Section]:
     found: dict[str, Section] = {}
     lines: list[str] = []
     for line in text.splitlines():
-        if line.startswith(f"{mark} "):
+        if line.startswith(f"{mark} ") and line.split()[1:]:
             _, name, *rc = line.split()
             section = found[name] = Section(name, count(rc[0]) if rc else None)
             lines = section.lines
@@ -106,6 +106,7 @@ _SHARED = re.compile(
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)([KMGTP]?)\*?", re.IGNORECASE)
 _FULL = ("no space", "quota")
+_LONGEST = 1000  # of a line that is searched
 _KB = 1024
 
 
@@ -117,13 +118,18 @@ class QuotaLeft:
     files: int | None
 
 
+def _df(lines: list[str]) -> re.Match[str] | None:
+    """Parse the last line of df; rows of blanks, which its columns need not, would take the pattern for ever."""
+    return _DF.fullmatch(" ".join(_last(lines).split()))
+
+
 def volume(section: Section, quotas: dict[str, QuotaLeft]) -> Volume | None:
     """Parse the section of one volume; None if it is no folder, or was too slow.
 
     Args:
         quotas: What `quotas` returned.
     """
-    path, df = _first(section, "path"), _DF.fullmatch(_last(section.part("df")))
+    path, df = _first(section, "path"), _df(section.part("df"))
     if not path or df is None:
         return None
     device, kind, _, _, free, _, _ = df.groups()
@@ -131,7 +137,7 @@ def volume(section: Section, quotas: dict[str, QuotaLeft]) -> Volume | None:
     bounds = [*(_left_of(words) for _, words in _rows(section.part("lfs"))), quotas.get(device, QuotaLeft(None, None))]
     sizes = [each.size for each in bounds if each.size is not None]
     files = [each.files for each in bounds if each.files is not None]
-    inodes = _DF.fullmatch(_last(section.part("inodes")))
+    inodes = _df(section.part("inodes"))
     said = " ".join(section.part("write")).lower()
     return Volume(
         name=next(iter(section.lines), path),
@@ -249,7 +255,7 @@ def lingering(section: Section) -> bool | None:
 
 def glibc(section: Section) -> str:
     """Parse "glibc 2.17" or "ldd (GNU libc) 2.17"; "" on another libc."""
-    match = _GLIBC.search("\n".join(section.lines[:2]))
+    match = _GLIBC.search("\n".join(line[:_LONGEST] for line in section.lines[:2]))
     return match[1] if match else ""
 
 

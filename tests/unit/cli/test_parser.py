@@ -295,7 +295,8 @@ def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():
         reply.resolve(Completed(0, None, "".join(json.dumps(line) + "\n" for line in lines).encode(), b""))
         return reply
 
-    told = attach.list_host_jobs(SimpleNamespace(supervise=supervise, root="/r"))  # type: ignore[arg-type]
+    box = SimpleNamespace(supervise=supervise, root="/r", host=SimpleNamespace(name="box"))
+    told = attach.list_host_jobs(box)  # type: ignore[arg-type]
 
     assert [line["id"] for line in told] == ["01", "02", "03", "04"]
     assert asked == ["", "02", "03"]

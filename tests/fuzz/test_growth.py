@@ -1,0 +1,146 @@
+"""Whatever a host repeats, as often as it wants: reading it takes a time that grows with its bytes, and ends well."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.calls import data_reader, outcome, user_modules
+from clusterfn.calls.outcome import JobLocation
+from clusterfn.config.spec import ResultPolicy
+from clusterfn.errors import ClusterfnError
+from clusterfn.gpu import cuda_errors, smi
+from clusterfn.hosts import serialization
+from clusterfn.hosts.survey import parse as surveyed
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.base import Answer, Evidence
+from clusterfn.scheduler.site import Section
+from clusterfn.scheduler.slurm import gres as slurm_gres
+from clusterfn.scheduler.slurm import site as slurm_site
+from clusterfn.scheduler.slurm.submit import Slurm
+from tests.fuzz import damaged, fuzzed, twisted
+from tests.fuzz.test_host import BARE_TEXTS, BOOT, SLURM_TEXTS, SMI_TEXTS
+from tests.fuzz.test_wire import OUTCOMES
+from tests.golden.samples import SLURM
+
+LONG = 40_000  # characters: what takes quadratic time in them takes seconds
+LIMIT_S = 4.0
+PLACE = JobLocation("box", "7f3a", "/r/jobs/7f3a", ResultPolicy(data_only=True))
+container = serialization.part("container")
+
+
+def grown(samples: Sequence[bytes]) -> st.SearchStrategy[str]:
+    """One of these texts, in which a few characters are repeated until it is long."""
+
+    def make(seed: bytes) -> str:
+        dice = random.Random(seed)
+        text = dice.choice(samples).decode("utf-8", "replace")
+        start = dice.randint(0, len(text))
+        part = dice.choice([text[start : start + dice.randint(1, 12)] or "x", " ", "\x1b]", "|", ":", "0"])
+        return text[:start] + part * (LONG // len(part)) + text[start:]
+
+    return st.binary(min_size=9, max_size=9).map(make)
+
+
+@contextlib.contextmanager
+def in_a_moment() -> Iterator[None]:
+    began = time.process_time()
+    yield
+    assert time.process_time() - began < LIMIT_S
+
+
+@fuzzed(0.4, text=grown(SLURM_TEXTS))
+def test_what_slurm_prints_at_length_is_read_in_a_moment(text: str) -> None:
+    slurm = Slurm(SLURM, "ada")
+    with in_a_moment():
+        for state in slurm.parse_states(text).values():
+            slurm.hopeless(state)
+            slurm.in_words(state)
+        slurm.trouble(Answer(rc=0, out=text, err=text))
+        slurm.explain(Evidence(text, text, "17"))
+        slurm_site.read_limits([text, text, text], None)
+        slurm_gres.types(text)
+        slurm_gres.nodes(text)
+        slurm_gres.waiting(text)
+        slurm_site.read_partitions(text.splitlines())
+        slurm_site.read_accounts(text.splitlines())
+
+
+DF = [
+    b"/dev/sda1 ext4 103081248 48640488 49158500 50% /\n",
+    b"server:/export/home nfs4 1 2 3 50% /home\nldd (Ubuntu GLIBC 2.35-0ubuntu3) 2.35\nKillUserProcesses=no\n",
+]
+
+
+@fuzzed(0.4, text=grown([*BARE_TEXTS, *SMI_TEXTS, *DF]))
+def test_what_a_machine_prints_at_length_is_read_in_a_moment(text: str) -> None:
+    bare, lines = Bare(BOOT), text.splitlines()
+    with in_a_moment():
+        for state in bare.parse_states(text).values():
+            bare.in_words(state)
+        bare.explain(Evidence(text, text, f"{BOOT}:77:4242"))
+        surveyed.surveyed_gpus(Section("gpus", 0, lines))
+        surveyed.volume(Section("volume", 0, ["/r"], {"path": ["/r"], "df": lines, "inodes": lines, "lfs": lines}), {})
+        for line in lines:
+            smi.parse_row(line)
+
+
+TRACEBACKS = [
+    b'Traceback (most recent call last):\n  File "/r/sources/' + b"0" * 64 + b'/m.py", line 3, in f\n',
+    b"RuntimeError: CUDA error: out of memory; NCCL error in: ../a.cpp:1, unhandled system error\n",
+    b"\x1b]0;title\x07\x1b[2J\x1bPq\x1b\\ text",
+]
+
+
+@fuzzed(0.4, text=grown(TRACEBACKS))
+def test_a_traceback_at_length_is_shown_in_a_moment(text: str) -> None:
+    with in_a_moment():
+        in_one_line(printable(user_modules.own_files(text)))
+        cuda_errors.find_known_error(text)
+
+
+HOSTILE = [
+    "**x", "**/**/x", "../../x", "x/../../y", "a" * 100_000, "{0.__class__}", "%s", "(a+)+$", "$(reboot)", "`id`", "/",
+    "x\x00", "\x1b[2J", "\ud800", "<script>", "[red]", "a.b", "*", "", ".", "..", "-r", "\\\\server\\share", {}, [[]],
+    {"module": "**/*", "python": "/bin/sh; reboot"}, {"cause": {"kind": "raised"}}, 10**400, 1e308, -1, True, None,
+]  # fmt: skip
+DEEP: Any = {"kind": "dependency"}
+for _ in range(300):
+    DEEP = {"kind": "dependency", "cause": DEEP, "exception": {"missing": {"module": "*", "python": "/p"}}}
+MISSING = {"type": "ModuleNotFoundError", "missing": {"module": "a.b", "python": "/usr/bin/python3"}, "traceback": "x"}
+PUBLISHED = [*OUTCOMES, {**OUTCOMES[1], "kind": "payload", "exception": MISSING}]
+PUBLISHED += [{**OUTCOMES[0], "kind": "dependency", "cause": DEEP}]
+PICKLES = [
+    pickle.dumps(each, 5)
+    for each in ({"a": [1, 2.5, None], (1, (2, 3)): {4, "x"}}, [bytearray(b"abc"), frozenset([1, -1]), 2**70], [{}] * 9)
+]
+
+
+@fuzzed(0.5, published=twisted(PUBLISHED, HOSTILE), data=damaged(PICKLES))
+def test_no_hostile_outcome_takes_long_or_raises_what_is_no_error_of_ours(published: Any, data: bytes) -> None:
+    value = bytearray(b"".join(container.Packed(data).pieces()))
+    with in_a_moment():
+        try:
+            told = outcome.read(json.dumps(published).encode())
+        except ValueError:  # which `result()` says
+            return
+        if told["kind"] == "returned":
+            told["value"] = {"size": len(value)}
+        try:
+            outcome.value_of(told, value, PLACE)
+        except ClusterfnError as error:
+            assert len(str(error)) < 1_000_000 and "\x1b" not in str(error)
+
+
+@fuzzed(0.5, data=damaged(PICKLES))
+def test_no_damaged_pickle_takes_long_or_raises_anything_unexpected(data: bytes) -> None:
+    with in_a_moment(), contextlib.suppress(data_reader.NotData, data_reader.DamagedPickle):
+        data_reader.load(data)

@@ -1,0 +1,184 @@
+"""What a value of a host that is not trusted may cost: a moment for each megabyte, and no more memory than there is."""
+
+from __future__ import annotations
+
+import collections
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterfn import errors
+from clusterfn.calls import data_reader, outcome
+from clusterfn.calls.data_reader import DamagedPickle
+from clusterfn.config import units
+from clusterfn.config.spec import ResultPolicy
+from clusterfn.hosts import serialization
+
+container = serialization.part("container")
+PLACE = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
+PRIME = (1 << 61) - 1  # Python's hash of an integer is its rest by this
+MANY = 30_000
+
+
+def number(value: int) -> bytes:
+    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(data)]) + data
+
+
+def named(module: str, name: str) -> bytes:
+    return b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name)) + b"\x93"
+
+
+def result_of(stream: bytes) -> object:
+    """What `result()` gives for a value whose pickle is this."""
+    data = bytearray(b"".join(container.Packed(stream).pieces()))
+    return outcome.value_of({"kind": "returned", "value": {"size": len(data)}}, data, PLACE)
+
+
+COUNTER = named("collections", "Counter")
+COLLIDING = [number(PRIME * each + 1) for each in range(MANY)]
+FILLED = {
+    "a set": b"\x8f(" + b"".join(COLLIDING) + b"\x90",
+    "a frozenset": b"(" + b"".join(COLLIDING) + b"\x91",
+    "a dict, key by key": b"}" + b"".join(each + b"Ns" for each in COLLIDING),
+    "a Counter": COUNTER + b"}\x85R(" + b"".join(each + b"N" for each in COLLIDING) + b"u",
+    "a set of tuples": b"\x8f(" + b"".join(each + b"\x85" for each in COLLIDING) + b"\x90",
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_keys_that_all_have_one_hash_are_rejected_in_a_time_that_grows_with_their_bytes(name):
+    began = time.process_time()
+
+    with pytest.raises(errors.ResultError, match="the keys of a set or dict collide"):
+        result_of(b"\x80\x05" + FILLED[name] + b".")
+
+    assert time.process_time() - began < 5  # seconds; to fill it takes several times as long
+
+
+def test_a_few_keys_of_one_hash_are_no_attack():
+    honest = {-1: 1, -2: 2, **{PRIME * each: 0 for each in range(500)}}, {(PRIME * each,) for each in range(500)}
+
+    assert data_reader.load(pickle.dumps(honest, 5)) == honest
+
+
+SHARED: dict[str, tuple[bytes, bytes, bytes]] = {
+    "paths": (named("pathlib", "PurePosixPath"), b"X\x50\xc3\x00\x00" + b"a/" * 25_000, b"h\x01\x85"),
+    "ranges": (named("builtins", "range"), b"\x8b\x10\x27\x00\x00" + b"\x01" * 10_000, b"h\x01\x85"),
+    "fractions": (named("fractions", "Fraction"), b"\x8b\xa0\x0f\x00\x00" + b"\x01" * 4000, b"h\x01h\x01\x86"),
+    "decimals": (named("decimal", "Decimal"), b"X\x50\xc3\x00\x00" + b"9" * 50_000, b"h\x01\x85"),
+    "counters": (COUNTER, b"}(" + b"".join(number(each) + b"N" for each in range(5000)) + b"u", b"h\x01\x85"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_is_in_a_million_places_is_not_copied_for_each(name):
+    maker, argument, call = SHARED[name]
+    began = time.process_time()
+
+    with pytest.raises(DamagedPickle, match="too many places"):
+        data_reader.load(
+            b"\x80\x05" + maker + b"\x940" + argument + b"\x940](" + (b"h\x00" + call + b"R") * 20_000 + b"e."
+        )
+
+    assert time.process_time() - began < 5
+
+
+def test_a_folder_that_a_hundred_thousand_paths_share_is_no_attack():
+    paths = [Path("/a/long/name/of/a/folder/that/many/share", str(each)) for each in range(10_000)]
+
+    assert data_reader.load(pickle.dumps(paths, 5)) == paths
+
+
+MADE = {
+    "sets of one byte each": b"\x8f" * 2_000_000,
+    "deques": named("collections", "deque") + b"\x94" + b"h\x00)R" * 500_000,
+    "marks": b"(" * 4_000_000,
+}
+FREE = """
+import os, sys
+from pathlib import Path
+from clusterfn.calls import data_reader
+from clusterfn.config import units
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+limit = resident() + (80 << 20)
+units.free_memory = lambda swap=False: limit - resident()
+try:
+    data_reader.load(sys.stdin.buffer.read())
+except MemoryError as error:
+    print(resident() < limit, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system says what memory is free")
+@pytest.mark.parametrize("name", MADE)
+def test_objects_count_as_well_as_bytes_and_leave_the_machine_some_memory(name):
+    stream = b"\x80\x05(" + MADE[name] + b"l."
+
+    done = subprocess.run([sys.executable, "-c", FREE], input=stream, capture_output=True, timeout=120)
+
+    assert done.stdout.startswith(b"True its objects need more than the 0.1 GB of free memory"), done
+
+
+def test_a_value_for_which_memory_ends_is_said_to_be_too_large_for_the_machine(monkeypatch):
+    left = iter([1 << 30, 1 << 20])
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: next(left))
+
+    with pytest.raises(errors.ResultError, match="does not fit into the memory of this machine") as caught:
+        result_of(pickle.dumps([0.5] * 100_000, 5))
+
+    assert "on a machine with more memory" in str(caught.value)
+
+
+NESTED = """
+from clusterfn.calls import data_reader
+made, link = {kind}, {link}
+try:
+    value = data_reader.load(b"\\x80\\x05" + made * 100_000 + b"N" + link * 100_000 + b".")
+except data_reader.DamagedPickle as error:
+    print(error)
+else:
+    del value
+    print("freed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "link", "said"),
+    [
+        (named("collections", "deque") + b")R", b"a", "a deque that is nested too deeply"),
+        (named("collections", "defaultdict") + b")RN", b"s", "a defaultdict that is nested too deeply"),
+        (named("collections", "OrderedDict") + b")RN", b"s", "freed"),
+        (named("collections", "deque") + b")R", b"\x85a", "freed"),
+        (b"]", b"a", "freed"),
+    ],
+    ids=["deque", "defaultdict", "OrderedDict", "deques in tuples", "list"],
+)
+def test_no_nesting_crashes_the_interpreter_when_the_value_is_freed(kind, link, said):
+    program = NESTED.format(kind=repr(kind), link=repr(link))
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+
+    assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr[-500:]
+
+
+def test_what_holds_its_like_as_people_write_it_is_no_attack():
+    inner: Callable[[], object] = lambda: collections.defaultdict(int, {1: 2})  # noqa: E731
+    ring: collections.deque = collections.deque([1])
+    ring.append(ring)
+    honest = [
+        collections.defaultdict(dict, {each: inner() for each in range(1000)}),
+        collections.deque([collections.deque()] * 9),
+    ]
+
+    assert data_reader.load(pickle.dumps(honest, 5)) == honest
+    found = data_reader.load(pickle.dumps(ring, 5))
+    assert found[0] == 1 and found[1] is found
