@@ -65,12 +65,13 @@ class MachineTables:
         rows = [self._row(gpu) for gpu in told["gpus"]]
         free = sum(gpu["holder"] is None and not gpu["without_lease"] for gpu in told["gpus"])
         queue = [_waiting(place, each) for place, each in enumerate(told["waiting"], 1)]
-        parts = [f"{free} of {len(rows)} GPUs free", screen.table(_MACHINE_HEAD, rows)]
+        lost = [f"a GPU does not answer: {in_one_line(line)}" for line in told.get("lost", ())]
+        parts = [f"{free} of {len(rows)} GPUs free", screen.table(_MACHINE_HEAD, rows), *lost]
         return "\n\n".join([*parts, *([screen.table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
 
     def _row(self, gpu: Mapping[str, Any]) -> Sequence[str]:
         use = "?" if gpu["use_percent"] is None else f"{gpu['use_percent']} %"
-        memory = _memory(gpu["used_mib"], gpu["total_mib"])
+        memory = _memory(gpu["used_mib"], gpu["total_mib"]) + (", shared with the CPU" if gpu.get("unified") else "")
         return str(gpu["index"]), gpu["name"], memory, use + self._for_how_long(gpu), _held_by(gpu)
 
     def _for_how_long(self, gpu: Mapping[str, Any]) -> str:

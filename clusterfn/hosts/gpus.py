@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from clusterfn.bridge import nvidia_smi
 from clusterfn.bridge.supervisor.eligible_gpus import (
     GpuInfo,
     describe_gpus,
     describe_request,
     eligible_gpus,
+    gpus_in,
     is_gpu_type,
     suggest_gpus,
 )
-from clusterfn.bridge.supervisor.text import number
 from clusterfn.errors import HostError, Unsatisfiable, nearest_word
 
 if TYPE_CHECKING:
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 _FIELDS = ("index", "uuid", "memory.total", "name")
-
-
-def nvidia_smi(*fields: str) -> tuple[str, ...]:
-    """Return the command that prints these fields of every GPU."""
-    return "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"
-
-
-def rows(text: str, columns: int) -> list[list[str]]:
-    """Split the answer to `nvidia_smi` into cells; the last column may contain commas, and a row may be too short."""
-    return [line.strip().split(", ", columns - 1) for line in text.split("\n") if line.strip()]
 
 
 def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
@@ -49,22 +40,28 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
         HostError: The connection failed.
     """
     try:
-        answer = connection.run(nvidia_smi(*_FIELDS), timeout_s=PATIENCE_S).result(PATIENCE_S + 10.0)
+        answer = connection.run(nvidia_smi.query(_FIELDS), timeout_s=PATIENCE_S).result(PATIENCE_S + 10.0)
     except HostError as error:
         if error.kind == "missing":
             return ()
         if not error.kind:  # not from the agent
             raise
         return None
-    return read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
-
-
-def read(text: str) -> tuple[GpuInfo, ...] | None:
-    """Read the GPUs from a table of nvidia-smi; return None for anything else. Pure."""
-    found = rows(text, len(_FIELDS))
-    if not found or not all(len(row) == len(_FIELDS) and row[1].startswith(("GPU-", "MIG-")) for row in found):
+    text = answer.out.decode("utf-8", "replace")
+    if answer.rc != 0 and not nvidia_smi.names_lost_gpu(text):
         return None
-    return tuple(GpuInfo(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in found)
+    return read(text, connection.facts.memory_bytes >> 20)
+
+
+def read(text: str, machine_mib: int) -> tuple[GpuInfo, ...] | None:
+    """Read the GPUs from a table of nvidia-smi; return None for anything else. Pure.
+
+    Args:
+        text: What it printed.
+        machine_mib: The memory of the host, which a GPU without its own uses.
+    """
+    table = nvidia_smi.read_table(text, _FIELDS)
+    return None if table.other or not table.rows else tuple(gpus_in(table.rows, machine_mib))
 
 
 def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:

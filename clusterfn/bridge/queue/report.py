@@ -87,18 +87,18 @@ _KEPT = "waiting for %s; GPUs that become free are reserved for it"
 
 
 def print_gpus(root: str, lease: str) -> int:
-    """Print `gpus`, `waiting`, and in `trouble` the error of nvidia-smi."""
+    """Print `gpus`, `waiting`, what is said of GPUs that do not answer, and in `trouble` the error of nvidia-smi."""
     trouble, held = "", set()  # type: str, set[str]
     try:
         held = leases_of_kind(lease).names()
-        loads, seen_on = gpus.gpu_loads(), gpus.gpu_processes()
+        (loads, lost), seen_on = gpus.gpu_loads(), gpus.gpu_processes()
     except Verdict as verdict:
-        loads, seen_on = [], {}
+        loads, lost, seen_on = [], [], {}
         trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
     seen = lease_names.Seen(held, machine.now_s())
     holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
     shown = [_gpu_facts(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
-    look = {"gpus": shown, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
+    look = {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
     sys.stdout.write(json.dumps(look) + "\n")
     return 0
 

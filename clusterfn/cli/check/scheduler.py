@@ -63,6 +63,7 @@ _HANGS = (
     "a GPU may have fallen off the bus: log in and run `nvidia-smi` and `sudo dmesg | grep -i xid`; "
     "the host needs a restart"
 )
+_LOST = "jobs use the others; ask the administrator to look at `sudo dmesg | grep -i xid` and to reset or restart it"
 _NO_DRIVER = "the driver is not loaded: ask the administrator for `sudo modprobe nvidia`; `dmesg` says why it is not"
 _OTHER = "log in and run nvidia-smi; ask the administrator"
 
@@ -75,6 +76,11 @@ def gpus(found: CheckState) -> str:
         raise StepSkipped("there is no nvidia-smi: gpus=0 only")
     if surveyed.trouble:
         raise StepFailed("nvidia-smi fails", _how_to_fix(found, surveyed.trouble), surveyed.trouble.splitlines())
+    if surveyed.lost:
+        raise StepWarning(
+            f"{describe_gpus(surveyed)}; {len(surveyed.lost)} more "
+            f"{'does' if len(surveyed.lost) == 1 else 'do'} not answer: {surveyed.lost[0]}", _LOST,
+        )  # fmt: skip
     return describe_gpus(surveyed)
 
 
@@ -89,7 +95,9 @@ def _how_to_fix(found: CheckState, trouble: str) -> str:
 def describe_gpus(surveyed: SurveyedGpus) -> str:
     kinds = "; ".join(dict.fromkeys(surveyed.names))
     capable = f", compute capability {', '.join(sorted(set(surveyed.capabilities)))}" if surveyed.capabilities else ""
-    return f"{len(surveyed.names)} x {kinds}, {surveyed.memory_bytes // 2**20} MiB{capable}; driver {surveyed.driver}"
+    memory = "unknown memory" if surveyed.memory_bytes is None else f"{surveyed.memory_bytes // 2**20} MiB"
+    memory += ", shared with the CPU" if surveyed.unified else ""
+    return f"{len(surveyed.names)} x {kinds}, {memory}{capable}; driver {surveyed.driver}"
 
 
 def lingering(found: CheckState) -> str:
