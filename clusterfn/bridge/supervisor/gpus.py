@@ -13,7 +13,7 @@ from collections import namedtuple
 from .. import nvidia_smi
 from ..layout import ENVIRONMENT, UNSATISFIABLE
 from .eligible_gpus import GpuInfo, describe_gpus, describe_request, eligible_gpus, gpus_in, suggest_gpus
-from .process_tree import PROC
+from .process_tree import PROC, is_hidden
 from .text import last_lines, printable
 from .verdict import Verdict
 
@@ -27,6 +27,8 @@ GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
 _LIMIT_S = 30.0  # a server with eight GPUs and no persistence mode takes over ten
 _TRIES, AGAIN_S = 3, 0.5  # what is no table may be one a moment later
 _PROCESSES = "compute-apps"
+_HIDDEN, _UNNAMED = "another user", "a process"
+_MACHINES_PIDS = 0xEFFFFFFC  # the inode of the first namespace of pids, which is the machine's
 _ROW = re.compile(r"(GPU|MIG)-[\w-]+,[^,]+,")
 QUIET_MIB = 300  # a driver's own use; more without a visible process is a container's
 
@@ -91,13 +93,17 @@ def gpu_processes() -> "dict[str, list[GpuProcess]]":
     """
     found: "dict[str, list[GpuProcess]]" = {}
     for row in query_nvidia_smi("gpu_uuid", "pid", "process_name", of=_PROCESSES).rows:
-        process = GpuProcess(os.path.basename(row["process_name"]), row["pid"], user_of(row["pid"]))
+        name = os.path.basename(nvidia_smi.value(row["process_name"]) or "") or _UNNAMED
+        process = GpuProcess(name, row["pid"], user_of(row["pid"]))
         found.setdefault(row["gpu_uuid"], []).append(process)
     return found
 
 
 def describe_process(process: "GpuProcess") -> str:
-    """ "python (pid 123, bob)"."""
+    """ "python (pid 123, bob)"; "another user's process (pid 123)" where neither is shown."""
+    if process.user == _HIDDEN:
+        name = "" if process.name == _UNNAMED else process.name + ", "
+        return "another user's process (%spid %s)" % (name, process.pid)
     return "%s (pid %s, %s)" % process
 
 
@@ -119,11 +125,24 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
 
 
 def user_of(pid: str) -> str:
-    """Return the name of the user that a process belongs to."""
+    """Return the name of the user that a process belongs to, or why it is not known.
+
+    On the machine itself, /proc shows the processes in containers too: who is not there has ended, or is hidden.
+    """
+    number = nvidia_smi.count(pid)
+    if number is None:  # the driver does not say it
+        return "of an unknown user"
     try:
-        return user_name(os.stat("%s/%d" % (PROC, int(pid))).st_uid)
-    except (OSError, ValueError):
-        return "in a container"
+        return user_name(os.stat("%s/%d" % (PROC, number)).st_uid)
+    except OSError:
+        pass
+    if is_hidden(number):
+        return _HIDDEN
+    try:
+        outside = os.stat(PROC + "/self/ns/pid").st_ino != _MACHINES_PIDS
+    except OSError:
+        outside = False
+    return "outside this container" if outside else "which has just ended"
 
 
 def user_name(uid: int) -> str:
