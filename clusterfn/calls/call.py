@@ -167,7 +167,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
-        if warning := session.warning():
+        for warning in session.warnings(resources):
             console.warn(warning)
         job = JobSpec(
             id=secrets.token_hex(8),

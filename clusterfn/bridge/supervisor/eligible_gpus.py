@@ -10,12 +10,14 @@ from .. import nvidia_smi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional, Sequence
+    from typing import Any, Iterable, Mapping, Optional, Sequence
 
 # index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory, None if unknown,
 # unified: whether that is the machine's own memory, as on a GB10
 GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified"))
 GpuInfo.__new__.__defaults__ = (False,)
+# A number as nvidia-smi counts, or a UUID or its beginning.
+GPU_ID = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{4,60}")
 # A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction and its own use.
 _OF_ITS_NAME = 0.93
 
@@ -32,6 +34,31 @@ def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "
         index, (mib, unified) = nvidia_smi.count(row["index"]), nvidia_smi.total_mib(row["memory.total"], machine_mib)
         found.append(GpuInfo(place if index is None else index, row["uuid"], row["name"], mib, unified))
     return found
+
+
+def allowed_gpus(cards: "Iterable[GpuInfo]", only: "Sequence[str]") -> "list[GpuInfo]":
+    """Those of the GPUs that `gpus: {only: …}` of the host leaves; all if it names none.
+
+    Args:
+        cards: All GPUs.
+        only: Numbers as nvidia-smi counts, or UUIDs or their beginnings.
+    """
+    return [card for card in cards if not only or any(is_called(card, name) for name in only)]
+
+
+def is_called(card: GpuInfo, name: str) -> bool:
+    """Whether a GPU has this number, or a UUID that begins so."""
+    return name == str(card.index) or (not name.isdecimal() and card.uuid.startswith(name))
+
+
+def describe_only(only: "Sequence[str]") -> str:
+    """Write the restriction as clusterfn.yml has it."""
+    return "gpus: {only: [%s]}" % ", ".join(only)
+
+
+def only_of(resources: "Mapping[str, Any]") -> "tuple[str, ...]":
+    """The restriction that spec.json has; empty for none."""
+    return tuple(resources.get("gpus_only") or ())
 
 
 def eligible_gpus(cards: "Iterable[GpuInfo]", kind: "Optional[str]", memory_bytes: "Optional[int]") -> "list[GpuInfo]":

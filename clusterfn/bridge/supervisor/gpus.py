@@ -12,7 +12,17 @@ from collections import namedtuple
 
 from .. import nvidia_smi
 from ..layout import ENVIRONMENT, UNSATISFIABLE
-from .eligible_gpus import GpuInfo, describe_gpus, describe_request, eligible_gpus, gpus_in, suggest_gpus
+from .eligible_gpus import (
+    GpuInfo,
+    allowed_gpus,
+    describe_gpus,
+    describe_only,
+    describe_request,
+    eligible_gpus,
+    gpus_in,
+    only_of,
+    suggest_gpus,
+)
 from .process_tree import PROC, is_hidden
 from .text import last_lines, printable
 from .verdict import Verdict
@@ -44,6 +54,8 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
         Verdict: They are fewer than are wanted.
     """
     wanted, kind, memory = resources["gpus"], resources.get("gpu_type"), resources.get("gpu_memory_bytes")
+    only = only_of(resources)
+    there = allowed_gpus(there, only)
     fitting = eligible_gpus(there, kind, memory)
     if len(fitting) >= wanted:
         return [card.uuid for card in fitting]
@@ -51,7 +63,8 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
     if kind is None and memory is None:
         asked, has = "%d GPUs" % wanted, "only %d" % len(there) if there else "none"
         advice = "ask for fewer, or choose another host"
-    message = "the job asks for %s, and the host has %s" % (asked, has)
+    of_which = " that %s in clusterfn.yml leaves" % describe_only(only) if only else ""
+    message = "the job asks for %s, and the host has %s%s" % (asked, has, of_which)
     raise Verdict(UNSATISFIABLE, message, stage="lease", hint=advice)
 
 

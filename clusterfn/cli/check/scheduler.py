@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
+from clusterfn.hosts import gpus as host_gpus
 from clusterfn.hosts.site_rules import FILE
 from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.scheduler import kind_of_site
@@ -76,12 +77,19 @@ def gpus(found: CheckState) -> str:
         raise StepSkipped("there is no nvidia-smi: gpus=0 only")
     if surveyed.trouble:
         raise StepFailed("nvidia-smi fails", _how_to_fix(found, surveyed.trouble), surveyed.trouble.splitlines())
+    said = describe_gpus(surveyed)
+    if found.session.host.gpus_only:
+        names = ", ".join(str(gpu.index) for gpu in found.session.gpus or ())
+        said += f"; jobs get only GPU {names}, by gpus: in {found.session.host.source}"
+    elif found.session.connection.facts.visible_gpus:
+        setting = found.session.connection.facts.visible_gpus
+        raise StepWarning(said, host_gpus.about_visible(setting, found.name))
     if surveyed.lost:
         raise StepWarning(
-            f"{describe_gpus(surveyed)}; {len(surveyed.lost)} more "
+            f"{said}; {len(surveyed.lost)} more "
             f"{'does' if len(surveyed.lost) == 1 else 'do'} not answer: {surveyed.lost[0]}", _LOST,
         )  # fmt: skip
-    return describe_gpus(surveyed)
+    return said
 
 
 def _how_to_fix(found: CheckState, trouble: str) -> str:

@@ -263,7 +263,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nqos: x", "4:5", 'unknown key "qos"', "below `slurm:`"),
     ("scheduler: bare\nmemory: 4GB", "4:5", 'unknown key "memory"', "below `defaults:`"),
     ("scheduler: bare\ncores: 4", "4:5", 'unknown key "cores"', "below `defaults:`"),
-    ("scheduler: bare\ngpus: 4", "4:5", 'unknown key "gpus"', "below `defaults:`"),
+    ("scheduler: bare\ngpus: 4", "4:5", 'expected `{only: […]}`, found 4', "below `defaults:`"),
     ("scheduler: bare\ntime: 4h", "4:5", 'unknown key "time"', "below `defaults:`"),
     ("scheduler: bare\ncpus: 4", "4:5", 'unknown key "cpus"', "`defaults: {cores: …}`"),
     ("scheduler: bare\nconda: ml", "4:5", 'unknown key "conda"', '`environment: "conda:…"`'),
