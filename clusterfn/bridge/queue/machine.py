@@ -25,6 +25,7 @@ Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
 # Which GPUs will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any; those that the user's
 # clusterfn.yml leaves, () for all, which the names of leases do not say.
 Kind = namedtuple("Kind", ("type", "memory_mb", "only"))
+Kind.__new__.__defaults__ = ((),)
 # What all running jobs of one user may take together; None: as much as there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
 # Jobs that run, and jobs that are next in their line; ms: when one was submitted, since the machine's start.
