@@ -198,9 +198,9 @@ def test_gpu_needs_the_standard_library_alone(name):
     """And the reader of nvidia-smi, which is the host's too and needs nothing else itself."""
     targets = {each for each in imported(name) | imported(name, late=True) if each.split(".")[0] not in BUILT_IN}
 
-    there = {"clusterfn.errors", "clusterfn.bridge.nvidia_smi"}
+    there = {"clusterfn.errors", "clusterfn.bridge.supervisor.nvidia_smi"}
     assert {each for each in targets if not each.startswith("clusterfn.gpu")} <= there
-    assert imported("bridge/nvidia_smi.py") <= BUILT_IN
+    assert imported("bridge/supervisor/nvidia_smi.py") <= BUILT_IN
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "bridge/serialization/" in name])

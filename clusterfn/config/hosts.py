@@ -42,7 +42,7 @@ _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 _BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
-_COUNT_OR_ONLY = "write how many a call gets below `defaults:`, as `defaults: {gpus: 1}`, or `gpus: {only: [3]}`"
+_COUNT_OR_ONLY = "write it below `defaults:`, as `defaults: {gpus: 1}`; to use only some, `gpus: {only: [3]}`"
 _EXAMPLE = '"conda:NAME"'
 _NEVER = "never read: secrets in files leak"
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clusterfn.bridge import nvidia_smi
+from clusterfn.bridge.supervisor import nvidia_smi
 
 PATIENCE_S = 20.0  # a server with eight GPUs and no persistence mode takes over ten
 _PAUSE_S = 60.0

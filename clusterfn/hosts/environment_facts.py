@@ -7,7 +7,8 @@ import posixpath
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.bridge import layout, nvidia_smi
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.environment import host_python, python_source, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.errors import ConfigError, EnvironmentBuildError

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from clusterfn.bridge import nvidia_smi
+from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.eligible_gpus import (
     GPU_ID,
     GpuInfo,

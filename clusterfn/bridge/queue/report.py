@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir
+from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus
 from ..supervisor.eligible_gpus import describe_request
 from ..supervisor.job import DAMAGED
@@ -33,7 +33,7 @@ def print_queue(root: str, bridge: str) -> int:
     """Print a line for each job that waits, in order: NAME.ID|STATE|REASON."""
     launch.revive_spooler(root, bridge)
     for line in waiting_jobs(root):
-        text = "%s.%s|PENDING|%s\n" % (line["name"], line["job"], line["reason"])
+        text = "%s|PENDING|%s\n" % (job_name(line["name"], line["job"]), line["reason"])
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # whatever the locale is
     return 0
 
@@ -64,6 +64,14 @@ def reason_of(root: str, job: str) -> str:
     """Return why a job waits; "" if it does not."""
     ticket = Queue(root).of(job)
     return "" if ticket is None else str(_line(ticket, _reasons(root))["reason"])
+
+
+def reason_of_elements(root: str, group: str) -> str:
+    """Return why the elements of a group wait, which of them does first; "" if none waits here."""
+    waiting = Queue(root)
+    tickets = [waiting.of(name) for name in waiting.names() if name.startswith(group + ".")]
+    found = sorted(ticket for ticket in tickets if ticket is not None)
+    return str(_line(found[0], _reasons(root))["reason"]) if found else ""
 
 
 def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:

@@ -8,10 +8,9 @@ import json
 import os
 import subprocess
 
-from .. import nvidia_smi
 from ..builder import permissions
 from ..layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
-from . import gpus, publish
+from . import gpus, nvidia_smi, publish
 from .text import last_lines
 from .verdict import Verdict
 

@@ -6,8 +6,6 @@ Pure: the library decides the same before anything is sent, on every platform.
 import re
 from collections import namedtuple
 
-from .. import nvidia_smi
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional, Sequence
@@ -29,6 +27,8 @@ def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "
         rows: Of the table.
         machine_mib: The memory of the machine, which a GPU without its own uses.
     """
+    from . import nvidia_smi  # here: a job without GPUs need not load it
+
     found = []
     for place, row in enumerate(rows):
         index, (mib, unified) = nvidia_smi.count(row["index"]), nvidia_smi.total_mib(row["memory.total"], machine_mib)

@@ -10,7 +10,6 @@ import signal
 import time
 from collections import namedtuple
 
-from .. import nvidia_smi
 from ..layout import ENVIRONMENT, UNSATISFIABLE
 from .eligible_gpus import (
     GpuInfo,
@@ -24,13 +23,15 @@ from .eligible_gpus import (
     suggest_gpus,
 )
 from .process_tree import PROC, is_hidden
-from .text import last_lines, printable
+from .text import last_lines, number, printable
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
     from typing import Any, Iterable, Mapping, Optional, Sequence
+
+    from .nvidia_smi import Table
 
 GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent", "unified"))
 GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
@@ -74,6 +75,8 @@ def list_gpus() -> "list[GpuInfo]":
     Raises:
         Verdict: nvidia-smi is missing, hangs, or answers something else.
     """
+    from . import nvidia_smi  # late, as everywhere here: a job without GPUs need not load it
+
     rows = query_nvidia_smi("pci.bus_id", "index", "uuid", "memory.total", "name").rows
     return gpus_in(sorted(rows, key=_bus), nvidia_smi.machine_memory()[0])
 
@@ -86,6 +89,8 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
     Raises:
         Verdict: As `cards`.
     """
+    from . import nvidia_smi
+
     table = query_nvidia_smi("pci.bus_id", "index", "memory.total", "memory.used", "utilization.gpu", "uuid", "name")
     rows, machine_mib, loads = sorted(table.rows, key=_bus), nvidia_smi.machine_memory()[0], []
     for card, row in zip(gpus_in(rows, machine_mib), rows):
@@ -104,6 +109,8 @@ def gpu_processes() -> "dict[str, list[GpuProcess]]":
     Raises:
         Verdict: As `cards`.
     """
+    from . import nvidia_smi
+
     found: "dict[str, list[GpuProcess]]" = {}
     for row in query_nvidia_smi("gpu_uuid", "pid", "process_name", of=_PROCESSES).rows:
         name = os.path.basename(nvidia_smi.value(row["process_name"]) or "") or _UNNAMED
@@ -128,6 +135,8 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     Raises:
         Verdict: As `cards`.
     """
+    from . import nvidia_smi
+
     found: "dict[str, str]" = {}
     for row in query_nvidia_smi("uuid", "memory.used").rows:
         used = nvidia_smi.count(row["memory.used"])
@@ -142,14 +151,14 @@ def user_of(pid: str) -> str:
 
     On the machine itself, /proc shows the processes in containers too: who is not there has ended, or is hidden.
     """
-    number = nvidia_smi.count(pid)
-    if number is None:  # the driver does not say it
+    which = number(pid)
+    if which is None:  # the driver does not say it
         return "of an unknown user"
     try:
-        return user_name(os.stat("%s/%d" % (PROC, number)).st_uid)
+        return user_name(os.stat("%s/%d" % (PROC, which)).st_uid)
     except OSError:
         pass
-    if is_hidden(number):
+    if is_hidden(which):
         return _HIDDEN
     try:
         outside = os.stat(PROC + "/self/ns/pid").st_ino != _MACHINES_PIDS
@@ -168,12 +177,14 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def query_nvidia_smi(*fields: str, of: str = "gpu") -> nvidia_smi.Table:
+def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
     """What nvidia-smi answers, with at least one row or nothing said of a GPU.
 
     Raises:
         Verdict: As `cards`.
     """
+    from . import nvidia_smi
+
     for left in reversed(range(_TRIES)):
         text = run_nvidia_smi(nvidia_smi.query(fields, of))
         table = nvidia_smi.read_table(_joined(text) if of == _PROCESSES else text, fields)
@@ -197,6 +208,8 @@ def _joined(text: str) -> str:
 
 def run_nvidia_smi(argv: "list[str]") -> str:
     import subprocess  # a job without GPUs need not wait for it
+
+    from . import nvidia_smi
 
     try:
         process = subprocess.Popen(
@@ -251,6 +264,8 @@ class GpuSamples:
     def see(self, name: str, used_mib: str, use: str) -> None:
         """One sample, as nvidia-smi writes it; a number that the driver does not know is "[N/A]"."""
         self.name = name
+        from . import nvidia_smi
+
         used, percent = nvidia_smi.count(used_mib), nvidia_smi.count(use)
         if used is not None:
             self._peak = max(self._peak or 0, used * _MIB)
@@ -280,7 +295,7 @@ class GpuUsageMonitor:
     def __init__(self, names: "list[str]", notes: "list[str]") -> None:
         self._names = names
         self._notes = notes
-        self._cards = {name: GpuSamples(name) for name in names if name.startswith(nvidia_smi.UUIDS)}
+        self._cards = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
         self._answer = b""
         self._next = time.monotonic() + _FIRST_LOOK_S
@@ -310,6 +325,8 @@ class GpuUsageMonitor:
 
     def _ask(self) -> None:
         import subprocess  # here: most jobs have no GPUs
+
+        from . import nvidia_smi
 
         self._next = time.monotonic() + _LOOK_EVERY_S
         argv = nvidia_smi.query(_FIELDS) + ["-i", ",".join(self._names)]
@@ -358,6 +375,8 @@ class GpuUsageMonitor:
 
     def read_answer(self, answer: str) -> bool:
         """Read an answer; return whether it names at least one GPU."""
+        from . import nvidia_smi
+
         rows = nvidia_smi.read_table(answer, _FIELDS).rows
         for row in rows:
             samples = self._cards.setdefault(row["uuid"], GpuSamples(row["uuid"]))

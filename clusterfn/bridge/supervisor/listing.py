@@ -116,7 +116,8 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     if len(begun) < spec["elements"]:
         wanted = dependencies_of(job.spec)
         inputs = Dependencies(job.root).describe_open(wanted) if wanted else ""
-        return PENDING, counts + ("; " + inputs if inputs else "")
+        waits_for = report.reason_of_elements(job.root, job.id) or inputs
+        return PENDING, counts + ("; " + waits_for if waits_for else "")
     return PENDING, counts + "; the rest runs once you attach to it"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterfn.bridge import nvidia_smi
+from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.scheduler.site import NOT_THERE, SILENT, Section
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge import nvidia_smi
-from clusterfn.bridge.supervisor import eligible_gpus, gpus
+from clusterfn.bridge.supervisor import eligible_gpus, gpus, nvidia_smi
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.cli.check.scheduler import describe_gpus
 from clusterfn.config.spec import Host, Resources
