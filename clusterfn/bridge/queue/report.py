@@ -14,6 +14,7 @@ from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus
 from ..supervisor.eligible_gpus import describe_request
 from ..supervisor.job import DAMAGED
+from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict
 from . import launch, lease_names, machine, tickets
 from .lease import leases_of_kind
@@ -34,7 +35,7 @@ def print_queue(root: str, bridge: str) -> int:
     launch.revive_spooler(root, bridge)
     for line in waiting_jobs(root):
         text = "%s|PENDING|%s\n" % (job_name(line["name"], line["job"]), line["reason"])
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # whatever the locale is
+        sys.stdout.buffer.write(portable(text).encode("utf-8", "replace"))  # whatever the locale is
     return 0
 
 
@@ -107,7 +108,7 @@ def print_gpus(root: str, lease: str) -> int:
     holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
     shown = [_gpu_facts(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
     look = {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
-    sys.stdout.write(json.dumps(look) + "\n")
+    sys.stdout.write(json.dumps(portable(look)) + "\n")
     return 0
 
 
