@@ -261,5 +261,8 @@ def stack_answer(token):  # type: (str) -> str
 
 
 def job_name(name, job_id):  # type: (str, str) -> str
-    """The name by which a scheduler knows the job: the function's name and the job's id."""
+    """The name by which a scheduler knows the job: its own, with "_" for letters outside ASCII, and its id."""
+    if name and max(name) >= "\x80":
+        name = "_".join("".join(sign if sign < "\x80" else " " for sign in name).split()).strip("_.-") or "function"
+        name = "_" + name if name[0].isdigit() else name
     return "%s.%s" % (name, job_id)

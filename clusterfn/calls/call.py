@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import time
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -28,7 +29,7 @@ from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.job_spec import JobSpec
-from clusterfn.config.options import is_set_by_clusterfn
+from clusterfn.config.options import is_set_by_clusterfn, may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
@@ -168,7 +169,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
-        if warning := session.warning():
+        for warning in session.warnings(resources):
             console.warn(warning)
         job = JobSpec(
             id=secrets.token_hex(8),
@@ -388,11 +389,15 @@ def secret_values(options: Options) -> dict[str, str]:
 
 
 def job_name(name: str) -> str:
-    """Return a name that every scheduler takes and `name=` would: it begins with a letter or "_", and has at most 64.
+    """Return a name that `name=` would take: in letters of any script, beginning with one or "_", of at most 64.
+
+    A scheduler may know the job by another one: `layout.job_name`.
 
     Example:
-        >>> job_name("<lambda>"), job_name("01 train")
-        ('lambda', '_01_train')
+        >>> job_name("<lambda>"), job_name("01 train"), job_name("größe")
+        ('lambda', '_01_train', 'größe')
     """
-    fitting = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "function"
-    return f"_{fitting}"[:64] if fitting[0].isdigit() else fitting[:64]
+    fitting = unicodedata.normalize("NFC", name)
+    fitting = "".join(sign if may_be_in_a_name(sign) else " " for sign in fitting)
+    fitting = "_".join(fitting.split()).strip("_.-") or "function"
+    return fitting[:64] if fitting[0].isidentifier() else f"_{fitting}"[:64]

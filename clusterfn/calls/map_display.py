@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TICK_S = 1.0
-_REASON_EVERY_S = 10.0  # where a changed reason is a new line: each waiting element has one of its own
+_REASON_EVERY_S = 4.0  # where a changed reason is a new line: each waiting element has one of its own
 _CAUSE = 160  # characters of the line of a failure
 _CAUSES, _ITEMS = 10, 8  # causes in an error, and items that each of them names
 _COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")  # of a table, whatever has ended

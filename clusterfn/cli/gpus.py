@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
 from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
@@ -26,6 +27,7 @@ from clusterfn.scheduler.base import Question
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
 _MACHINE_QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
 _REASON = 160
+_FREE = "free"
 _TIMEOUT_S = 60.0
 
 
@@ -48,6 +50,10 @@ def ask_machine(session: HostState) -> dict[str, Any]:
             f"the GPUs of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
             hint="run nvidia-smi on the host: the driver must answer before a job can get a GPU",
         )  # fmt: skip
+    for gpu in told["gpus"]:
+        gpu["allowed"] = not session.host.gpus_only or any(
+            is_called(GpuInfo(gpu["index"], gpu["uuid"], "", None, False), name) for name in session.host.gpus_only
+        )
     return told
 
 
@@ -65,14 +71,15 @@ class MachineTables:
     def of(self, told: Mapping[str, Any]) -> str:
         """Format one look."""
         rows = [self._row(gpu) for gpu in told["gpus"]]
-        free = sum(gpu["holder"] is None and not gpu["without_lease"] for gpu in told["gpus"])
+        free = sum(_held_by(gpu) == _FREE for gpu in told["gpus"])
         queue = [_waiting(place, each) for place, each in enumerate(told["waiting"], 1)]
-        parts = [f"{free} of {len(rows)} GPUs free", screen.table(_MACHINE_HEAD, rows)]
+        lost = [f"a GPU does not answer: {in_one_line(line)}" for line in told.get("lost", ())]
+        parts = [f"{free} of {len(rows)} GPUs free", screen.table(_MACHINE_HEAD, rows), *lost]
         return "\n\n".join([*parts, *([screen.table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
 
     def _row(self, gpu: Mapping[str, Any]) -> Sequence[str]:
         use = "?" if gpu["use_percent"] is None else f"{gpu['use_percent']} %"
-        memory = _memory(gpu["used_mib"], gpu["total_mib"])
+        memory = _memory(gpu["used_mib"], gpu["total_mib"]) + (", shared with the CPU" if gpu.get("unified") else "")
         return str(gpu["index"]), gpu["name"], memory, use + self._for_how_long(gpu), _held_by(gpu)
 
     def _for_how_long(self, gpu: Mapping[str, Any]) -> str:
@@ -98,7 +105,7 @@ def _held_by(gpu: Mapping[str, Any]) -> str:
         return _holder_name(gpu["holder"]) + ("" if since is None else f", {screen.age(time.time() - since)}")
     if gpu["without_lease"]:
         return f"in use without a lease: {', '.join(gpu['without_lease'])}"
-    return "free"
+    return _FREE if gpu.get("allowed", True) else "not for your jobs: gpus: {only: …} in clusterfn.yml"
 
 
 def _holder_name(holder: Mapping[str, Any]) -> str:

@@ -109,6 +109,7 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
             error = host_keys.changed(settings, host.name, f"{shown} by {settings.place}", met.known)
             error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
             raise error
+        keys.refuse_unwritable(host, settings)
         _show(met)
         chosen = _chosen(host, met, fingerprints, command)
         if not chosen:

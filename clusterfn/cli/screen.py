@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.bridge.supervisor.text import cut, in_one_line, padded, printable, width
 from clusterfn.calls import console
 
 _OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -23,8 +23,8 @@ _ESCAPES = len("\x1b[2m\x1b[0m")
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they must be, two blanks apart; the last one is as long as it is."""
     lines = [list(head), *([in_one_line(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+    widths = [max(width(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join("  ".join(map(padded, line, widths)).rstrip() for line in lines)
 
 
 def as_json(value: Any) -> str:
@@ -54,8 +54,8 @@ class Line:
     def show(self, text: str, what: str) -> None:
         """Show `text`; `what` is what it says, without clocks and colours."""
         if self.redrawn:
-            width = shutil.get_terminal_size().columns - 1 + (_ESCAPES if "\x1b" in text else 0)
-            self._stream.write(f"\r\x1b[K{text[:width]}")
+            columns = shutil.get_terminal_size().columns - 1 + (_ESCAPES if "\x1b" in text else 0)
+            self._stream.write(f"\r\x1b[K{cut(text, columns)}")
         elif what != self._shown:
             self._stream.write(f"{text}\n")
         self._shown = what
@@ -81,7 +81,7 @@ class Block:
         lines = printable(text).split("\n")
         if self._redrawn:
             size = shutil.get_terminal_size()
-            lines = [line[: size.columns - 1] for line in lines[: size.lines - 1]]
+            lines = [cut(line, size.columns - 1) for line in lines[: size.lines - 1]]
         if self._shown is not None:
             self._stream.write(f"\x1b[{len(self._shown)}A\x1b[J" if self._redrawn and self._shown else "\n")
         self._stream.write("".join(f"{line}\n" for line in lines))

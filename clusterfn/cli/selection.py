@@ -7,6 +7,7 @@ import datetime
 import shlex
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def select(given: argparse.Namespace, command: str, states: Collection[str] = ST
     found = _list_each(hosts or [_usual_host(words, command, given)], command)
     chosen: dict[str, str | None] = {}
     for word in words:
-        named = [job for job in found if job.name == word]
+        named = [job for job in found if _is_named(job, word)]
         if _is_id(word) and not named:
             chosen[word] = _one_host(hosts, command)
             continue
@@ -86,7 +87,7 @@ def select_one(given: argparse.Namespace, command: str) -> tuple[str, str | None
     if _is_id(word) and not word.isalpha():
         return word, host
     found = _list_each([host or _usual_host([word], command)], command)
-    named = [job for job in found if job.name == word]
+    named = [job for job in found if _is_named(job, word)]
     if len(named) > 1:
         lines = [f"{job.id} {job.state}" for job in named[:_SHOWN]]
         hint = f"the newest is clusterfn {command} {named[0].id[:8]}"
@@ -231,6 +232,11 @@ def _filters(given: argparse.Namespace) -> Iterator[str]:
 
 def _is_host(word: str) -> bool:
     return word in config_file.load().hosts
+
+
+def _is_named(job: JobInfo, word: str) -> bool:
+    """Whether a job has this name, however a keyboard or a file system writes its letters (NFC, NFD)."""
+    return unicodedata.normalize("NFC", job.name) == unicodedata.normalize("NFC", word)
 
 
 def _no_such_name(word: str, found: Sequence[JobInfo], hosts: Sequence[str], command: str) -> ConfigError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterfn.bridge.supervisor.eligible_gpus import GPU_ID
 from clusterfn.config.options import (
     ADDRESS,
     ALIASES,
@@ -41,6 +42,7 @@ _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 _BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
+_COUNT_OR_ONLY = "write it below `defaults:`, as `defaults: {gpus: 1}`; to use only some, `gpus: {only: [3]}`"
 _EXAMPLE = '"conda:NAME"'
 _NEVER = "never read: secrets in files leak"
 
@@ -53,7 +55,7 @@ _INSTEAD_OF_HOST_KEY = {
         for name, each in SCHEDULER_KEYS.items()
         for word in each.written_beside
     },
-    **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS},
+    **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS if word != "gpus"},
     **{word: f'write `environment: "{word}:…"`' for word in ("conda", "venv", "prefix")},
     **{word: f"write `defaults: {{{meant}: …}}`" for word, meant in ALIASES.items() if meant in _BELOW_DEFAULTS},
 }
@@ -220,6 +222,8 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     if scheduler.limits and "limits" in keys:
         problem, why = scheduler.limits
         raise keys["limits"].error(problem, f"remove it; {why}")
+    if scheduler.limits and "gpus" in keys:
+        raise keys["gpus"].error(f"with `scheduler: {word}` the scheduler chooses the GPUs of a job", "remove it")
     root, (characters, happens) = facts.get("root", ""), scheduler.misread
     if set(root) & set(characters):
         raise keys["root"].error(f'"{root}": {happens}', "choose a folder without these characters")
@@ -266,6 +270,22 @@ def _defaults(value: Value) -> Resources:
 def _limits(value: Value) -> Limits:
     given = value.mapping(LIMIT_READERS)
     return Limits(**{LIMIT_READERS[key][0]: LIMIT_READERS[key][1](given[key]) for key in given})
+
+
+def _gpus(value: Value) -> tuple[str, ...]:
+    """Return the GPUs that jobs may get, from `{only: [3, GPU-7f3a…]}`."""
+    if value.kind != "map":
+        raise value.error(f"expected `{{only: […]}}`, found {value.written}", _COUNT_OR_ONLY)
+    only = value.mapping(GPU_KEYS).get("only")
+    if only is None or only.kind != "list" or not only.values:
+        raise (only or value).error("expected a list of GPUs below `only:`", "write `gpus: {only: [3]}`")
+    names = tuple(each.as_written() for each in only.values)
+    for each, name in zip(only.values, names):
+        if not GPU_ID.fullmatch(name):
+            raise each.error(
+                f'"{name}" names no GPU', "write the number or the UUID that `nvidia-smi -L` shows: [3] or [GPU-7f3a…]"
+            )
+    return names
 
 
 def _modules(value: Value) -> tuple[str, ...]:
@@ -343,6 +363,8 @@ LIMIT_READERS: dict[str, Key] = {
     "jobs": ("jobs", Count(1)),
 }
 
+GPU_KEYS = frozenset(["only"])
+
 # key in the file -> attribute of Host, and how it is read
 KEY_READERS: dict[str, Key] = {
     "address": ("address", _address),
@@ -359,6 +381,7 @@ KEY_READERS: dict[str, Key] = {
     "prolog": ("prolog", Value.as_lines),
     "env": ("env", _env),
     "secrets": ("secrets", _secrets),
+    "gpus": ("gpus_only", _gpus),
     "lease": ("lease", Choice(("socket", "file"))),
     "limits": ("limits", _limits),
     "poll_floor": ("poll_floor_s", Value.as_time),

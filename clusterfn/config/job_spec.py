@@ -154,7 +154,7 @@ class JobSpec(NamedTuple):
             "scheduler": self.host.scheduler,
             "root": self.root,
             "bridge": self.bridge,
-            "resources": self.resources._asdict(),
+            "resources": {**self.resources._asdict(), **({"gpus_only": only} if (only := self.host.gpus_only) else {})},
             "queue_timeout_s": self.host.queue_timeout_s,
             "lease": self.host.lease,
             "limits": self.host.limits._asdict(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -215,7 +216,6 @@ ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
-_JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
 _PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg|lock))", re.IGNORECASE)
@@ -287,11 +287,22 @@ def _several(item: Check) -> Check:
     return check
 
 
+def may_be_in_a_name(sign: str) -> bool:
+    """Whether the name of a job may hold a character: those of Python's names in any script, "." and "-"."""
+    return sign in ".-" or f"_{sign}".isidentifier()
+
+
+def _is_job_name(text: str) -> bool:
+    return 0 < len(text) <= 64 and text[0].isidentifier() and all(map(may_be_in_a_name, text))
+
+
 def _job_name(value: Any, name: str) -> str:
-    if isinstance(value, str) and _JOB_NAME.fullmatch(value):
-        return value
-    near = re.sub(r"[^A-Za-z0-9_.-]+", "_", value)[:63] if isinstance(value, str) else ""
-    fitting = next((each for each in (near, f"_{near}") if near.strip("_") and _JOB_NAME.fullmatch(each)), "train")
+    text = unicodedata.normalize("NFC", value) if isinstance(value, str) else ""
+    if _is_job_name(text):
+        return text
+    near = "_".join("".join(sign if may_be_in_a_name(sign) else " " for sign in text).split(" "))[:63]
+    near = re.sub("_{2,}", "_", near)
+    fitting = next((each for each in (near, f"_{near}") if near.strip("_") and _is_job_name(each)), "train")
     hint = f'use up to 64 letters, digits, "_", "." and "-", a letter or "_" first: {name}="{fitting}"'
     raise ConfigError(f"{name}={value!r:.80} is not possible", hint=hint)
 

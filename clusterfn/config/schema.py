@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterfn.config import config_file
-from clusterfn.config.hosts import DEFAULT_READERS, KEY_READERS, LIMIT_READERS, Count
+from clusterfn.config.hosts import DEFAULT_READERS, GPU_KEYS, KEY_READERS, LIMIT_READERS, Count
 from clusterfn.config.options import HOST_NAME, PYTHON_SOURCES, VARIABLE
 from clusterfn.config.schedulers import LINES, SCHEDULER_KEYS, WRITTEN, Choice, Key
 from clusterfn.config.yamlfile import Value
@@ -19,6 +19,7 @@ Schema = Mapping[str, Any]
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _MEMORY: Schema = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*[KMGTkmgt]i?[Bb]\s*$", "examples": ["16GB"]}
 _TIME: Schema = {"type": "string", "pattern": r"[0-9]\s*[dhmsDHMS]|[0-9]:[0-9]{2}:[0-9]{2}", "examples": ["2h"]}
+_GPUS: Schema = {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}, "examples": [[0, 1]]}
 _FROM_ROOT: Schema = {"type": "string", "pattern": "^[/~$]"}
 
 # how a value is read -> its form
@@ -74,6 +75,7 @@ def _host() -> Schema:
     below = {
         "defaults": _keys(_shapes(DEFAULT_READERS)),
         "limits": _keys(_shapes(LIMIT_READERS)),
+        "gpus": {**_keys(dict.fromkeys(GPU_KEYS, _GPUS)), "required": sorted(GPU_KEYS)},
         "cuda": _keys({"driver": WRITTEN, "capability": WRITTEN, "table": _TEXT}),
         **{word: keys.schema for word, keys in SCHEDULER_KEYS.items() if keys.schema},
     }
@@ -92,7 +94,7 @@ def _not_obeyed(word: str) -> list[str]:
     """Return the keys that a host with this scheduler cannot have."""
     own = SCHEDULER_KEYS[word].keys
     others = {key for each in SCHEDULER_KEYS.values() for key in each.keys if key not in own}
-    return sorted(others | ({"limits"} if SCHEDULER_KEYS[word].limits else set()))
+    return sorted(others | ({"limits", "gpus"} if SCHEDULER_KEYS[word].limits else set()))
 
 
 def _shapes(table: Mapping[str, Key]) -> dict[str, Schema]:

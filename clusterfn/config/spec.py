@@ -101,6 +101,7 @@ class Host(NamedTuple):
         scheduler: A word of `SCHEDULER_KEYS` in `schedulers`.
         transport: "auto", "paramiko", "openssh" or "local".
         source: Where it was defined, "file:line", for messages.
+        gpus_only: The only GPUs that its jobs may get: numbers as nvidia-smi counts, or UUIDs; empty for all.
         scheduler_options: What is below the key with the scheduler's own name.
         secrets: Names of local variables whose values its jobs get where they are set; one may end with `*`.
         results: "objects", or "data": its values may be plain data alone.
@@ -127,6 +128,7 @@ class Host(NamedTuple):
     gpu_option: str = "gres"
     gpu_sizes: Mapping[str, int] = {}
     lease: str = "socket"
+    gpus_only: tuple[str, ...] = ()
     limits: Limits = Limits()
     poll_floor_s: float = 2.0
     queue_timeout_s: float | None = None

@@ -24,27 +24,29 @@ class Gpu:
     Attributes:
         index: As the process counts them: cuda:0 is 0.
         name: Such as "NVIDIA RTX A6000".
-        total_gb: Its memory.
+        total_gb: Its memory; None if unknown.
         used_gb: In use, by any process; None if unknown.
         own_gb: In tensors of this process's PyTorch.
-        utilization: Percent of the time in which it computed, lately; 0.0 where PyTorch was asked, which does not know.
+        utilization: Percent of the time in which it computed, lately; None if unknown, as where PyTorch was asked.
         capability: Compute capability, such as (8, 6); None if unknown.
         uuid: "GPU-…"; "" if unknown.
+        unified: Whether it has no memory of its own, and `total_gb` and `used_gb` are the machine's, as on a GB10.
     """
 
     index: int
     name: str
-    total_gb: float
+    total_gb: float | None
     used_gb: float | None
     own_gb: float = 0.0
-    utilization: float = 0.0
+    utilization: float | None = None
     capability: tuple[int, int] | None = None
     uuid: str = ""
+    unified: bool = False
 
     @property
     def free_gb(self) -> float:
         """Memory that no process uses; 0.0 where that is unknown."""
-        return 0.0 if self.used_gb is None else max(0.0, self.total_gb - self.used_gb)
+        return 0.0 if self.used_gb is None or self.total_gb is None else max(0.0, self.total_gb - self.used_gb)
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class GpuInfo:
 
     @property
     def total_gb(self) -> float:
-        """Memory of all GPUs."""
-        return sum((gpu.total_gb for gpu in self.devices), 0.0)
+        """Memory of all GPUs, as far as it is known."""
+        return sum((gpu.total_gb or 0.0 for gpu in self.devices), 0.0)
 
     @property
     def used_gb(self) -> float:
@@ -147,9 +149,10 @@ def refuse_negative(**numbers: float) -> None:
 def describe(info: GpuInfo) -> Iterator[str]:
     """Describe each GPU in a line; say why there are none."""
     for gpu in info.devices:
-        known = f"{gpu.free_gb:.1f} of {gpu.total_gb:.1f} GB free"
-        unknown = f"{gpu.total_gb:.1f} GB, free memory unknown"
-        yield f"GPU {gpu.index}: {gpu.name}, {unknown if gpu.used_gb is None else known}"
+        total = "memory unknown" if gpu.total_gb is None else f"{gpu.total_gb:.1f} GB"
+        unknown = gpu.used_gb is None or gpu.total_gb is None
+        said = f"{total}, free memory unknown" if unknown else f"{gpu.free_gb:.1f} of {total} free"
+        yield f"GPU {gpu.index}: {gpu.name}, {said}{', shared with the CPU' if gpu.unified else ''}"
     if info.trouble or not info.devices:
         yield info.trouble or "no GPU is visible"
 
@@ -162,7 +165,7 @@ def by_nvidia_smi() -> GpuInfo:
         say_once(logging.DEBUG if failed.usual else logging.WARNING, f"no GPU is visible: {failed}")
         return GpuInfo(trouble=str(failed))
     devices = tuple(
-        Gpu(number, row.name, row.total_gb, row.used_gb, 0.0, row.utilization, row.capability, row.uuid)
+        Gpu(number, row.name, row.total_gb, row.used_gb, 0.0, row.utilization, row.capability, row.uuid, row.unified)
         for number, row in enumerate(rows)
     )
     trouble = "" if devices else "CUDA_VISIBLE_DEVICES names no GPU of this machine"
@@ -185,7 +188,7 @@ def _device(torch: Any, number: int) -> Gpu:
     own, _ = pytorch.own_gb(torch, number)
     uuid = str(getattr(properties, "uuid", ""))  # PyTorch 2.3 and older do not say it
     uuid = f"GPU-{uuid.removeprefix('GPU-')}" if uuid else ""
-    return Gpu(number, properties.name, total, used, own, 0.0, (properties.major, properties.minor), uuid)
+    return Gpu(number, properties.name, total, used, own, None, (properties.major, properties.minor), uuid)
 
 
 def _add_usage(devices: Sequence[Gpu]) -> Iterator[Gpu]:

@@ -22,24 +22,27 @@ class GpuUse:
     Attributes:
         index: As the process counts them.
         name: Such as "NVIDIA RTX A6000".
-        total_gb: Its memory.
+        total_gb: Its memory; None if unknown.
         peak_gb: The most that was in use at one look, by any process; 0.0 if unknown.
         own_peak_gb: The most that this process's PyTorch had in tensors, exact, since it started; 0.0 without it.
-        utilization: Percent of the time in which it computed, on average over the looks; 0.0 if unknown.
-        peak_utilization: The most at one look.
+        utilization: Percent of the time in which it computed, on average over the looks; None if unknown.
+        peak_utilization: The most at one look; None if unknown.
     """
 
     index: int
     name: str
-    total_gb: float
+    total_gb: float | None
     peak_gb: float = 0.0
     own_peak_gb: float = 0.0
-    utilization: float = 0.0
-    peak_utilization: float = 0.0
+    utilization: float | None = None
+    peak_utilization: float | None = None
 
     def __str__(self) -> str:
-        busy = f"busy {self.utilization:.0f} % (at most {self.peak_utilization:.0f} %)"
-        return f"GPU {self.index}: {self.name}, at most {self.peak_gb:.1f} of {self.total_gb:.1f} GB, {busy}"
+        busy = "how busy is unknown"
+        if self.utilization is not None and self.peak_utilization is not None:
+            busy = f"busy {self.utilization:.0f} % (at most {self.peak_utilization:.0f} %)"
+        total = "an unknown amount" if self.total_gb is None else f"{self.total_gb:.1f} GB"
+        return f"GPU {self.index}: {self.name}, at most {self.peak_gb:.1f} of {total}, {busy}"
 
 
 class GpuMonitor:
@@ -74,6 +77,7 @@ class GpuMonitor:
         self.peak_gb = 0.0
         self._interval_s = interval_s
         self._seen: dict[int, GpuUse] = {}
+        self._measured: dict[int, int] = {}  # at how many looks it was known how busy a GPU was
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -124,8 +128,11 @@ class GpuMonitor:
         for gpu in info.devices:
             use = self._seen.setdefault(gpu.index, GpuUse(gpu.index, gpu.name, gpu.total_gb))
             use.peak_gb = max(use.peak_gb, gpu.used_gb or 0.0)
-            use.utilization += (gpu.utilization - use.utilization) / self.looks
-            use.peak_utilization = max(use.peak_utilization, gpu.utilization)
+            if gpu.utilization is not None:
+                looks = self._measured[gpu.index] = self._measured.get(gpu.index, 0) + 1
+                mean, peak = use.utilization or 0.0, use.peak_utilization or 0.0
+                use.utilization = mean + (gpu.utilization - mean) / looks
+                use.peak_utilization = max(peak, gpu.utilization)
 
     def _ask_torch(self) -> None:
         torch = pytorch.with_cuda()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from clusterfn.bridge.supervisor import nvidia_smi
 
 PATIENCE_S = 20.0  # a server with eight GPUs and no persistence mode takes over ten
 _PAUSE_S = 60.0
@@ -33,16 +34,20 @@ class SmiFailed(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One GPU; memory in GB of 2³⁰ bytes, use in percent; None or 0 where the driver does not say."""
+    """One GPU; memory in GB of 2³⁰ bytes, use in percent; None where the driver does not say.
+
+    A GPU without memory of its own shows the machine's memory: `unified`.
+    """
 
     index: int
     uuid: str
     name: str
-    total_gb: float
+    total_gb: float | None
     used_gb: float | None
-    utilization: float
+    utilization: float | None
     driver: str
     capability: tuple[int, int] | None
+    unified: bool
 
 
 def visible_rows() -> list[Row]:
@@ -62,7 +67,7 @@ def all_rows() -> list[Row]:
     Raises:
         SmiFailed: It is missing, hangs, fails or answers something else.
     """
-    rows = [row for row in map(parse_row, _ask().splitlines()) if row is not None]
+    rows = read_rows(_ask())
     if not rows:
         raise SmiFailed("nvidia-smi did not print a table of GPUs")
     return rows
@@ -92,21 +97,34 @@ def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> Iterator[Row]:
         yield found[0]
 
 
-def parse_row(line: str) -> Row | None:
-    """Parse one line of the table; return None for a line that is no GPU."""
-    cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) not in (len(_FIELDS) - 1, len(_FIELDS)) or not cells[1].startswith("GPU-"):
-        return None
-    if not re.fullmatch("[0-9]{1,9}", cells[0]):
-        return None
-    # None for [N/A] and its relatives
-    total, used, use = (float(cell) if re.fullmatch(r"\d+(\.\d+)?", cell) else None for cell in cells[3:6])
-    used_gb = None if used is None else used / _MIB_PER_GB
-    capability = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", cells[7]) if len(cells) == len(_FIELDS) else None
+def read_rows(text: str) -> list[Row]:
+    """Read the GPUs from the table, with or without its last field; leave out lines that are no GPU."""
+    for fields in (_FIELDS, _FIELDS[:-1]):
+        found = nvidia_smi.read_table(text, fields).rows
+        if found:
+            return [_row(cells, place) for place, cells in enumerate(found)]
+    return []
+
+
+def _row(cells: dict[str, str], place: int) -> Row:
+    machine_mib, available_mib = nvidia_smi.machine_memory()
+    total, unified = nvidia_smi.total_mib(cells["memory.total"], machine_mib)
+    used, use = nvidia_smi.count(cells["memory.used"]), nvidia_smi.count(cells["utilization.gpu"])
+    if unified and machine_mib is not None and available_mib is not None:
+        used = machine_mib - available_mib
+    index = nvidia_smi.count(cells["index"])
+    major, point, minor = cells.get("compute_cap", "").partition(".")
+    capability = nvidia_smi.count(major), nvidia_smi.count(minor)
     return Row(
-        int(cells[0]), cells[1], cells[2], (total or 0.0) / _MIB_PER_GB, used_gb, use or 0.0, cells[6],
-        (int(capability[1]), int(capability[2])) if capability else None,
+        place if index is None else index, cells["uuid"], cells["name"], _gb(total), _gb(used),
+        None if use is None else float(use), cells["driver_version"],
+        (capability[0], capability[1]) if point and capability[0] is not None and capability[1] is not None else None,
+        unified,
     )  # fmt: skip
+
+
+def _gb(mib: int | None) -> float | None:
+    return None if mib is None else mib / _MIB_PER_GB
 
 
 def _ask() -> str:
@@ -121,7 +139,7 @@ def _ask() -> str:
 
 
 def _run(fields: Sequence[str]) -> str:
-    argv = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    argv = nvidia_smi.query(fields)
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -140,6 +158,8 @@ def _run(fields: Sequence[str]) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended
             process.wait(1.0)
         raise SmiFailed(f"nvidia-smi did not answer within {PATIENCE_S:.0f} s") from None
+    if nvidia_smi.names_lost_gpu(answer) and read_rows(answer):  # its exit code is about that GPU
+        return answer
     if process.returncode == _NO_DEVICES or "No devices were found" in answer:
         raise SmiFailed("nvidia-smi: No devices were found")
     if process.returncode != 0:

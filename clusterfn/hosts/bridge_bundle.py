@@ -38,7 +38,9 @@ _NOT_IN_JOBS = (
     "jupyter/kernel", "jupyter/lab.py",
 )  # fmt: skip
 # Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
-_NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
+_NEEDED_BY_THE_REST = tuple(
+    f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus", "nvidia_smi")
+)
 
 _OF_THE_AGENT = tuple(
     f"agent/{name}.py" for name in ("__init__", "frames", "inotify", "libc", "pipes", "site_rules", "trusted")

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.environment import host_python, python_source, resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.errors import ConfigError, EnvironmentBuildError
-from clusterfn.hosts import gpus as host_gpus
 from clusterfn.hosts import remote_files
 from clusterfn.scheduler import scheduler_for
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import ConnectedHost
 
 _TIMEOUT_S = 60.0
+_DRIVER_FIELDS = ("driver_version", "compute_cap")
 _MISLEADING = ("LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")  # variables of an interpreter; a build has none of them
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
 
@@ -112,14 +113,15 @@ def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | N
     if host.making.driver:
         return torch_build.unknown_gpus(host)
     if not scheduler_for(host).has_nodes:
-        question = host_gpus.nvidia_smi("driver_version", "compute_cap")
+        question = nvidia_smi.query(_DRIVER_FIELDS)
         argv = ["/bin/sh", "-c", 'command -v "$1" >/dev/null && exec "$@"', "sh", *question]
         answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
-        rows = [row for row in host_gpus.rows(answer.out.decode("utf-8", "replace"), 2) if len(row) == 2]
-        if answer.rc != 0 or not rows:
+        text = answer.out.decode("utf-8", "replace")
+        rows = nvidia_smi.read_table(text, _DRIVER_FIELDS).rows
+        if (answer.rc != 0 and not nvidia_smi.names_lost_gpu(text)) or not rows:
             return None
-        capabilities = _capabilities(row[1] for row in rows)
-        return GpuCapabilities(rows[0][0].strip(), capabilities, f"nvidia-smi says on {host.name}")
+        capabilities = _capabilities(row["compute_cap"] for row in rows)
+        return GpuCapabilities(rows[0]["driver_version"], capabilities, f"nvidia-smi says on {host.name}")
     # what the last job on the partition saw
     name = scheduler_for(host).partition(gpus=1) or layout.DEFAULT
     text = remote_files.read_text(session.connection, posixpath.join(environments, layout.CARDS, f"{name}.json"))

@@ -6,37 +6,34 @@ only the standard library may be imported.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.eligible_gpus import (
+    GPU_ID,
     GpuInfo,
+    allowed_gpus,
     describe_gpus,
+    describe_only,
     describe_request,
     eligible_gpus,
+    gpus_in,
+    is_called,
     is_gpu_type,
     suggest_gpus,
 )
-from clusterfn.bridge.supervisor.text import number
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.errors import HostError, Unsatisfiable, nearest_word
 
 if TYPE_CHECKING:
-    from clusterfn.config.spec import Resources
+    from clusterfn.config.spec import Host, Resources
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.scheduler.base import Scheduler
 
 PATIENCE_S = 30.0
 _FIELDS = ("index", "uuid", "memory.total", "name")
-
-
-def nvidia_smi(*fields: str) -> tuple[str, ...]:
-    """Return the command that prints these fields of every GPU."""
-    return "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"
-
-
-def rows(text: str, columns: int) -> list[list[str]]:
-    """Split the answer to `nvidia_smi` into cells; the last column may contain commas, and a row may be too short."""
-    return [line.strip().split(", ", columns - 1) for line in text.split("\n") if line.strip()]
 
 
 def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
@@ -49,22 +46,75 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
         HostError: The connection failed.
     """
     try:
-        answer = connection.run(nvidia_smi(*_FIELDS), timeout_s=PATIENCE_S).result(PATIENCE_S + 10.0)
+        answer = connection.run(nvidia_smi.query(_FIELDS), timeout_s=PATIENCE_S).result(PATIENCE_S + 10.0)
     except HostError as error:
         if error.kind == "missing":
             return ()
         if not error.kind:  # not from the agent
             raise
         return None
-    return read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
-
-
-def read(text: str) -> tuple[GpuInfo, ...] | None:
-    """Read the GPUs from a table of nvidia-smi; return None for anything else. Pure."""
-    found = rows(text, len(_FIELDS))
-    if not found or not all(len(row) == len(_FIELDS) and row[1].startswith(("GPU-", "MIG-")) for row in found):
+    text = answer.out.decode("utf-8", "replace")
+    if answer.rc != 0 and not nvidia_smi.names_lost_gpu(text):
         return None
-    return tuple(GpuInfo(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in found)
+    return read(text, connection.facts.memory_bytes >> 20)
+
+
+def read(text: str, machine_mib: int) -> tuple[GpuInfo, ...] | None:
+    """Read the GPUs from a table of nvidia-smi; return None for anything else. Pure.
+
+    Args:
+        text: What it printed.
+        machine_mib: The memory of the host, which a GPU without its own uses.
+    """
+    table = nvidia_smi.read_table(text, _FIELDS)
+    return None if table.other or not table.rows else tuple(gpus_in(table.rows, machine_mib))
+
+
+def allowed(there: tuple[GpuInfo, ...], host: Host) -> tuple[GpuInfo, ...]:
+    """Return the GPUs that `gpus: {only: …}` of the host leaves.
+
+    Raises:
+        Unsatisfiable: It names a GPU that is not there.
+    """
+    for name in host.gpus_only:
+        if not any(is_called(gpu, name) for gpu in there):
+            near = nearest_word(name, [gpu.uuid for gpu in there], 0.75)
+            has = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in there)
+            raise Unsatisfiable(
+                f"{describe_only(host.gpus_only)} names {name}, and {host.name} has no such GPU", host=host.name,
+                stage="submit", evidence=[f"it has {has}"],
+                hint=f"did you mean {near}?" if near else f"correct it in {host.source}",
+            )  # fmt: skip
+    return tuple(allowed_gpus(there, host.gpus_only))
+
+
+def enough_allowed(there: tuple[GpuInfo, ...], asked: Resources, host: Host) -> None:
+    """Reject more GPUs than `gpus: {only: …}` leaves.
+
+    Raises:
+        Unsatisfiable: Names the key.
+    """
+    if asked.gpus > len(there):
+        raise Unsatisfiable(
+            f"gpus={asked.gpus} is more than {describe_only(host.gpus_only)} leaves of {host.name}: {len(there)}",
+            host=host.name, stage="submit", hint=f"ask for at most {len(there)}, or change gpus: in {host.source}",
+        )  # fmt: skip
+
+
+def about_visible(setting: str, host: str) -> str:
+    """Say that a variable of the account does not choose the GPUs of jobs.
+
+    Args:
+        setting: As NAME=VALUE.
+        host: Its name.
+    """
+    value = setting.partition("=")[2]
+    names = [name for name in re.split("[, ]+", value) if GPU_ID.fullmatch(name)]
+    only = describe_only(names or ["0"])
+    return (
+        f"{in_one_line(setting)} is set on {host}, but clusterfn itself chooses the GPUs of each job; "
+        f"to use only some of them, write `{only}` for {host} in clusterfn.yml"
+    )
 
 
 def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:

@@ -11,7 +11,7 @@ import posixpath
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
@@ -60,6 +60,7 @@ class HostState:
         self._held: bool | None = None
         self._held_looked = 0.0
         self._has_warned = False
+        self._has_told_of_gpus = False
         self._gpus: tuple[GpuInfo, ...] | None = None
         self._watch: SchedulerWatch | None = None
         self._watched: hosts.HostConnection | None = None
@@ -290,6 +291,8 @@ class HostState:
         self._reject_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
         there = self.gpus if asked.gpus else None
         if there is not None:
+            if self.host.gpus_only:
+                gpus.enough_allowed(there, asked, self.host)
             self._reject_above("gpus", asked.gpus, len(there), str)
             if asked.gpu_type or asked.gpu_memory_bytes:
                 gpus.enough(there, asked, self.host.name)
@@ -308,15 +311,20 @@ class HostState:
         """Return what a job asks for with a time that the administrator allows; raise Unsatisfiable if it has more."""
         return self.rules.limit_time(asked, self.host.name) if self.rules else asked
 
-    def warning(self) -> str:
-        """Return what the user should know before a job goes there; "" if nothing, and after the first time."""
-        if self._has_warned or self.scheduler.has_nodes or not self.connection.facts.ends_jobs:
-            return ""
-        self._has_warned = True
-        return (
-            f"logind on {self.host.name} ends your processes when you log out, so jobs end with the connection; "
-            f"`clusterfn check {self.host.name}` shows what to ask the administrator for"
-        )
+    def warnings(self, asked: Resources) -> Iterator[str]:
+        """Yield what the user should know before such a job goes there, each once."""
+        name, facts = self.host.name, self.connection.facts
+        if self.scheduler.has_nodes:
+            return
+        if facts.ends_jobs and not self._has_warned:
+            self._has_warned = True
+            yield (
+                f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
+                f"`clusterfn check {name}` shows what to ask the administrator for"
+            )
+        if asked.gpus and facts.visible_gpus and not self.host.gpus_only and not self._has_told_of_gpus:
+            self._has_told_of_gpus = True
+            yield gpus.about_visible(facts.visible_gpus, name)
 
     def _reject_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
         if asked > there:
@@ -331,10 +339,16 @@ class HostState:
 
     @property
     def gpus(self) -> tuple[GpuInfo, ...] | None:
-        """Each GPU of the host; None if nvidia-smi fails. Only an answer with GPUs is kept: a driver may recover."""
+        """Each GPU of the host that its jobs may get; None if nvidia-smi fails.
+
+        Only an answer with GPUs is kept: a driver may recover.
+
+        Raises:
+            Unsatisfiable: `gpus: {only: …}` names one that the host does not have.
+        """
         if not self._gpus:
             self._gpus = gpus.ask(self.connection)
-        return self._gpus
+        return gpus.allowed(self._gpus, self.host) if self._gpus and self.host.gpus_only else self._gpus
 
     @functools.cached_property
     def gpu_types(self) -> Sequence[str] | None:

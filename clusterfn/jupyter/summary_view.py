@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.bridge.supervisor.text import in_one_line, last_lines
+from clusterfn.bridge.supervisor.text import in_one_line, last_lines, padded, width
 from clusterfn.calls.console import as_clock
 from clusterfn.jupyter.cell_status import FONT, GREY, progress_bar
 
@@ -56,8 +56,8 @@ def _plain_table(shown: Summary) -> list[str]:
     if not shown.rows:
         return []
     table = [shown.columns, *shown.rows[:_ROWS]]
-    widths = [max(len(row[column]) for row in table) for column in range(len(shown.columns))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in table]
+    widths = [max(width(row[column]) for row in table) for column in range(len(shown.columns))]
+    lines = ["  ".join(map(padded, row, widths)).rstrip() for row in table]
     return lines + _more(shown)
 
 

@@ -20,6 +20,13 @@ def listed(bench: Bench) -> dict[str, dict[str, str]]:
     return {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
 
 
+def test_names_in_other_letters_are_listed_as_they_are_whatever_the_locale(bench: Bench):
+    """An old interpreter under LANG=C keeps them in another form itself."""
+    job = bench.job(ONE, name="größe_日本")
+
+    assert listed(bench)[job.id]["name"] == "größe_日本"
+
+
 def overwrite(name: str, content: str):
     return lambda job: (job.folder / name).write_text(content)
 

@@ -129,10 +129,9 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
         with contextlib.suppress(Verdict):
             read()
     bridge_gpus.GpuUsageMonitor(["GPU-1"], []).read_answer(text)
-    gpus.read(text)
+    gpus.read(text, 1024)
     surveyed.surveyed_gpus(Section("gpus", 0, text.splitlines()))
-    for line in text.splitlines():
-        smi.parse_row(line)
+    smi.read_rows(text)
 
 
 @fuzzed(name=damaged([b"python3", b"/opt/a b, c/python"]))

@@ -88,6 +88,7 @@ def describe_host(agent: "AgentServices") -> "Header":
         "net_ns": net_ns,
         "glibc": glibc_version(),
         "ends_jobs": logind_ends_jobs(user),
+        "visible_gpus": visible_gpus(),
         "site": json.dumps(rules) if rules else "",
     }
 
@@ -99,6 +100,15 @@ def glibc_version() -> str:
     except (ValueError, OSError):
         return ""
     return version if name == "glibc" else ""
+
+
+def visible_gpus() -> str:
+    """Return the variable by which the account restricts the GPUs of its programs, as NAME=VALUE; "" for none."""
+    for name in ("CUDA", "NVIDIA", "ROCR", "HIP"):
+        value = os.environ.get(name + "_VISIBLE_DEVICES")
+        if value is not None and value not in ("all", "void"):  # as images of containers set it
+            return "%s_VISIBLE_DEVICES=%s" % (name, value[:200])
+    return ""
 
 
 def login_name() -> str:

@@ -19,7 +19,7 @@ import time
 
 from ..layout import BUILDS
 from ..supervisor import publish
-from ..supervisor.process_tree import boot_id, start_time
+from ..supervisor.process_tree import boot_id, is_hidden, start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,6 +216,8 @@ def _patience(who: "dict[str, Any]") -> float:
     if who.get("boot") != me["boot"]:
         return _REBOOTED_S
     if who.get("pids") != me["pids"]:
+        return _SILENT_S
+    if is_hidden(int(who["pid"])):  # hidepid=2 hides another user's builder: its heartbeat tells
         return _SILENT_S
     return _NEVER if start_time(int(who["pid"])) == who["start"] else 0.0
 

@@ -77,8 +77,8 @@ def wait(waiting: Waiting, until_s: int) -> str:
     """Name a job that is the next of its line; one whose GPU type is too long, as if any GPU would do."""
     ms, uid, job, asked, kind = waiting
     parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, job)
-    name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind)
-    return name if len(name) <= _LONGEST else "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY)
+    name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind[:2])
+    return name if len(name) <= _LONGEST else "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY[:2])
 
 
 def spool(uid: int, queue: str) -> str:
@@ -117,7 +117,7 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     if not numbers:
         return None
     uid, ms, until_s = numbers[:3]
-    return until_s, Waiting(ms, uid, parts[7], Demand(*numbers[3:6]), Kind(parts[8], numbers[6]))
+    return until_s, Waiting(ms, uid, parts[7], Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()))
 
 
 def _numbers(words: "list[str]") -> "list[int]":

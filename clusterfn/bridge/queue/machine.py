@@ -10,7 +10,7 @@ import time
 from collections import namedtuple
 
 from ..layout import MACHINES
-from ..supervisor.eligible_gpus import eligible_gpus, squeezed
+from ..supervisor.eligible_gpus import allowed_gpus, eligible_gpus, only_of, squeezed
 from ..supervisor.process_tree import read_proc
 
 TYPE_CHECKING = False
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 _BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on; it runs while the machine sleeps
 
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
-# Which GPUs will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any.
-Kind = namedtuple("Kind", ("type", "memory_mb"))
+# Which GPUs will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any; those that the user's
+# clusterfn.yml leaves, () for all, which the names of leases do not say.
+Kind = namedtuple("Kind", ("type", "memory_mb", "only"))
+Kind.__new__.__defaults__ = ((),)
 # What all running jobs of one user may take together; None: as much as there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
 # Jobs that run, and jobs that are next in their line; ms: when one was submitted, since the machine's start.
 Running = namedtuple("Running", ("uid", "job", "asked"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
 
-ANY = Kind("", 0)
+ANY = Kind("", 0, ())
 _UNLIMITED_CORES = 1 << 20
 
 
@@ -91,12 +93,14 @@ def demand_of(spec: "dict[str, Any]") -> Demand:
 
 def kind_of(resources: "Mapping[str, Any]") -> Kind:
     """Return which GPUs will do for a job, by the `resources` of its spec.json."""
-    return Kind(squeezed(resources.get("gpu_type") or ""), _mb(resources.get("gpu_memory_bytes") or 0))
+    kind, memory_mb = squeezed(resources.get("gpu_type") or ""), _mb(resources.get("gpu_memory_bytes") or 0)
+    return Kind(kind, memory_mb, only_of(resources))
 
 
 def gpus_of_kind(kind: Kind, there: "Iterable[GpuInfo]") -> "list[str]":
     """List the UUIDs of the GPUs that will do."""
-    return [card.uuid for card in eligible_gpus(there, kind.type or None, kind.memory_mb << 20 or None)]
+    allowed = allowed_gpus(there, kind.only)
+    return [card.uuid for card in eligible_gpus(allowed, kind.type or None, kind.memory_mb << 20 or None)]
 
 
 def limits_of(spec: "dict[str, Any]") -> UserLimits:

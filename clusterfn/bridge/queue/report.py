@@ -10,10 +10,11 @@ import os
 import sys
 import time
 
-from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir
+from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus
 from ..supervisor.eligible_gpus import describe_request
 from ..supervisor.job import DAMAGED
+from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict
 from . import launch, lease_names, machine, tickets
 from .lease import leases_of_kind
@@ -33,8 +34,8 @@ def print_queue(root: str, bridge: str) -> int:
     """Print a line for each job that waits, in order: NAME.ID|STATE|REASON."""
     launch.revive_spooler(root, bridge)
     for line in waiting_jobs(root):
-        text = "%s.%s|PENDING|%s\n" % (line["name"], line["job"], line["reason"])
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # whatever the locale is
+        text = "%s|PENDING|%s\n" % (job_name(line["name"], line["job"]), line["reason"])
+        sys.stdout.buffer.write(portable(text).encode("utf-8", "replace"))  # whatever the locale is
     return 0
 
 
@@ -66,6 +67,14 @@ def reason_of(root: str, job: str) -> str:
     return "" if ticket is None else str(_line(ticket, _reasons(root))["reason"])
 
 
+def reason_of_elements(root: str, group: str) -> str:
+    """Return why the elements of a group wait, which of them does first; "" if none waits here."""
+    waiting = Queue(root)
+    tickets = [waiting.of(name) for name in waiting.names() if name.startswith(group + ".")]
+    found = sorted(ticket for ticket in tickets if ticket is not None)
+    return str(_line(found[0], _reasons(root))["reason"]) if found else ""
+
+
 def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
     """Write why each of them waits."""
     lines = [_line(ticket, dict({ticket.job: _STARTS}, **reasons)) for ticket in tickets]
@@ -87,19 +96,19 @@ _KEPT = "waiting for %s; GPUs that become free are reserved for it"
 
 
 def print_gpus(root: str, lease: str) -> int:
-    """Print `gpus`, `waiting`, and in `trouble` the error of nvidia-smi."""
+    """Print `gpus`, `waiting`, what is said of GPUs that do not answer, and in `trouble` the error of nvidia-smi."""
     trouble, held = "", set()  # type: str, set[str]
     try:
         held = leases_of_kind(lease).names()
-        loads, seen_on = gpus.gpu_loads(), gpus.gpu_processes()
+        (loads, lost), seen_on = gpus.gpu_loads(), gpus.gpu_processes()
     except Verdict as verdict:
-        loads, seen_on = [], {}
+        loads, lost, seen_on = [], [], {}
         trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
     seen = lease_names.Seen(held, machine.now_s())
     holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
     shown = [_gpu_facts(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
-    look = {"gpus": shown, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
-    sys.stdout.write(json.dumps(look) + "\n")
+    look = {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
+    sys.stdout.write(json.dumps(portable(look)) + "\n")
     return 0
 
 

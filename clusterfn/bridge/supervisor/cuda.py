@@ -10,7 +10,7 @@ import subprocess
 
 from ..builder import permissions
 from ..layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
-from . import gpus, publish
+from . import gpus, nvidia_smi, publish
 from .text import last_lines
 from .verdict import Verdict
 
@@ -82,10 +82,11 @@ def _driver() -> str:
 def _cards() -> "Optional[dict[str, Any]]":
     """Ask nvidia-smi for the driver and the GPUs; None if it does not answer."""
     try:
-        rows = gpus.query_nvidia_smi("--query-gpu=driver_version,compute_cap", 2)
+        rows = gpus.query_nvidia_smi("driver_version", "compute_cap").rows
     except Verdict:
         return None
-    return {"driver": rows[0][0], "capabilities": sorted({row[1] for row in rows})} if rows else None
+    capabilities = {row["compute_cap"] for row in rows if nvidia_smi.value(row["compute_cap"])}
+    return {"driver": rows[0]["driver_version"], "capabilities": sorted(capabilities)} if capabilities else None
 
 
 def _ask(job: "JobFolder", environ: "Mapping[str, str]") -> "dict[str, Any]":

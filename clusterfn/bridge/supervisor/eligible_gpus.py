@@ -8,18 +8,63 @@ from collections import namedtuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional, Sequence
+    from typing import Any, Iterable, Mapping, Optional, Sequence
 
-# index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory
-GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib"))
+# index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory, None if unknown,
+# unified: whether that is the machine's own memory, as on a GB10
+GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified"))
+GpuInfo.__new__.__defaults__ = (False,)
+# A number as nvidia-smi counts, or a UUID or its beginning.
+GPU_ID = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{4,60}")
 # A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction and its own use.
 _OF_ITS_NAME = 0.93
+
+
+def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "list[GpuInfo]":
+    """The GPUs in a table of nvidia-smi with index, uuid, memory.total and name.
+
+    Args:
+        rows: Of the table.
+        machine_mib: The memory of the machine, which a GPU without its own uses.
+    """
+    from . import nvidia_smi  # here: a job without GPUs need not load it
+
+    found = []
+    for place, row in enumerate(rows):
+        index, (mib, unified) = nvidia_smi.count(row["index"]), nvidia_smi.total_mib(row["memory.total"], machine_mib)
+        found.append(GpuInfo(place if index is None else index, row["uuid"], row["name"], mib, unified))
+    return found
+
+
+def allowed_gpus(cards: "Iterable[GpuInfo]", only: "Sequence[str]") -> "list[GpuInfo]":
+    """Those of the GPUs that `gpus: {only: …}` of the host leaves; all if it names none.
+
+    Args:
+        cards: All GPUs.
+        only: Numbers as nvidia-smi counts, or UUIDs or their beginnings.
+    """
+    return [card for card in cards if not only or any(is_called(card, name) for name in only)]
+
+
+def is_called(card: GpuInfo, name: str) -> bool:
+    """Whether a GPU has this number, or a UUID that begins so."""
+    return name == str(card.index) or (not name.isdecimal() and card.uuid.startswith(name))
+
+
+def describe_only(only: "Sequence[str]") -> str:
+    """Write the restriction as clusterfn.yml has it."""
+    return "gpus: {only: [%s]}" % ", ".join(only)
+
+
+def only_of(resources: "Mapping[str, Any]") -> "tuple[str, ...]":
+    """The restriction that spec.json has; empty for none."""
+    return tuple(resources.get("gpus_only") or ())
 
 
 def eligible_gpus(cards: "Iterable[GpuInfo]", kind: "Optional[str]", memory_bytes: "Optional[int]") -> "list[GpuInfo]":
     """Those of the GPUs that have this type and at least this size; None asks for nothing."""
     of_kind = [card for card in cards if kind is None or is_gpu_type(card.name, kind)]
-    return [card for card in of_kind if memory_bytes is None or large_enough(card.total_mib << 20, memory_bytes)]
+    return [card for card in of_kind if memory_bytes is None or large_enough((card.total_mib or 0) << 20, memory_bytes)]
 
 
 def is_gpu_type(name: str, kind: str) -> bool:
@@ -57,7 +102,7 @@ def describe_request(count: int, kind: "Optional[str]", memory_bytes: "Optional[
 
 def describe_gpus(cards: "Sequence[GpuInfo]") -> str:
     """Describe GPUs: "8 x NVIDIA RTX A6000 (48 GB)"."""
-    kinds = ["%s (%s)" % (card.name, _gigabytes(card.total_mib / 1024.0)) for card in cards]
+    kinds = ["%s (%s)" % (card.name, describe_memory(card.total_mib, card.unified)) for card in cards]
     return ", ".join("%d x %s" % (kinds.count(kind), kind) for kind in sorted(set(kinds), key=kinds.index)) or "none"
 
 
@@ -65,6 +110,12 @@ def name_gpus(cards: "Iterable[GpuInfo]", uuids: "Iterable[str]") -> str:
     """These of the GPUs, as people find them: "GPU 3 (NVIDIA RTX A6000, GPU-7f3a…)"."""
     known = {card.uuid: "GPU %d (%s, %s)" % (card.index, card.name, card.uuid) for card in cards}
     return ", ".join(known.get(uuid, uuid) for uuid in uuids)
+
+
+def describe_memory(total_mib: "Optional[int]", unified: bool) -> str:
+    """Describe the memory of a GPU: "48 GB", "120 GB, shared with the CPU"."""
+    size = "unknown memory" if total_mib is None else _gigabytes(total_mib / 1024.0)
+    return size + ", shared with the CPU" if unified else size
 
 
 def _gigabytes(size: float) -> str:

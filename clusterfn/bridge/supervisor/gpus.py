@@ -11,8 +11,18 @@ import time
 from collections import namedtuple
 
 from ..layout import ENVIRONMENT, UNSATISFIABLE
-from .eligible_gpus import GpuInfo, describe_gpus, describe_request, eligible_gpus, suggest_gpus
-from .process_tree import PROC
+from .eligible_gpus import (
+    GpuInfo,
+    allowed_gpus,
+    describe_gpus,
+    describe_only,
+    describe_request,
+    eligible_gpus,
+    gpus_in,
+    only_of,
+    suggest_gpus,
+)
+from .process_tree import PROC, is_hidden
 from .text import last_lines, number, printable
 from .verdict import Verdict
 
@@ -21,11 +31,15 @@ if TYPE_CHECKING:
     import subprocess
     from typing import Any, Iterable, Mapping, Optional, Sequence
 
-GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent"))
+    from .nvidia_smi import Table
+
+GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent", "unified"))
 GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
 _LIMIT_S = 30.0  # a server with eight GPUs and no persistence mode takes over ten
 _TRIES, AGAIN_S = 3, 0.5  # what is no table may be one a moment later
-_PROCESSES = "--query-compute-apps="
+_PROCESSES = "compute-apps"
+_HIDDEN, _UNNAMED = "another user", "a process"
+_MACHINES_PIDS = 0xEFFFFFFC  # the inode of the first namespace of pids, which is the machine's
 _ROW = re.compile(r"(GPU|MIG)-[\w-]+,[^,]+,")
 QUIET_MIB = 300  # a driver's own use; more without a visible process is a container's
 
@@ -41,6 +55,8 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
         Verdict: They are fewer than are wanted.
     """
     wanted, kind, memory = resources["gpus"], resources.get("gpu_type"), resources.get("gpu_memory_bytes")
+    only = only_of(resources)
+    there = allowed_gpus(there, only)
     fitting = eligible_gpus(there, kind, memory)
     if len(fitting) >= wanted:
         return [card.uuid for card in fitting]
@@ -48,7 +64,8 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
     if kind is None and memory is None:
         asked, has = "%d GPUs" % wanted, "only %d" % len(there) if there else "none"
         advice = "ask for fewer, or choose another host"
-    message = "the job asks for %s, and the host has %s" % (asked, has)
+    of_which = " that %s in clusterfn.yml leaves" % describe_only(only) if only else ""
+    message = "the job asks for %s, and the host has %s%s" % (asked, has, of_which)
     raise Verdict(UNSATISFIABLE, message, stage="lease", hint=advice)
 
 
@@ -58,18 +75,32 @@ def list_gpus() -> "list[GpuInfo]":
     Raises:
         Verdict: nvidia-smi is missing, hangs, or answers something else.
     """
-    rows = query_nvidia_smi("--query-gpu=pci.bus_id,index,uuid,memory.total,name", 5)
-    return [GpuInfo(number(index) or 0, uuid, name, number(mib) or 0) for _, index, uuid, mib, name in sorted(rows)]
+    from . import nvidia_smi  # late, as everywhere here: a job without GPUs need not load it
+
+    rows = query_nvidia_smi("pci.bus_id", "index", "uuid", "memory.total", "name").rows
+    return gpus_in(sorted(rows, key=_bus), nvidia_smi.machine_memory()[0])
 
 
-def gpu_loads() -> "list[GpuLoad]":
-    """All GPUs with what is in use of them, in PCI order; None for a number that the driver does not know.
+def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
+    """All GPUs with what is in use of them, in PCI order, and what is said of those that do not answer.
+
+    A number that the driver does not know is None.
 
     Raises:
         Verdict: As `cards`.
     """
-    rows = query_nvidia_smi("--query-gpu=pci.bus_id,index,memory.total,memory.used,utilization.gpu,uuid,name", 7)
-    return [GpuLoad(uuid, name, *map(number, numbers)) for _, *numbers, uuid, name in sorted(rows)]
+    from . import nvidia_smi
+
+    table = query_nvidia_smi("pci.bus_id", "index", "memory.total", "memory.used", "utilization.gpu", "uuid", "name")
+    rows, machine_mib, loads = sorted(table.rows, key=_bus), nvidia_smi.machine_memory()[0], []
+    for card, row in zip(gpus_in(rows, machine_mib), rows):
+        used, percent = nvidia_smi.count(row["memory.used"]), nvidia_smi.count(row["utilization.gpu"])
+        loads.append(GpuLoad(card.uuid, card.name, card.index, card.total_mib, used, percent, card.unified))
+    return loads, [printable(line) for line in table.lost]
+
+
+def _bus(row: "dict[str, str]") -> str:
+    return row["pci.bus_id"]
 
 
 def gpu_processes() -> "dict[str, list[GpuProcess]]":
@@ -78,14 +109,21 @@ def gpu_processes() -> "dict[str, list[GpuProcess]]":
     Raises:
         Verdict: As `cards`.
     """
+    from . import nvidia_smi
+
     found: "dict[str, list[GpuProcess]]" = {}
-    for uuid, pid, name in query_nvidia_smi(_PROCESSES + "gpu_uuid,pid,process_name", 3):
-        found.setdefault(uuid, []).append(GpuProcess(os.path.basename(name), pid, user_of(pid)))
+    for row in query_nvidia_smi("gpu_uuid", "pid", "process_name", of=_PROCESSES).rows:
+        name = os.path.basename(nvidia_smi.value(row["process_name"]) or "") or _UNNAMED
+        process = GpuProcess(name, row["pid"], user_of(row["pid"]))
+        found.setdefault(row["gpu_uuid"], []).append(process)
     return found
 
 
 def describe_process(process: "GpuProcess") -> str:
-    """ "python (pid 123, bob)"."""
+    """ "python (pid 123, bob)"; "another user's process (pid 123)" where neither is shown."""
+    if process.user == _HIDDEN:
+        name = "" if process.name == _UNNAMED else process.name + ", "
+        return "another user's process (%spid %s)" % (name, process.pid)
     return "%s (pid %s, %s)" % process
 
 
@@ -97,20 +135,36 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     Raises:
         Verdict: As `cards`.
     """
+    from . import nvidia_smi
+
     found: "dict[str, str]" = {}
-    for uuid, used in query_nvidia_smi("--query-gpu=uuid,memory.used", 2):
-        if (number(used) or 0) > QUIET_MIB:
-            found[uuid] = "%s MiB in use by an unknown process" % used
+    for row in query_nvidia_smi("uuid", "memory.used").rows:
+        used = nvidia_smi.count(row["memory.used"])
+        if used is not None and used > QUIET_MIB:  # an unknown use is none that keeps a GPU from others
+            found[row["uuid"]] = "%d MiB in use by an unknown process" % used
     found.update((uuid, describe_process(there[-1])) for uuid, there in gpu_processes().items())
     return {uuid: found[uuid] for uuid in wanted if uuid in found}
 
 
 def user_of(pid: str) -> str:
-    """Return the name of the user that a process belongs to."""
+    """Return the name of the user that a process belongs to, or why it is not known.
+
+    On the machine itself, /proc shows the processes in containers too: who is not there has ended, or is hidden.
+    """
+    which = number(pid)
+    if which is None:  # the driver does not say it
+        return "of an unknown user"
     try:
-        return user_name(os.stat("%s/%d" % (PROC, int(pid))).st_uid)
-    except (OSError, ValueError):
-        return "in a container"
+        return user_name(os.stat("%s/%d" % (PROC, which)).st_uid)
+    except OSError:
+        pass
+    if is_hidden(which):
+        return _HIDDEN
+    try:
+        outside = os.stat(PROC + "/self/ns/pid").st_ino != _MACHINES_PIDS
+    except OSError:
+        outside = False
+    return "outside this container" if outside else "which has just ended"
 
 
 def user_name(uid: int) -> str:
@@ -123,42 +177,39 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def query_nvidia_smi(question: str, columns: int) -> "list[list[str]]":
-    """The rows of nvidia-smi's answer; the last column may have commas.
+def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
+    """What nvidia-smi answers, with at least one row or nothing said of a GPU.
 
     Raises:
         Verdict: As `cards`.
     """
-    argv = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
+    from . import nvidia_smi
+
     for left in reversed(range(_TRIES)):
-        text = run_nvidia_smi(argv)
-        rows = [[cell.strip() for cell in line.split(",")] for line in _lines(question, text)]
-        if all(len(row) >= columns and all(row[: columns - 1]) for row in rows) and not _unlike(question, rows):
-            return [row[: columns - 1] + [", ".join(row[columns - 1 :])] for row in rows]
+        text = run_nvidia_smi(nvidia_smi.query(fields, of))
+        table = nvidia_smi.read_table(_joined(text) if of == _PROCESSES else text, fields)
+        if not table.other and (table.rows or not table.lost):
+            return table
         time.sleep(AGAIN_S if left else 0)
-    raise _failed("answered what is not a table", text.encode("utf-8", "replace"))
+    how = "answered what is not a table" if table.other else "sees no GPU that answers"
+    raise _failed(how, text.encode("utf-8", "replace"))
 
 
-def _lines(question: str, text: str) -> "list[str]":
-    """One for each row: the name of a process may hold line ends, and its row continues after them."""
+def _joined(text: str) -> str:
+    """A line for each row: the name of a process may hold line ends, and its row continues after them."""
     lines = []  # type: list[str]
     for line in filter(str.strip, text.split("\n")):
-        if lines and question.startswith(_PROCESSES) and not _ROW.match(line):
+        if lines and not _ROW.match(line):
             lines[-1] += " " + line
         else:
             lines.append(line)
-    return lines
-
-
-def _unlike(question: str, rows: "list[list[str]]") -> bool:
-    """Whether a row names no GPU where it should."""
-    fields = question.partition("=")[2].split(",")
-    columns = [column for column, field in enumerate(fields) if field in ("uuid", "gpu_uuid")]
-    return any(not row[column].startswith(_UUIDS) for row in rows for column in columns)
+    return "\n".join(lines)
 
 
 def run_nvidia_smi(argv: "list[str]") -> str:
     import subprocess  # a job without GPUs need not wait for it
+
+    from . import nvidia_smi
 
     try:
         process = subprocess.Popen(
@@ -172,11 +223,14 @@ def run_nvidia_smi(argv: "list[str]") -> str:
     except subprocess.TimeoutExpired:
         process.kill()  # not waited for: one that hangs in the driver cannot be killed
         raise _failed("did not answer within %d seconds" % _LIMIT_S, b"") from None
+    text = printable(answer.decode("utf-8", "replace"))  # any user chooses the names of his processes
+    if nvidia_smi.names_lost_gpu(text):  # its exit code is about that GPU; the others are in the table
+        return text
     if process.returncode == 6 or b"No devices were found" in answer:
         return ""
     if process.returncode != 0:
         raise _failed("failed with exit code %d" % process.returncode, answer)
-    return printable(answer.decode("utf-8", "replace"))  # any user chooses the names of his processes
+    return text
 
 
 def _failed(how: str, answer: bytes) -> Verdict:
@@ -191,8 +245,7 @@ def _failed(how: str, answer: bytes) -> Verdict:
 _FIRST_LOOK_S = 1.0
 _LOOK_EVERY_S = 5.0
 _MOST = 1 << 16  # of an answer: a line for each GPU is far less
-_FIELDS = "uuid,name,memory.used,utilization.gpu"
-_UUIDS = ("GPU-", "MIG-")
+_FIELDS = ("uuid", "name", "memory.used", "utilization.gpu")
 _MIB = 2**20
 
 _askers: "set[int]" = set()  # children of this process that are none of the job's
@@ -211,7 +264,9 @@ class GpuSamples:
     def see(self, name: str, used_mib: str, use: str) -> None:
         """One sample, as nvidia-smi writes it; a number that the driver does not know is "[N/A]"."""
         self.name = name
-        used, percent = number(used_mib), number(use)
+        from . import nvidia_smi
+
+        used, percent = nvidia_smi.count(used_mib), nvidia_smi.count(use)
         if used is not None:
             self._peak = max(self._peak or 0, used * _MIB)
         if percent is not None:
@@ -240,7 +295,7 @@ class GpuUsageMonitor:
     def __init__(self, names: "list[str]", notes: "list[str]") -> None:
         self._names = names
         self._notes = notes
-        self._cards = {name: GpuSamples(name) for name in names if name.startswith(_UUIDS)}
+        self._cards = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
         self._answer = b""
         self._next = time.monotonic() + _FIRST_LOOK_S
@@ -271,8 +326,10 @@ class GpuUsageMonitor:
     def _ask(self) -> None:
         import subprocess  # here: most jobs have no GPUs
 
+        from . import nvidia_smi
+
         self._next = time.monotonic() + _LOOK_EVERY_S
-        argv = ["nvidia-smi", "--query-gpu=" + _FIELDS, "--format=csv,noheader,nounits", "-i", ",".join(self._names)]
+        argv = nvidia_smi.query(_FIELDS) + ["-i", ",".join(self._names)]
         try:
             asking = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -318,11 +375,13 @@ class GpuUsageMonitor:
 
     def read_answer(self, answer: str) -> bool:
         """Read an answer; return whether it names at least one GPU."""
-        rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
-        good = [row for row in rows if len(row) == 4 and row[0].startswith(_UUIDS)]
-        for uuid, name, used, use in good:
-            self._cards.setdefault(uuid, GpuSamples(uuid)).see(name, used, use)
-        return bool(good)
+        from . import nvidia_smi
+
+        rows = nvidia_smi.read_table(answer, _FIELDS).rows
+        for row in rows:
+            samples = self._cards.setdefault(row["uuid"], GpuSamples(row["uuid"]))
+            samples.see(row["name"], row["memory.used"], row["utilization.gpu"])
+        return bool(rows)
 
 
 def _out_of(asking: "subprocess.Popen[bytes]") -> int:

@@ -49,7 +49,7 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
             told.update(inputs=[each.job for each in dependencies_of(job.spec)])
         except DAMAGED as error:
             told = _describe_damaged(folder, error)
-        last, line = told["id"], json.dumps(told) + "\n"
+        last, line = told["id"], json.dumps(portable(told)) + "\n"
         left -= len(line)
         sys.stdout.write(line)
     return 0
@@ -60,7 +60,7 @@ def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
         started = os.stat(folder).st_mtime
     except OSError:  # it was removed meanwhile
         started = 0.0
-    message = "its folder is damaged: %s" % _first_line(portable("%s: %s" % (type(error).__name__, error)))
+    message = "its folder is damaged: %s" % _first_line("%s: %s" % (type(error).__name__, error))
     told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None, "gpus": None}
     return dict(told, message=message, started=started)
 
@@ -116,7 +116,8 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     if len(begun) < spec["elements"]:
         wanted = dependencies_of(job.spec)
         inputs = Dependencies(job.root).describe_open(wanted) if wanted else ""
-        return PENDING, counts + ("; " + inputs if inputs else "")
+        waits_for = report.reason_of_elements(job.root, job.id) or inputs
+        return PENDING, counts + ("; " + waits_for if waits_for else "")
     return PENDING, counts + "; the rest runs once you attach to it"
 
 

@@ -50,6 +50,19 @@ def is_alive(pid: int) -> bool:
     return _lives(_stat(pid))
 
 
+def is_hidden(pid: int) -> bool:
+    """Whether it exists, though /proc does not show it: with hidepid=2, all of other users are hidden."""
+    if os.path.exists("%s/%d" % (PROC, pid)):
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
 def _lives(fields: "list[str]") -> bool:
     """Whether these fields are of a process with a living thread.
 

@@ -50,8 +50,42 @@ def _each(value: "Any", convert: "Any") -> "Any":
 
 
 def shortened(text: str, most: int) -> str:
-    """Shorten a text to so many characters, with "…" for what is left out."""
-    return text if len(text) <= most else text[: most - 1] + "\u2026"
+    """Shorten a text to so many columns of a terminal, with "…" for what is left out."""
+    return text if width(text) <= most else cut(text, most - 1) + "\u2026"
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes: two for each letter of Chinese, Japanese and Korean.
+
+    Example:
+        >>> width("a"), width("\u65e5\u672c"), width("o\u0308")
+        (1, 4, 1)
+    """
+    return len(text) if not text or max(text) < "\x80" else sum(map(_columns_of, text))
+
+
+def _columns_of(sign: str) -> int:
+    import unicodedata  # few texts need it
+
+    if unicodedata.category(sign) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in ("W", "F") else 1
+
+
+def cut(text: str, most: int) -> str:
+    """Return the beginning of a text that fits into so many columns."""
+    if width(text) == len(text):
+        return text[: max(most, 0)]
+    for at, sign in enumerate(text):
+        most -= _columns_of(sign)
+        if most < 0:
+            return text[:at]
+    return text
+
+
+def padded(text: str, columns: int) -> str:
+    """Return a text with blanks behind it to so many columns."""
+    return text + " " * (columns - width(text))
 
 
 def how_to_correct(line: str, code: str, place: str) -> str:

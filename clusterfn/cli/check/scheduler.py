@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
+from clusterfn.hosts import gpus as host_gpus
 from clusterfn.hosts.site_rules import FILE
 from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.scheduler import kind_of_site
@@ -63,6 +64,7 @@ _HANGS = (
     "a GPU may have fallen off the bus: log in and run `nvidia-smi` and `sudo dmesg | grep -i xid`; "
     "the host needs a restart"
 )
+_LOST = "jobs use the others; ask the administrator to look at `sudo dmesg | grep -i xid` and to reset or restart it"
 _NO_DRIVER = "the driver is not loaded: ask the administrator for `sudo modprobe nvidia`; `dmesg` says why it is not"
 _OTHER = "log in and run nvidia-smi; ask the administrator"
 
@@ -75,7 +77,19 @@ def gpus(found: CheckState) -> str:
         raise StepSkipped("there is no nvidia-smi: gpus=0 only")
     if surveyed.trouble:
         raise StepFailed("nvidia-smi fails", _how_to_fix(found, surveyed.trouble), surveyed.trouble.splitlines())
-    return describe_gpus(surveyed)
+    said = describe_gpus(surveyed)
+    if found.session.host.gpus_only:
+        names = ", ".join(str(gpu.index) for gpu in found.session.gpus or ())
+        said += f"; jobs get only GPU {names}, by gpus: in {found.session.host.source}"
+    elif found.session.connection.facts.visible_gpus:
+        setting = found.session.connection.facts.visible_gpus
+        raise StepWarning(said, host_gpus.about_visible(setting, found.name))
+    if surveyed.lost:
+        raise StepWarning(
+            f"{said}; {len(surveyed.lost)} more "
+            f"{'does' if len(surveyed.lost) == 1 else 'do'} not answer: {surveyed.lost[0]}", _LOST,
+        )  # fmt: skip
+    return said
 
 
 def _how_to_fix(found: CheckState, trouble: str) -> str:
@@ -89,7 +103,9 @@ def _how_to_fix(found: CheckState, trouble: str) -> str:
 def describe_gpus(surveyed: SurveyedGpus) -> str:
     kinds = "; ".join(dict.fromkeys(surveyed.names))
     capable = f", compute capability {', '.join(sorted(set(surveyed.capabilities)))}" if surveyed.capabilities else ""
-    return f"{len(surveyed.names)} x {kinds}, {surveyed.memory_bytes // 2**20} MiB{capable}; driver {surveyed.driver}"
+    memory = "unknown memory" if surveyed.memory_bytes is None else f"{surveyed.memory_bytes // 2**20} MiB"
+    memory += ", shared with the CPU" if surveyed.unified else ""
+    return f"{len(surveyed.names)} x {kinds}, {memory}{capable}; driver {surveyed.driver}"
 
 
 def lingering(found: CheckState) -> str:

@@ -89,7 +89,9 @@ def say_site(site: Site) -> None:
     if site.gpus is not None and site.gpus.trouble:
         lines.append(f"nvidia-smi fails: {site.gpus.trouble}")
     elif site.gpus is not None:
-        names, memory = site.gpus.names, screen.size(site.gpus.memory_bytes)
+        names, size = site.gpus.names, site.gpus.memory_bytes
+        memory = "unknown memory" if size is None else screen.size(size)
+        memory += ", shared with the CPU" if site.gpus.unified else ""
         lines.append(f"{len(names)} x {', '.join(sorted(set(names)))}, {memory}; driver {site.gpus.driver}")
     for line in lines:
         say(f"  {line}")

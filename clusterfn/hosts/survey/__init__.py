@@ -120,11 +120,16 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
     argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
-    return read_site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), mark))
+    return read_site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), mark), facts.memory_bytes)
 
 
-def read_site(found: Mapping[str, Section]) -> Site:
-    """Turn the sections of one answer into a Site."""
+def read_site(found: Mapping[str, Section], memory_bytes: int | None = None) -> Site:
+    """Turn the sections of one answer into a Site.
+
+    Args:
+        found: The sections.
+        memory_bytes: The memory of the host.
+    """
 
     def section(name: str) -> Section:
         return found.get(name, MISSING)
@@ -140,7 +145,7 @@ def read_site(found: Mapping[str, Section]) -> Site:
     return Site(
         volumes=tuple(volumes.values()),
         schedulers=read_sites(found),
-        gpus=parse.surveyed_gpus(section("gpus")),
+        gpus=parse.surveyed_gpus(section("gpus"), memory_bytes),
         modules=parse.has_modules(section("login")),
         lingering=parse.lingering(section("logind")),
         glibc=parse.glibc(section("library")),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterfn.hosts import gpus
+from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.scheduler.site import NOT_THERE, SILENT, Section
 
 
@@ -63,15 +63,19 @@ class SurveyedGpus:
 
     Attributes:
         names: One for each GPU.
-        memory_bytes: Of the smallest.
+        memory_bytes: Of the smallest; None if unknown.
+        unified: Whether a GPU has no memory of its own, and uses the machine's.
+        lost: What nvidia-smi says of GPUs that do not answer, beside those that do.
         trouble: What nvidia-smi said instead; "" if it answered.
     """
 
     names: tuple[str, ...] = ()
-    memory_bytes: int = 0
+    memory_bytes: int | None = None
     driver: str = ""
     capabilities: tuple[str, ...] = ()
     trouble: str = ""
+    unified: bool = False
+    lost: tuple[str, ...] = ()
 
 
 _COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -214,26 +218,44 @@ _MB = 2**20
 _GLIBC = re.compile(r"(?:glibc|GLIBC|GNU libc)\D*(?:\d\S*\)\s+)?(\d+\.\d+)")
 _KILLS = re.compile(r"\s*(#?)\s*KillUserProcesses\s*=\s*(\w+)")
 _BY_BUS = re.compile(r"b (true|false)")
+_GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
 _YES = ("yes", "true", "on", "1")
 
 
-def surveyed_gpus(section: Section) -> SurveyedGpus | None:
-    """Parse what nvidia-smi prints; the second time without compute_cap, which old drivers do not know."""
+def surveyed_gpus(section: Section, machine_bytes: int | None = None) -> SurveyedGpus | None:
+    """Parse what nvidia-smi prints; the second time without compute_cap, which old drivers do not know.
+
+    Args:
+        section: Of the survey.
+        machine_bytes: The memory of the host, which a GPU without its own uses.
+    """
     if section.rc == NOT_THERE:
         return None
     if section.rc is None:
         return SurveyedGpus(trouble=SILENT)
     lines = section.parts.get("again", section.lines)
-    rows = [row for row in gpus.rows("\n".join(lines), 4) if len(row) in (3, 4) and row[0]]
-    rows = [row for row in rows if count(row[1]) is not None or row[1].startswith("[")]
-    if section.rc != 0 or not rows:
+    text = "\n".join(lines)
+    tables = (nvidia_smi.read_table(text, fields) for fields in (_GPU_FIELDS, _GPU_FIELDS[:-1]))
+    table = next((each for each in tables if each.rows), nvidia_smi.Table([], [], []))
+    machine_mib = None if machine_bytes is None else machine_bytes // _MB
+    sizes = [nvidia_smi.total_mib(row["memory.total"], machine_mib) for row in table.rows]
+    rows = [row for row, (size, unified) in zip(table.rows, sizes) if size is not None or unified or _known(row)]
+    if (section.rc != 0 and not table.lost) or not rows:
         return SurveyedGpus(trouble="\n".join(lines[-5:]) or f"it ended with status {section.rc}")
+    own = [size for size, _ in sizes if size is not None]
     return SurveyedGpus(
-        names=tuple(row[0] for row in rows),
-        memory_bytes=min((count(row[1]) or 0) * _MB for row in rows),
-        driver=rows[0][2],
-        capabilities=tuple(row[3] for row in rows if len(row) > 3),
+        names=tuple(row["name"] for row in rows),
+        memory_bytes=min(own) * _MB if own else None,
+        driver=rows[0]["driver_version"],
+        capabilities=tuple(found for row in rows if (found := nvidia_smi.value(row.get("compute_cap", "-")))),
+        unified=any(unified for _, unified in sizes),
+        lost=tuple(table.lost),
     )
+
+
+def _known(row: dict[str, str]) -> bool:
+    """Whether a row without a size of memory is of nvidia-smi at all."""
+    return nvidia_smi.value(row["memory.total"]) is None
 
 
 def lingering(section: Section) -> bool | None:

@@ -7,11 +7,13 @@ import contextlib
 import functools
 import hashlib
 import hmac
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from clusterfn.errors import HostKeyError
+from clusterfn.hosts.transports import ssh_config_file
 from clusterfn.hosts.transports.ssh_config import Settings
 
 AUTHORITY = "@cert-authority"
@@ -92,6 +94,68 @@ def _fits(pattern: str, text: str) -> bool:
     return not pattern[place:].strip("*")
 
 
+def without_name(line: str, name: str) -> str | None:
+    """Return the line without that name, empty if it has no other; None if a pattern matches the name."""
+    names = line.split()[0].split(",")
+    if names[0].startswith("|1|") or [each.lower() for each in names] == [name]:
+        return ""
+    left = [each for each in names if each.lower() != name]
+    if len(left) == len(names) or matches(",".join(left), name):
+        return None
+    return line.replace(line.split()[0], ",".join(left), 1)
+
+
+class Obstacle(NamedTuple):
+    """What keeps a host key from being remembered, and what to do about that."""
+
+    problem: str
+    fix: str
+
+
+_NO_FILES = ("none", "/dev/null", "nul")
+
+
+def obstacle(settings: Settings, known: Sequence[KnownKey] = ()) -> Obstacle | None:
+    """Return what would keep `clusterfn trust` from writing a key for the host; None if it would work.
+
+    Args:
+        settings: Of the host.
+        known: Its remembered keys, which would have to be replaced.
+    """
+    if not settings.user_known_hosts:
+        places = ssh_config_file.places("userknownhostsfile", _NO_FILES, settings.config_file)
+        written = places[0].line if places else "UserKnownHostsFile none"
+        where = " or ".join(each.place for each in places[:3])
+        where = f"at {where}" if where else "in your ssh configuration"
+        fix = f"remove that line, or write `UserKnownHostsFile ~/.ssh/known_hosts` for {settings.alias} above it"
+        return Obstacle(f"`{written}` {where} keeps no host keys", fix)
+    file = settings.user_known_hosts[0]
+    why = _why_unwritable(file)
+    if why:
+        where = f"{file}, the UserKnownHostsFile of {settings.alias}, {why}"
+        return Obstacle(where, f"make {file} a file that you can write")
+    for entry in known:
+        path, _, number = entry.place.rpartition(":")
+        lines = Path(path).read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path else []
+        line = lines[int(number) - 1] if path and int(number) <= len(lines) else ""
+        if Path(path) not in settings.user_known_hosts or (line and without_name(line, settings.key_name) is None):
+            fix = f"remove line {number} of {path}, or ask its owner to"
+            return Obstacle(f"clusterfn cannot change {entry.place}", fix)
+    return None
+
+
+def _why_unwritable(file: Path) -> str:
+    """Say why a file cannot be made or written; "" if it can."""
+    if file.exists():
+        if not file.is_file():
+            return "is not a file"
+        return "" if os.access(file, os.W_OK) else "cannot be written by you"
+    folder = next((each for each in file.parents if each.exists()), file.parent)
+    if not folder.is_dir():
+        return f"cannot be made: {folder} is not a folder"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"cannot be made: {folder} cannot be written by you"
+
+
 def has_authority_alone(settings: Settings) -> bool:
     """Whether known_hosts has an authority that signs the host's key, and no key of the host."""
     markers = {entry.marker for entry in known_keys(settings.key_name, settings.known_hosts)}
@@ -117,7 +181,7 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
         # an authority may have signed this key: paramiko cannot check that
         places = [f"authority:  {entry.place}" for entry in remembered if entry.marker == AUTHORITY]
         hint = "use transport: auto or openssh, which need the system's ssh; or trust this key: "
-        hint += f"clusterfn trust {host_name}"
+        hint += _then(f"clusterfn trust {host_name}", obstacle(settings))
         message = f"The host key of {host_name} ({settings.place}) needs an authority, which paramiko cannot check"
         raise _error(message, host_name, shown, places, hint)
     same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
@@ -136,7 +200,10 @@ def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Know
     file = next((each for each in _FILES if each in shown.split()[0]), "ed25519")
     there = f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub"
     hint = f"compare the fingerprint with the administrator's (or with `{there}`, run on that machine itself), "
+    before = obstacle(settings)
     hint += f"then: clusterfn trust {host_name} (or by ssh: {once} true)"
+    if before is not None:
+        hint = f"{before.problem}: {before.fix}; then clusterfn trust {host_name} shows the fingerprint to compare"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
     return _error(message, host_name, shown, [f"not in: {files}", *_same_key_of_others(settings, shown)], hint)
 
@@ -157,9 +224,17 @@ def changed(settings: Settings, host_name: str, shown: str, known: Sequence[Know
     file = known[0].place.rpartition(":")[0] if known else "FILE"
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
     hint = "someone may be intercepting the connection; if the host was reinstalled, ask its administrator for the "
-    hint += f"fingerprint, then: clusterfn trust {host_name} --replace (or by ssh-keygen: {forget})"
+    before = obstacle(settings, known)
+    how = f"clusterfn trust {host_name} --replace (or by ssh-keygen: {forget})"
+    how = how if before is None else f"clusterfn trust {host_name}"
+    hint += f"fingerprint, then: {_then(how, before)}"
     message = f"The host key of {host_name} ({settings.place}) has changed"
     return _error(message, host_name, shown, remembered, hint)
+
+
+def _then(command: str, before: Obstacle | None) -> str:
+    """Return the command, after what must be done before it can work."""
+    return command if before is None else f"{before.fix} ({before.problem}), and then: {command}"
 
 
 def _error(message: str, host_name: str, shown: str, evidence: list[str], hint: str) -> HostKeyError:

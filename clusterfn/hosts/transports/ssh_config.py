@@ -110,14 +110,9 @@ class Settings(NamedTuple):
         """Return where the name that is looked up was written: in an ssh configuration, or as `address:`."""
         if self.hostname.lower() == self.alias.lower():
             return f"address: of host {host.name} ({host.source})"
-        file = Path(self.config_file) if self.config_file else ssh_config_file.config_file()
-        wanted = re.compile(rf'\s*HostName[\s=]+"?{re.escape(self.hostname)}"?\s*(?:#.*)?', re.IGNORECASE)
-        found: list[int] = []
-        with contextlib.suppress(OSError):
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            found = [number for number, line in enumerate(lines, 1) if wanted.fullmatch(line)]
-        line = f":{found[0]}" if len(found) == 1 else ""
-        return f"`HostName {self.hostname}` of {self.alias} in {file}{line}"
+        found = ssh_config_file.places("hostname", (self.hostname.lower(),), self.config_file)
+        file = self.config_file or ssh_config_file.config_file()
+        return f"`HostName {self.hostname}` of {self.alias} in {found[0].place if len(found) == 1 else file}"
 
     @property
     def ssh(self) -> str:
@@ -324,7 +319,7 @@ class _Tokens:
         return re.sub("%(.?)", lambda match: self._known(match[0], text, self.values.get(match[1])), text)
 
     def files(self, names: list[str]) -> tuple[Path, ...]:
-        named = [name for name in names if name.lower() not in ("none", "/dev/null")]
+        named = [name for name in names if name.lower() not in ("none", "/dev/null", "nul")]
         return tuple(ssh_config_file.expanded(self._file(name)) for name in named)
 
     def _file(self, name: str) -> str:

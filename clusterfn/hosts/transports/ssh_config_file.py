@@ -12,9 +12,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
@@ -132,6 +132,41 @@ def _options(host: Host, name: str, found: dict[str, Any]) -> Options:
         value = options[key][0].lower()
         options[key] = [{"true": "yes", "false": "no"}.get(value, value)]
     return options
+
+
+class Place(NamedTuple):
+    """Where an option is written. `place`: "FILE:LINE"; `line`: as it is written there, without blanks around it."""
+
+    place: str
+    line: str
+
+
+def places(keyword: str, values: Collection[str], config: str | None) -> list[Place]:
+    """Find the lines that set an option to one of these values, in the order in which ssh reads them.
+
+    Args:
+        keyword: In lower case.
+        values: In lower case; the first word of the line's value is compared.
+        config: As for `read`.
+    """
+    found: list[Place] = []
+    first = config_file() if config is None else Path(config)
+
+    def look(path: Path, depth: int) -> None:
+        with contextlib.suppress(ConfigError):
+            for number, line, word, value in _lines(path):
+                with contextlib.suppress(ValueError):
+                    names = shlex.split(value, comments=True)
+                    if word == keyword and names and names[0].lower() in values:
+                        found.append(Place(f"{path}:{number}", line.strip()))
+                    elif word == "include" and depth < _DEPTH:
+                        for each in (each for name in names for each in _included(first, name)):
+                            look(each, depth + 1)
+
+    look(first, 0)
+    if config is None:
+        look(system_file(), 0)
+    return found
 
 
 def aliases() -> list[str]:

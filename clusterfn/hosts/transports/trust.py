@@ -163,20 +163,33 @@ def _by_paramiko(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list
         paramiko.close(hops)
 
 
+def refuse_unwritable(host: Host, settings: Settings) -> None:
+    """Raise ConfigError if no key could be written for this host: before a person is asked to compare it."""
+    obstacle = host_keys.obstacle(settings)
+    if obstacle is not None:
+        raise ConfigError(
+            f"The host key of {host.name} ({settings.place}) cannot be remembered: {obstacle.problem}",
+            host=host.name, hint=obstacle.fix,
+        )  # fmt: skip
+
+
 def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
     """Write keys into the user's first known_hosts file, in place of what was remembered; return the file.
 
     Raises:
         ConfigError: There is no such file in the configuration, or the user must edit a line.
     """
-    if not met.settings.user_known_hosts:
-        raise ConfigError(
-            f"The ssh configuration of host {host.name} names no file for host keys",
-            host=host.name,
-            hint="set UserKnownHostsFile for it, for example to ~/.ssh/known_hosts",
-        )
+    refuse_unwritable(host, met.settings)
     file = met.settings.user_known_hosts[0]
     _forget(host, met)
+    try:
+        return _append(file, met, keys)
+    except OSError as error:  # a disk is full, or the file is protected in a way that is not seen before
+        problem = f"{file} cannot be written: {error.strerror}"
+        raise ConfigError(problem, host=host.name, hint="make it writable, then run the same command again") from error
+
+
+def _append(file: Path, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = file.read_bytes() if file.exists() else b""
     text = "" if before.endswith(b"\n") or not before else "\n"
@@ -200,7 +213,7 @@ def _forget(host: Host, met: HostKeys) -> None:
         path = Path(name)
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
         lines = rest.setdefault(path, text.splitlines(keepends=True))
-        left = _without(lines[int(number) - 1], met.settings.key_name)
+        left = host_keys.without_name(lines[int(number) - 1], met.settings.key_name)
         if left is None or path not in met.settings.user_known_hosts:
             raise HostKeyError(
                 f"{entry.place} has another key for {met.settings.place}, and clusterfn cannot change that file",
@@ -211,17 +224,6 @@ def _forget(host: Host, met: HostKeys) -> None:
         lines[int(number) - 1] = left
     for path, lines in rest.items():
         _replace(path, "".join(lines))
-
-
-def _without(line: str, name: str) -> str | None:
-    """Return the line without that name, empty if it has no other; None if a pattern matches the name."""
-    names = line.split()[0].split(",")
-    if names[0].startswith("|1|") or [each.lower() for each in names] == [name]:
-        return ""
-    left = [each for each in names if each.lower() != name]
-    if len(left) == len(names) or host_keys.matches(",".join(left), name):
-        return None
-    return line.replace(line.split()[0], ",".join(left), 1)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -32,7 +32,8 @@ def host(monkeypatch, tmp_path):
     known = SimpleNamespace(expected=None, version=CALLER)
     facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
     known.session = SimpleNamespace(
-        root="/root", bridge="/root/bridge/x", host=LOCAL, connection=SimpleNamespace(facts=facts), warning=str,
+        root="/root", bridge="/root/bridge/x", host=LOCAL, connection=SimpleNamespace(facts=facts),
+        warnings=lambda asked: (),
         scheduler_rules=scheduler_for(LOCAL), enough=lambda resources: None, limit=lambda host: host,
         expect=lambda wanted: None,
         limit_time=lambda resources: resources,

@@ -263,7 +263,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nqos: x", "4:5", 'unknown key "qos"', "below `slurm:`"),
     ("scheduler: bare\nmemory: 4GB", "4:5", 'unknown key "memory"', "below `defaults:`"),
     ("scheduler: bare\ncores: 4", "4:5", 'unknown key "cores"', "below `defaults:`"),
-    ("scheduler: bare\ngpus: 4", "4:5", 'unknown key "gpus"', "below `defaults:`"),
+    ("scheduler: bare\ngpus: 4", "4:11", 'hosts.a.gpus: expected `{only: […]}`, found "4"', "below `defaults:`"),
     ("scheduler: bare\ntime: 4h", "4:5", 'unknown key "time"', "below `defaults:`"),
     ("scheduler: bare\ncpus: 4", "4:5", 'unknown key "cpus"', "`defaults: {cores: …}`"),
     ("scheduler: bare\nconda: ml", "4:5", 'unknown key "conda"', '`environment: "conda:…"`'),
@@ -461,8 +461,10 @@ def test_the_references_examples_are_accepted():
     rows = re.findall(r"^\| `(\w+)` \| [^|]* \| `([^`]*)` \|", page, re.MULTILINE)
     assert {key for key, _ in rows} == hosts.HOST_KEYS | hosts.DEFAULT_KEYS
     for key, example in rows:
-        indent = "defaults: {%s: %s}" if key in hosts.DEFAULT_KEYS - {"environment"} else "%s: %s"
-        scheduler = {"limits": "bare", "grid_engine": "grid_engine"}.get(key, "slurm")
+        below = key in hosts.DEFAULT_KEYS - {"environment"} and "{" not in example  # gpus is a key of a host, too
+        indent = "defaults: {%s: %s}" if below else "%s: %s"
+        word = "bare" if key == "gpus" and not below else "slurm"
+        scheduler = {"limits": "bare", "grid_engine": "grid_engine"}.get(key, word)
         host(f"scheduler: {scheduler}\n" + indent % (key, example) if key != "scheduler" else f"scheduler: {example}")
 
 

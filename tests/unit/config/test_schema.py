@@ -34,8 +34,9 @@ def test_the_examples_of_the_reference_are_valid():
     assert mistakes(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]) == []
     assert {key for key, _ in rows} == hosts.HOST_KEYS | hosts.DEFAULT_KEYS
     for key, example in rows:
-        line = f"defaults: {{{key}: {example}}}" if key in hosts.DEFAULT_KEYS - {"environment"} else f"{key}: {example}"
-        word = {"limits": "bare", "grid_engine": "grid_engine"}.get(key, "slurm")
+        below = key in hosts.DEFAULT_KEYS - {"environment"} and "{" not in example  # gpus is a key of a host, too
+        line = f"defaults: {{{key}: {example}}}" if below else f"{key}: {example}"
+        word = {"limits": "bare", "gpus": "bare", "grid_engine": "grid_engine"}.get(key, "slurm")
         given = line if key == "scheduler" else f"scheduler: {word}\n    {line}"
         assert mistakes(f"hosts:\n  a:\n    {given}\n") == [], key
 

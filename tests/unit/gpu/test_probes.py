@@ -142,7 +142,7 @@ def test_numbers_that_the_driver_refuses_are_unknown_and_nothing_counts_as_free(
     python_program(program, "print('0, GPU-7f3a, NVIDIA Toy, 49140, [N/A], [N/A], 575.57.08, 8.6')\n", "-IS")
 
     (card,) = get_safe_gpu_info().devices
-    assert (card.utilization, card.total_gb, card.used_gb, card.free_gb) == (0.0, 49140 / 1024, None, 0.0)
+    assert (card.utilization, card.total_gb, card.used_gb, card.free_gb) == (None, 49140 / 1024, None, 0.0)
     assert get_safe_vram_usage() == 0.0
 
 

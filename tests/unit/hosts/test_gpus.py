@@ -93,11 +93,11 @@ def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: Ho
     session.enough(Resources(gpus=1))
 
 
-@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[N/A]"])
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[Unknown Error]"])
 def test_numbers_that_are_none_leave_a_gpu_of_unknown_size(number: str):
-    (card,) = gpus.read(f"{number}, GPU-1, {number}, NVIDIA RTX A6000\n") or ()
+    (card,) = gpus.read(f"{number}, GPU-1, {number}, NVIDIA RTX A6000\n", 1024) or ()
 
-    assert (card.index, card.total_mib, card.uuid) == (0, 0, "GPU-1")
+    assert (card.index, card.total_mib, card.unified, card.uuid) == (0, None, False, "GPU-1")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_what_is_no_table_is_asked_for_again(smi: Callable[[str], None], tmp_pat
     assert [card.uuid for card in bridge_gpus.list_gpus()] == ["GPU-1"]
 
 
-@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[N/A]"])
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[Insufficient Permissions]"])
 def test_the_supervisor_reads_numbers_that_are_none(smi: Callable[[str], None], number: str):
     smi(f"echo '{number}, {number}, GPU-1, {number}, NVIDIA RTX A6000'")
 
-    assert [(card.index, card.total_mib) for card in bridge_gpus.list_gpus()] == [(0, 0)]
+    assert [(card.index, card.total_mib) for card in bridge_gpus.list_gpus()] == [(0, None)]

@@ -378,7 +378,7 @@ def connection(home: Path) -> Any:
         reply.set_result(Completed(done.returncode, None, done.stdout, done.stderr))
         return reply
 
-    facts = SimpleNamespace(user="ann", root=str(home / "root"))
+    facts = SimpleNamespace(memory_bytes=2**36, user="ann", root=str(home / "root"))
     return SimpleNamespace(run=asked, facts=facts, host=SimpleNamespace(name="here"))
 
 

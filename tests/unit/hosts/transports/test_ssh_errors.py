@@ -99,7 +99,8 @@ RECORDED = [
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "config").touch()
     found = resolve(HOST._replace(ssh_config=str(tmp_path / "config")))
-    return found._replace(known_hosts=(tmp_path / "known_hosts",))
+    files = (tmp_path / "known_hosts",)
+    return found._replace(known_hosts=files, user_known_hosts=files)
 
 
 @pytest.mark.parametrize(("version", "text", "kind", "sentence"), RECORDED)

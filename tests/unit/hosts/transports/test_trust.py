@@ -106,7 +106,7 @@ def test_the_file_of_all_users_is_not_ours_to_change(settings: Settings) -> None
 
 
 def test_without_a_file_of_ones_own_nothing_can_be_remembered(settings: Settings) -> None:
-    with pytest.raises(ConfigError, match="names no file for host keys"):
+    with pytest.raises(ConfigError, match="keeps no host keys"):
         remember(settings._replace(user_known_hosts=()))
 
 

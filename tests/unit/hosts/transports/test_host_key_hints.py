@@ -1,0 +1,173 @@
+"""Each hint about a host key, followed to the letter, leads to a key that is accepted: whatever the ssh config says."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError, HostKeyError
+from clusterfn.hosts.transports import host_keys, trust
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from clusterfn.hosts.transports.trust import HostKeys, ShownKey
+
+KIND = "ssh-ed25519"
+NEW, OLD = ShownKey(KIND, b"new"), base64.b64encode(b"old").decode()
+
+
+class Desk:
+    """A user with an ssh configuration of the lines, who does what hints say."""
+
+    def __init__(self, folder: Path, lines: str) -> None:
+        self.folder = folder
+        self.config = folder / "config"
+        self.known = folder / "ssh" / "known_hosts"
+        self.write(lines)
+        self.host = Host("lab8", "lab8", "bare", "clusterfn.yml:3", ssh_config=str(self.config))
+
+    def write(self, lines: str) -> None:
+        lines = lines.replace("KNOWN", str(self.known)).replace("FOLDER", str(self.folder))
+        self.config.write_text(f"Host lab8\n{lines}\n")
+
+    @property
+    def settings(self) -> Settings:
+        return resolve(self.host)
+
+    def refusal(self) -> HostKeyError:
+        """What a call says of the key."""
+        with pytest.raises(HostKeyError) as caught:
+            host_keys.check(self.settings, "lab8", KIND, NEW.blob)
+        return caught.value
+
+    def trust(self) -> None:
+        """`clusterfn trust lab8` with --replace, whose person says yes."""
+        settings = self.settings
+        known = host_keys.known_keys(settings.key_name, settings.known_hosts)
+        trust.write_known_hosts(self.host, HostKeys(settings, (NEW,), tuple(known)), [NEW])
+
+    def is_accepted(self) -> bool:
+        host_keys.check(self.settings, "lab8", KIND, NEW.blob)
+        return True
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Callable[[str], Desk]:
+    return lambda lines: Desk(tmp_path, lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "UserKnownHostsFile KNOWN",
+        "UserKnownHostsFile KNOWN\nStrictHostKeyChecking no",
+        "UserKnownHostsFile KNOWN /dev/null\nGlobalKnownHostsFile /dev/null",
+        "UserKnownHostsFile /dev/null KNOWN\nGlobalKnownHostsFile none",
+        "UserKnownHostsFile KNOWN\nHostKeyAlias cluster",
+        "UserKnownHostsFile KNOWN\nHashKnownHosts yes",
+        "UserKnownHostsFile KNOWN\nKnownHostsCommand /bin/true",
+        "UserKnownHostsFile KNOWN\nPort 2222\nCheckHostIP no",
+    ],
+)
+def test_where_a_key_can_be_kept_the_first_hint_is_to_trust_it(desk: Callable[[str], Desk], lines: str):
+    user = desk(lines)
+
+    hint = user.refusal().hint or ""
+
+    assert "then: clusterfn trust lab8 (or by ssh: " in hint
+    user.trust()
+    assert user.is_accepted()
+
+
+@pytest.mark.parametrize("value", ["/dev/null", "none", '"/dev/null"', "=/dev/null", "/dev/null  # never ask"])
+@pytest.mark.parametrize("strict", ["", "\nStrictHostKeyChecking no"])
+def test_a_configuration_that_keeps_no_keys_is_named_by_its_line(desk: Callable[[str], Desk], value: str, strict: str):
+    line = f"UserKnownHostsFile{'' if value[0] == '=' else ' '}{value}"
+    user = desk(f"  {line}{strict}")
+
+    hint = user.refusal().hint or ""
+
+    assert hint.startswith(f"`{line}` at {user.config}:2 keeps no host keys: remove that line, or write ")
+    assert hint.endswith("; then clusterfn trust lab8 shows the fingerprint to compare")
+    with pytest.raises(ConfigError, match="cannot be remembered") as caught:
+        user.trust()
+    assert f"{user.config}:2" in caught.value.message
+    added = re.search("write `(.+?)`", hint)
+    assert added is not None
+    user.write(f"{added[1].replace('~/.ssh/known_hosts', 'KNOWN')}\n  {line}{strict}")  # above it, as the hint says
+    user.trust()
+    assert user.is_accepted()
+
+
+def test_the_line_is_found_in_an_included_file(desk: Callable[[str], Desk], tmp_path: Path):
+    (tmp_path / "pasted").write_text("Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n")
+    user = desk("Include FOLDER/pasted")
+
+    assert f"`UserKnownHostsFile /dev/null` at {tmp_path / 'pasted'}:3 keeps no" in (user.refusal().hint or "")
+
+
+def a_folder(user: Desk) -> None:
+    user.known.mkdir(parents=True)
+
+
+def below_a_file(user: Desk) -> None:
+    user.known.parent.write_text("")
+
+
+@pytest.mark.parametrize(("spoil", "mend"), [(a_folder, Path.rmdir), (below_a_file, lambda path: path.parent.unlink())])
+def test_a_file_that_cannot_be_written_is_named(
+    desk: Callable[[str], Desk], spoil: Callable[[Desk], None], mend: Callable[[Path], None]
+):
+    user = desk("UserKnownHostsFile KNOWN")
+    spoil(user)
+
+    hint = user.refusal().hint or ""
+
+    assert hint.startswith(f"{user.known}, the UserKnownHostsFile of lab8, ")
+    assert f"make {user.known} a file that you can write; then clusterfn trust lab8" in hint
+    with pytest.raises(ConfigError, match="cannot be remembered"):
+        user.trust()
+    mend(user.known)
+    user.trust()
+    assert user.is_accepted()
+
+
+@pytest.mark.parametrize("pattern", ["lab*", "lab8,lab?"])
+def test_a_changed_key_in_a_line_that_clusterfn_cannot_change_is_to_be_removed_first(
+    desk: Callable[[str], Desk], pattern: str
+):
+    user = desk("UserKnownHostsFile KNOWN")
+    user.known.parent.mkdir()
+    user.known.write_text(f"other {KIND} {OLD}\n{pattern} {KIND} {OLD}\n")
+
+    hint = user.refusal().hint or ""
+
+    assert f"remove line 2 of {user.known}, or ask its owner to" in hint and hint.endswith("clusterfn trust lab8")
+    user.known.write_text(f"other {KIND} {OLD}\n")
+    user.trust()
+    assert user.is_accepted()
+
+
+def test_a_changed_key_in_the_systems_file_is_to_be_removed_there(desk: Callable[[str], Desk], tmp_path: Path):
+    user = desk("UserKnownHostsFile KNOWN\nGlobalKnownHostsFile FOLDER/everybody")
+    (tmp_path / "everybody").write_text(f"lab8 {KIND} {OLD}\n")
+
+    hint = user.refusal().hint or ""
+
+    assert f"remove line 1 of {tmp_path / 'everybody'}, or ask its owner to" in hint
+    (tmp_path / "everybody").write_text("")
+    user.trust()
+    assert user.is_accepted()
+
+
+def test_a_changed_key_in_ones_own_file_gives_way(desk: Callable[[str], Desk]):
+    user = desk("UserKnownHostsFile KNOWN")
+    user.known.parent.mkdir()
+    user.known.write_text(f"lab8 {KIND} {OLD}\n")
+
+    assert "then: clusterfn trust lab8 --replace (or by ssh-keygen" in (user.refusal().hint or "")
+    user.trust()
+    assert user.is_accepted()
