@@ -9,6 +9,7 @@ import os
 import time
 
 from ..layout import STALLED
+from . import clock
 from .process_tree import PROC, cpu_s, read_proc
 from .text import duration
 from .verdict import Verdict
@@ -170,7 +171,7 @@ class Stall:
             collected_s: CPU seconds of those that have ended and were collected.
             printed: Bytes of output so far.
         """
-        now = time.monotonic()
+        now = clock.now()
         if self._limit_s is None or (self._looked is not None and now < self._looked + self._every_s):
             return False
         passed = 0.0 if self._looked is None else min(now - self._looked, 10 * self._every_s)

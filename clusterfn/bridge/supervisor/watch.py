@@ -8,7 +8,7 @@ import signal
 import time
 
 from ..layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, SCHEDULER_LOG, TIME
-from . import publish
+from . import clock, publish
 from .text import duration
 from .verdict import Fenced, Verdict
 
@@ -25,12 +25,13 @@ _SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait 
 # What SLURM leaves a job between SIGTERM and SIGKILL (KillWait, 30 s), less what it takes to publish an outcome.
 _KILL_WAIT_S = 20.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
+_STOPPING = (signal.SIGTSTP, signal.SIGCONT)
 
 
 class Signals:
     """Signals as bytes in a pipe, and which of them have come."""
 
-    def __init__(self, numbers: "Iterable[int]" = _ENDING) -> None:
+    def __init__(self, numbers: "Iterable[int]" = _ENDING + _STOPPING) -> None:
         self.fd, writer = os.pipe()
         for end in (self.fd, writer):
             os.set_blocking(end, False)
@@ -62,7 +63,7 @@ class EndWatch:
         also_ended_by: Another folder in which an outcome ends it: that of the attempt whose task it is.
 
     Attributes:
-        deadline: On the monotonic clock; None while the function has no time limit running.
+        deadline: On the job's clock; None while the function has no time limit running.
         time_s: What the function has of it when it starts; None without a limit.
         warned: Why the function was warned of its end; "" if it was not.
     """
@@ -100,8 +101,8 @@ class EndWatch:
             return ""
         if self._announced is not None:
             self.warned = self._announced.facts["message"]
-        elif self.deadline is not None and time.monotonic() >= self.deadline - self._warn_s:
-            self.warned = "%s until its time limit" % duration(max(0.0, self.deadline - time.monotonic()))
+        elif self.deadline is not None and clock.now() >= self.deadline - self._warn_s:
+            self.warned = "%s until its time limit" % duration(max(0.0, self.deadline - clock.now()))
         return self.warned
 
     def heeded(self) -> "Optional[Verdict]":
@@ -117,7 +118,7 @@ class EndWatch:
     def stop_clock(self) -> None:
         """The function does not run; a retry has the time that is left."""
         if self.deadline is not None:
-            self.time_s = max(0.0, self.deadline - time.monotonic())
+            self.time_s = max(0.0, self.deadline - clock.now())
             self.deadline = None
 
     def look(self) -> None:
@@ -136,7 +137,7 @@ class EndWatch:
             raise self.cancelled()
         if self._due("fence", _FENCE_EVERY_S) and any(publish.stands(folder, OUTCOME) for folder in self._fences):
             raise Fenced()
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if self.deadline is not None and clock.now() >= self.deadline:
             raise self._too_long()
 
     def _due(self, name: str, every_s: float) -> bool:
@@ -204,7 +205,7 @@ class EndWatch:
         """Return the verdict on a SIGTERM to this process."""
         if self._job.cancelled():
             return self.cancelled()
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if self.deadline is not None and clock.now() >= self.deadline:
             return self._too_long()
         found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
         return found or Verdict(None, "the supervisor was asked to end, without a reason")
