@@ -263,6 +263,8 @@ class GroupTracker(BaseTracker):
             return
         waits = seen is not None and seen.phase == base.PENDING
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
+        if seen is not None:
+            self._turn = self._turn or self.session.scheduler.suspended(seen)
         if seen is not None and self.session.scheduler.waits_for_jobs(seen):
             self._turn = describe_open(self.inputs) or self._turn
         self.group.on_state(PENDING, self.waiting_reason)

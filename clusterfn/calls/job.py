@@ -152,7 +152,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
 
     @property
     def state(self) -> str:
-        """PENDING, STARTING, RUNNING, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
+        """PENDING, STARTING, RUNNING, SUSPENDED, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
         return self._now[0]
 
     @property

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING
+from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING, SUSPENDED
 from clusterfn.calls import job_display, outcome, remote_state
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.dependencies import describe_open
@@ -38,7 +38,7 @@ from clusterfn.hosts import exit_flush
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import SchedulerVerdict
+from clusterfn.scheduler.base import JobState, SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.dependencies import Reference
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from clusterfn.hosts.landing import Value
 
 R = TypeVar("R")
-_STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
+_STATES = {
+    "pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED, "resumed": RUNNING,
+}  # fmt: skip
 _UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
@@ -489,7 +491,16 @@ class Tracker(BaseTracker):
                         stage="queue", withdraw=True,
                     )  # fmt: skip
                     self.liveness.conclude_and_cancel(verdict)
+            self._look_whether_suspended(job, seen)
         self.liveness.scheduler_said(seen)
+
+    def _look_whether_suspended(self, job: JobListener, seen: JobState) -> None:
+        """Take from the scheduler that it has stopped the job, whose supervisor may not have been able to say so."""
+        why = self.session.scheduler.suspended(seen)
+        if why and job.state in (STARTING, RUNNING):
+            job.on_state(SUSPENDED, why)
+        elif not why and job.state == SUSPENDED and seen.phase == base.RUNNING:
+            job.on_state(RUNNING)
 
     def _waits(self, job: JobListener) -> None:
         if job.state == PENDING:

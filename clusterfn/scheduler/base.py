@@ -281,6 +281,10 @@ class Scheduler(ABC):
     def in_words(self, state: JobState) -> str:
         """Say why a job waits, and when it may start if that is known: "Priority: waiting for its turn"."""
 
+    def suspended(self, state: JobState) -> str:
+        """Say why a job that has begun does not run now: the scheduler has stopped its processes. "" if it runs."""
+        return ""
+
     def waits_for_jobs(self, state: JobState) -> bool:
         """Whether a pending job is held until others have ended."""
         return False

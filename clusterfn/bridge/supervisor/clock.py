@@ -1,8 +1,8 @@
 """The clock by which a job's own time is measured: it stands still while the whole job is stopped.
 
 A scheduler suspends a job by stopping all its processes, this one among them, and its limits do not count that time.
-Nobody tells a stopped process for how long it was: it sees afterwards that a wait took longer than it may. Whoever waits
-in a loop reports that here. A machine that sleeps needs nothing: the kernel's monotonic clock then stands still as well.
+Nobody tells a process for how long it was stopped: it sees afterwards that a wait took longer than it may. Whoever
+waits in a loop reports that here. A machine that sleeps needs nothing: the kernel's monotonic clock does not run then.
 """
 
 import time

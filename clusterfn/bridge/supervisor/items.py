@@ -297,8 +297,8 @@ class ItemAttempt:
         return True
 
     def event(self, name: str, **facts: "Any") -> None:
-        """Add only an event about idleness: the steps of items are not recorded."""
-        if name in ("quiet", "active"):
+        """Add only an event about idleness or a suspension: the steps of items are not recorded."""
+        if name in ("quiet", "active", "suspended", "resumed"):
             self._attempt.event(name, item=str(self._index), **facts)
 
     def beat(self) -> None:

@@ -31,6 +31,8 @@ _WAITS = (
     ("overloaded", "the hosts that it could run on are too busy"),
     ("quota", "you have reached a resource quota"),
 )
+# The letters of a suspended job.
+_STOPS = (("s", "by `qmod -sj`"), ("S", "with its queue"), ("T", "because its host is too busy"))
 # What qsub says when it refuses, and one thing to do.
 _REFUSALS = (
     ("unknown resource", "name the site's own resources below `grid_engine:`; `qconf -sc` lists them there"),
@@ -115,6 +117,13 @@ def in_words(state: JobState) -> str:
     if "h" in state.state:
         return "it is held; `qrls` releases it"
     return state.reason or "waiting for its turn"
+
+
+def suspended(state: JobState) -> str:
+    """Say why a job is suspended; "" if it is not."""
+    if state.phase != RUNNING:
+        return ""
+    return next((f"suspended {why}; this time does not count" for letter, why in _STOPS if letter in state.state), "")
 
 
 def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:

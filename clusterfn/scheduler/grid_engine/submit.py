@@ -285,6 +285,9 @@ class GridEngine(Scheduler):
     def in_words(self, state: JobState) -> str:
         return states.in_words(state)
 
+    def suspended(self, state: JobState) -> str:
+        return states.suspended(state)
+
     def waits_for_jobs(self, state: JobState) -> bool:
         return "h" in state.state
 

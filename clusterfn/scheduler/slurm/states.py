@@ -100,6 +100,13 @@ def in_words(state: JobState) -> str:
     return f"{start}{state.reason}: {known}" if state.reason else f"{start}{known}"
 
 
+def suspended(state: JobState) -> str:
+    """Say why a job is suspended; "" if it is not."""
+    if state.state not in ("STOPPED", "SUSPENDED"):
+        return ""
+    return "suspended by SLURM, for a job that goes before it or by `scontrol suspend`; this time does not count"
+
+
 _TIME = "%Y-%m-%dT%H:%M:%S"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

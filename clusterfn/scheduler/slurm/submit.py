@@ -310,6 +310,9 @@ class Slurm(Scheduler):
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         return slurm_states.explain(evidence)
 
+    def suspended(self, state: JobState) -> str:
+        return slurm_states.suspended(state)
+
     def waits_for_jobs(self, state: JobState) -> bool:
         return state.reason == "Dependency"
 
