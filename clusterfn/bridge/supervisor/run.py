@@ -258,9 +258,11 @@ class AttemptRun:
 
     def _worker_was_stopped(self) -> bool:
         """Whether the worker was stopped as well, and not the supervisor alone, which watches its time."""
+        if self._child is None:
+            return True
         try:
             changed = os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
-        except (AttributeError, ChildProcessError):  # it has not begun, or has ended
+        except ChildProcessError:  # it has ended
             return True
         return changed is not None
 

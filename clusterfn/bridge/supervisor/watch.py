@@ -7,14 +7,14 @@ import os
 import signal
 import time
 
-from ..layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, SCHEDULER_LOG, TIME
+from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
 from . import clock, publish
 from .text import duration
 from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional
+    from typing import Any, Iterable, Optional
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
@@ -214,3 +214,15 @@ class EndWatch:
 def cancelled() -> Verdict:
     """Return the verdict that the job was stopped on request."""
     return Verdict(CANCELLED, "the job was stopped on request")
+
+
+def as_known(job: "JobFolder", asked: "dict[str, Any]") -> "dict[str, Any]":
+    """Return the verdict on a job that is gone, with the cause from its own files if they have one: it was cancelled.
+
+    A scheduler may have forgotten the job, or not say who has cancelled it.
+    """
+    from_scheduler = asked["kind"] == CANCELLED and asked.get("stage") == "scheduler"
+    if not (from_scheduler or asked["kind"] in (LOST, NODE)) or not job.cancelled():
+        return asked
+    verdict = cancelled()
+    return dict(asked, kind=verdict.kind, message=verdict.facts["message"], hint=None)
