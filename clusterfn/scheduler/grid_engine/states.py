@@ -149,6 +149,20 @@ def submit_hint(said: str, host: Host) -> str:
     return f"compare `grid_engine:` of host {host.name} ({host.source}) with the site's documentation"
 
 
+_FULL = re.compile(r"only \d+ jobs are allowed per (?:user|cluster)[^\n]*", re.IGNORECASE)
+
+
+def full(said: str) -> str:
+    """Return the words by which qsub says that Grid Engine takes no more jobs for now; else "".
+
+    Example:
+        >>> full("Unable to run job: job rejected: only 3 jobs are allowed per user (current job count: 3).\\nExiting.")
+        'only 3 jobs are allowed per user (current job count: 3)'
+    """
+    found = _FULL.search(said)
+    return found[0].rstrip(".") if found else ""
+
+
 def explain(evidence: Evidence) -> SchedulerVerdict | None:
     """Return how the job ended, by its accounting, or that its host is lost; None while it may live."""
     number, _, task = evidence.scheduler_id.partition("_")
