@@ -317,7 +317,7 @@ class GroupTracker(BaseTracker):
         ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
         if self._looks.gone >= (liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN):
             in_order = sorted(ids, key=lambda each: (len(each), each))  # the newest has the last word
-            liveness.explain_unstarted(self.session, in_order, self._doubt, self._fail_unstarted)
+            liveness.explain_unstarted(self.session, self.folder, in_order, self._doubt, self._fail_unstarted)
 
     def _fail_unstarted(self, verdict: SchedulerVerdict) -> None:
         if not self._failing_rest and not self._over:  # two looks may have asked

@@ -124,7 +124,7 @@ class PendingSubmission(Reply[None]):
             self._end(lambda: None)
             return
         if full:
-            self._line.refused(self, f"{scheduler.title} takes no more jobs for now: {full}")
+            self._line.refused(self, f"not in the queue of {scheduler.title} yet; {full}")
             return
         doubt = None
         try:

@@ -13,13 +13,13 @@ import sys
 import time
 
 from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN
-from ..layout import ATTEMPTS, ELEMENTS, EVENTS, HEARTBEAT, OUTCOME, OWNER, SPEC, STALE_AFTER_S, VERDICT
+from ..layout import ATTEMPTS, ELEMENTS, EVENTS, HEARTBEAT, OUTCOME, OWNER, REFUSED, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
-from . import group
+from . import group, publish
 from .attempt import Attempt
 from .dependencies import Dependencies
 from .job import DAMAGED, JobFolder, dependencies_of, job_folders
-from .text import portable, shortened
+from .text import in_one_line, portable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
     if not numbers:
         wanted = dependencies_of(job.spec)
         waits = Dependencies(job.root).describe_open(wanted) if wanted else ""
-        return PENDING, report.reason_of(job.root, job.id) or waits or "has not started", None
+        return PENDING, report.reason_of(job.root, job.id) or _refused(job) or waits or "has not started", None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
@@ -86,6 +86,11 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
     if last is not None:  # the job is to be started again
         return PENDING, report.reason_of(job.root, job.id) or _first_line(last.get("message")), None
     return _of_events(attempts[-1])
+
+
+def _refused(job: JobFolder) -> str:
+    """Return why its scheduler refuses it for now, so that its program submits it later; "" otherwise."""
+    return in_one_line((publish.read(job.home, REFUSED) or b"").decode("utf-8", "replace"))
 
 
 def _ran_of_items(job: JobFolder, until: float) -> "Optional[float]":
@@ -119,7 +124,7 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     if len(begun) < spec["elements"]:
         wanted = dependencies_of(job.spec)
         inputs = Dependencies(job.root).describe_open(wanted) if wanted else ""
-        return PENDING, counts + ("; " + inputs if inputs else "")
+        return PENDING, "; ".join(filter(None, [counts, _refused(job), inputs]))
     return PENDING, counts + "; the rest runs once you attach to it"
 
 

@@ -160,13 +160,13 @@ def full(said: str) -> str:
 
     Example:
         >>> full("sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: Batch job submission failed: ...")
-        'AssocMaxSubmitJobLimit (you have as many jobs as you may have there)'
+        'AssocMaxSubmitJobLimit: you have as many jobs as you may have there'
     """
     for line in said.splitlines():
         for words, meaning in _FULL:
             if re.search(words, line, re.IGNORECASE):
                 own = re.sub(r"^\w+: (?:error: )?|,? *" + REPEATS + r"\.?$", "", line.strip())
-                return f"{own} ({meaning})"
+                return f"{own}: {meaning}"
     return ""
 
 
