@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
-from clusterfn.calls import console
+from clusterfn.calls import console, resubmit
 from clusterfn.calls.job import Job
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush
@@ -273,6 +273,7 @@ def finish_submitting() -> None:
             if line != told:
                 told = line
                 console.tell(line)
+            resubmit.send_due()
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         console.say("\n")

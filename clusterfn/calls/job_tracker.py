@@ -159,8 +159,9 @@ class BaseTracker:
         """Say on the host why it is not in the queue, for others who look for it there."""
         self._turn = reason
         self._is_refused = True
+        after = [self.laid_out] if self.laid_out is not None else []  # else this would be all of its folder
         with contextlib.suppress(HostError):
-            self.connection.put(posixpath.join(self.folder, layout.REFUSED), reason.encode())
+            self.connection.put(posixpath.join(self.folder, layout.REFUSED), reason.encode(), after=after)
 
     def _note_acceptance(self) -> None:
         if self._is_refused:
@@ -189,7 +190,12 @@ class BaseTracker:
     def _stop_sending(self) -> bool:
         """Stop sending it; false if all of it is on the host."""
         last = posixpath.join(self.folder, layout.PAYLOAD)
-        return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
+        if self.sending is None or not self.sending.drop(self.connection, last, _DROP_S):
+            return False
+        for each in list(self.submissions()):
+            if isinstance(each, PendingSubmission):
+                each.drop()
+        return True
 
 
 class Tracker(BaseTracker):

@@ -97,16 +97,16 @@ class PendingSubmission(Reply[None]):
         sent.add_done_callback(self._on_answer)
         self._sent = sent
 
-    @property
-    def waits(self) -> bool:
-        """Whether it waits in this program until the scheduler takes it."""
-        return not self.done() and self._line.has(self)
-
     def withdraw(self) -> None:
         """Do not send it again; wait for its answer to know whether the scheduler has it."""
         self.is_withdrawn = True
         if self._line.leave(self):
             self.resolve(None)
+
+    def drop(self) -> None:
+        """End it if it waits: what it needs will not arrive."""
+        if self._line.leave(self):
+            self.refuse(concurrent.futures.CancelledError())
 
     def refuse(self, error: BaseException) -> None:
         """End it with this error."""
@@ -169,12 +169,8 @@ class SubmissionLine:
         self._waiting: collections.deque[PendingSubmission] = collections.deque()
         self._tried: PendingSubmission | None = None  # it was first, and is being sent again
         self._timer: threading.Timer | None = None
-        self._pause_s = _FIRST_S
+        self._pause_s, self._due = _FIRST_S, 0.0
         self._reason = ""
-
-    def has(self, submission: PendingSubmission) -> bool:
-        """Whether it waits here, or is being sent again."""
-        return submission is self._tried or submission in self._waiting
 
     def takes(self, submission: PendingSubmission) -> bool:
         """Let it wait if others do; false if it may be sent at once."""
@@ -230,9 +226,20 @@ class SubmissionLine:
             if self._limit_s is not None:
                 oldest = min(each.began for each in self._waiting)
                 pause_s = min(pause_s, max(0.0, oldest + self._limit_s - time.monotonic()))
+            self._due = time.monotonic() + pause_s
             self._timer = threading.Timer(pause_s, self._on_time)
             self._timer.daemon = True
-            self._timer.start()
+            try:
+                self._timer.start()
+            except RuntimeError:  # the interpreter is exiting, and starts no more threads: `send_due` sends it
+                self._timer = None
+
+    def send_due(self) -> None:
+        """Send what is due, where no timer does."""
+        with self._lock:
+            if self._timer is not None or self._tried is not None or time.monotonic() < self._due:
+                return
+        self._send_next()
 
     def _on_time(self) -> None:
         with self._lock:
@@ -273,6 +280,12 @@ class SubmissionLine:
 
 _lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
+
+
+def send_due() -> None:
+    """Send what is due while the interpreter exits."""
+    for line in list(_lines.values()):
+        line.send_due()
 
 
 def line_of(session: HostState) -> SubmissionLine:
