@@ -6,7 +6,7 @@ Counted is what a user does: cells, widgets, completion. What clients ask at int
 import json
 import time
 
-from ..supervisor import clock
+from ..supervisor.limits import clock
 from .carried import READ, receive
 from .zmtp import GREETING, GREETING_BYTES, MessageReader, subscriber_ready, subscription
 

@@ -3,7 +3,7 @@
 import selectors
 import time
 
-from ..supervisor import clock
+from ..supervisor.limits import clock
 from .stream import CLOSE, DATA, READ_BYTES
 
 TYPE_CHECKING = False

@@ -16,7 +16,8 @@ import sys
 
 from ..layout import ATTEMPTS, KERNEL, STDERR, TAG
 from ..schedulers import scheduler_named
-from ..supervisor import clock, publish
+from ..supervisor import publish
+from ..supervisor.limits import clock
 from ..supervisor.text import duration, last_lines, masked
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 
-from ..supervisor import clock
+from ..supervisor.limits import clock
 from .process import HeldProcess
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ import sys
 import time
 
 from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
-from ..supervisor import clock
+from ..supervisor.limits import clock
 from ..supervisor.publish import replace, stands
 
 TYPE_CHECKING = False
@@ -90,7 +90,7 @@ def _wait_for_release(folder: str, number: str, idle_s: float, ends: "Optional[f
     busy, release = clock.now(), os.path.join(folder, HOLD_RELEASE)
     while os.path.isdir(folder) and not os.path.exists(release):
         clock.sleep(min(_LOOK_S, idle_s / 4) if idle_s else _LOOK_S)
-        if ends is not None and time.time() >= ends + clock.stopped_s() - _LEFT_S:
+        if ends is not None and time.time() >= ends + clock.stopped_s - _LEFT_S:
             return
         if idle_s and _jobs_in(number):
             busy = clock.now()

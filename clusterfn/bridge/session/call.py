@@ -32,10 +32,10 @@ from ..layout import (
 )
 from ..schedulers import given_gpus
 from ..schedulers.base import BareOnHost
-from ..supervisor import clock, publish
+from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
-from ..supervisor.limits import OomDetector
+from ..supervisor.limits import OomDetector, clock
 from ..supervisor.output import Pump
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..agent.inotify import new_inotify
 from ..kernel.carried import READ
 from ..layout import CALL, PAYLOAD
-from ..supervisor import clock
+from ..supervisor.limits import clock
 
 if TYPE_CHECKING:
     from ..kernel.carried import SocketWatcher

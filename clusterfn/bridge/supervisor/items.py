@@ -30,7 +30,7 @@ from ..layout import (
     WORK,
     item_usage,
 )
-from . import clock, group, publish, retries
+from . import group, publish, retries
 from .attempt import remove_usage
 from .awaiting import await_values
 from .chunks import NO_ELEMENT
@@ -38,6 +38,7 @@ from .dependencies import Dependencies, keep_exception
 from .group import SETTLE_S, ItemRecorder
 from .item_inputs import known_inputs
 from .job import describe_place
+from .limits import clock
 from .run import AttemptRun, ensure_environment, look_at_bridge, run_through
 from .takers import Takers
 from .verdict import Fenced, Verdict, print_state, say
@@ -226,7 +227,7 @@ class ElementRun(ItemRecorder):
         if self._until is not None:
             return clock.now() > self._until
         ends = self.job.scheduler.end_time()
-        return ends is not None and time.time() + max(self._took, default=0.0) + _SPARE_S > ends + clock.stopped_s()
+        return ends is not None and time.time() + max(self._took, default=0.0) + _SPARE_S > ends + clock.stopped_s
 
 
 class ItemAttempt:

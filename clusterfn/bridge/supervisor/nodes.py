@@ -27,10 +27,11 @@ from ..layout import (
     VALUE,
     WORK,
 )
-from . import clock, process_tree, publish, rendezvous, worker_process
+from . import process_tree, publish, rendezvous, worker_process
 from .attempt import Attempt
 from .classify_exit import describe_signal
 from .job import JobFolder
+from .limits import clock
 from .run import AttemptRun, run_through
 from .text import last_lines, masked, portable
 from .verdict import Verdict, document, say

@@ -27,9 +27,10 @@ from ..layout import (
     WORKER,
 )  # fmt: skip
 from ..schedulers import given_gpus
-from . import classify_exit, clock, environ, gpus, limits, process_tree, worker_process
+from . import classify_exit, environ, gpus, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
+from .limits import clock
 from .output import Pump, copy, list_files_left
 from .text import duration, last_lines, masked
 from .verdict import Verdict, say

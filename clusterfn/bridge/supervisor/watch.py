@@ -8,7 +8,8 @@ import signal
 import time
 
 from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
-from . import clock, publish
+from . import publish
+from .limits import clock
 from .text import duration
 from .verdict import Fenced, Verdict
 
