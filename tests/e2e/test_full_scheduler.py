@@ -105,7 +105,7 @@ def test_no_more_items_run_side_by_side_than_asked_for_if_the_array_is_divided(s
 
     may_have(1)
 
-    spans = [span for _, span in clusterfn.cluster(takes).map([0.4] * 6, max_parallel=2)]
+    spans = [span for _, span in clusterfn.cluster(time="1min")(takes).map([0.8] * 6, max_parallel=2)]
 
     assert max(sum(begin <= at < end for begin, end in spans) for at, _ in spans) <= 2
 
