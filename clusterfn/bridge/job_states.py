@@ -5,7 +5,7 @@ Read by both sides, like `layout`.
 
 from . import layout
 
-PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
+PENDING, STARTING, RUNNING, SUSPENDED = "PENDING", "STARTING", "RUNNING", "SUSPENDED"
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
 # Other kinds: DIED. A value that cannot be pickled is lost, but its function has returned.
 FINAL = {

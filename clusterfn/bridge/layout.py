@@ -58,6 +58,7 @@ SPEC = "spec.json"
 PAYLOAD = "payload.pkl"
 SCRIPT = "job.sh"
 STARTED = "started"  # which process job.sh is: boot id and its line of /proc/PID/stat
+REFUSED = "refused"  # why its scheduler does not take it for now; its client submits it again, and removes this
 CLAIM = "claim"
 CANCEL = "cancel"
 STACK = "stack"  # a request for its stacks, 16 hex digits; answered by stack.<digits>

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import PENDING
+from clusterfn.bridge.job_states import PENDING, SUSPENDED
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job_tracker import JobListener, Tracker
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError
@@ -113,7 +113,7 @@ class ArrayTask:
     def on_state(self, state: str, reason: str = "") -> None:
         """Report what it waits for as what the group waits for."""
         self.state, self.reason = state, reason
-        self.owner.group.on_state(state, reason if state == PENDING else "")
+        self.owner.group.on_state(state, reason if state in (PENDING, SUSPENDED) else "")
 
     def on_transfer(self, transfer: Transfer) -> None:
         """Ignore the transfer of its value: values of items come with their journal."""

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.builder.plan import CLUSTERFN
-from clusterfn.calls import submit
+from clusterfn.calls import console, submit
+from clusterfn.calls.resubmit import SubmissionListener
 from clusterfn.environment import download
 from clusterfn.environment.lock import CONDA
 from clusterfn.errors import ConfigError, SubmitError, Unsatisfiable
@@ -163,7 +164,7 @@ def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Repl
     return build
 
 
-class _BuildSubmission:
+class _BuildSubmission(SubmissionListener):
     """The `SubmissionListener` of a builder that runs as a batch job."""
 
     def __init__(self, session: HostState, name: str, build: RemoteBuild) -> None:
@@ -175,6 +176,9 @@ class _BuildSubmission:
 
     def on_not_started(self, error: BaseException) -> None:
         self._build.refused(error)
+
+    def on_refused_for_now(self, reason: str) -> None:
+        console.tell(f"the environment is not being built yet: {reason}")
 
     def on_queued(self) -> None:
         """Do nothing: the scheduler's queue is watched from the start."""

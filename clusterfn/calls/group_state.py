@@ -69,6 +69,10 @@ class GroupBackend(Protocol):
     def connection(self) -> HostConnection:
         """The connection to the group's host."""
 
+    @property
+    def waits_here(self) -> bool:
+        """Whether all of it waits in this program until its scheduler takes it."""
+
     def open_requests(self) -> Sequence[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
 
@@ -173,6 +177,11 @@ class GroupState:
     def done(self) -> bool:
         """Whether each item has ended."""
         return len(self._ended) == len(self)
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether all of it waits in this program until its scheduler takes it."""
+        return not self.done() and self.backend is not None and self.backend.waits_here
 
     @property
     def states(self) -> list[str]:

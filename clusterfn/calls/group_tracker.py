@@ -11,7 +11,7 @@ import math
 import posixpath
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,12 +22,13 @@ from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
 from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job_tracker import BaseTracker
+from clusterfn.calls.resubmit import PendingSubmission, SubmissionListener
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import JobState, SchedulerLimits, SchedulerVerdict
+from clusterfn.scheduler.base import JobState, SchedulerLimits, SchedulerVerdict, Submission
 
 if TYPE_CHECKING:
     from clusterfn.calls.dependencies import Reference
@@ -87,6 +88,7 @@ class GroupTracker(BaseTracker):
         self.element_tasks: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
         self._scheduler_ids: set[str] = set()
+        self._accepted: set[int] = set()  # elements that were started
         self._doubt: SubmitError | None = None
         self._lock = threading.RLock()
         self._before = -1
@@ -156,7 +158,8 @@ class GroupTracker(BaseTracker):
         """Start these elements and follow them."""
         self.follow(numbers)
         self._looks = LookCounter()
-        scheduler, largest = self.session.scheduler, self.limits.array or _LARGEST_ARRAY
+        scheduler = self.session.scheduler
+        largest = min(self.limits.array or _LARGEST_ARRAY, self.limits.jobs or _LARGEST_ARRAY)
         for some, request in scheduler.elements(self.job, numbers, largest):
             on = _ElementsSubmission(self, some, numbers, after)
             self._submissions.append(submit.start(self.session, request, after, on))
@@ -166,10 +169,29 @@ class GroupTracker(BaseTracker):
     def submissions(self) -> Sequence[Reply[Any]]:
         return self._submissions
 
-    def await_submissions(self) -> None:
-        """Wait until each submission has its answer: a scheduler cannot cancel what it does not know yet."""
-        for reply in list(self._submissions):
-            reply.exception(_TIMEOUT_S)
+    def room_for_more(self) -> int:
+        """Return how many elements more may run side by side with those that the scheduler has, and are not over."""
+        known = sum(number in self._accepted and not each.over for number, each in list(self.element_tasks.items()))
+        return 0 if self._over else self.spec.at_once - known
+
+    def request_for(self, some: range) -> Submission:
+        """Return what submits these elements as one array, in addition to those that the scheduler has."""
+        spec = replace(self.spec, at_once=max(1, self.room_for_more()))
+        ((_, request),) = self.session.scheduler.elements(self.job._replace(group=spec), some, len(some))
+        return request
+
+    def submit_later(self, some: range, numbers: range, after: Sequence[Reply[Any]]) -> PendingSubmission:
+        """Return the submission of elements that the scheduler does not take together with others."""
+        on = _ElementsSubmission(self, some, numbers, after)
+        submission = PendingSubmission(self.session, self.request_for(some), after, on)
+        self._submissions.append(submission)
+        return submission
+
+    def refused_for_now(self, reason: str) -> None:
+        """Show why none of its elements is in the scheduler's queue yet; those that are take all of the work."""
+        if not self._accepted:
+            self._note_refusal(reason)
+            self.group.on_state(PENDING, self.waiting_reason)
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
@@ -261,8 +283,12 @@ class GroupTracker(BaseTracker):
         if isinstance(seen, Silent):
             self.waits_for(f"the scheduler has been unreachable for {seen.for_s:.0f} s")
             return
+        if self._is_refused:  # it cannot know any of them
+            return
         waits = seen is not None and seen.phase == base.PENDING
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
+        if seen is not None:
+            self._turn = self._turn or self.session.scheduler.suspended(seen)
         if seen is not None and self.session.scheduler.waits_for_jobs(seen):
             self._turn = describe_open(self.inputs) or self._turn
         self.group.on_state(PENDING, self.waiting_reason)
@@ -291,20 +317,18 @@ class GroupTracker(BaseTracker):
         ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
         if self._looks.gone >= (liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN):
             in_order = sorted(ids, key=lambda each: (len(each), each))  # the newest has the last word
-            liveness.explain_unstarted(self.session, in_order, self._doubt, self._fail_unstarted)
+            liveness.explain_unstarted(self.session, self.folder, in_order, self._doubt, self._fail_unstarted)
 
     def _fail_unstarted(self, verdict: SchedulerVerdict) -> None:
         if not self._failing_rest and not self._over:  # two looks may have asked
             self._fail_unfinished(verdict)
 
-    def submitted(self, first: int, scheduler_id: str, doubt: SubmitError | None) -> None:
-        """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were.
-
-        Args:
-            first: The first of them.
-        """
+    def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
+        """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
+        self._accepted.update(some)
+        self._note_acceptance()
         if not self.session.scheduler.knows_all:  # else each task has an id of its own, in its claim
-            self.tracker_of(first).scheduler_id = scheduler_id
+            self.tracker_of(some[0]).scheduler_id = scheduler_id
         elif scheduler_id:
             self._scheduler_ids.add(scheduler_id)
         self._doubt = doubt or self._doubt
@@ -446,11 +470,14 @@ class GroupTracker(BaseTracker):
         self.session.unwatch(self.scheduler_name)
         if self._complete is not None:
             self._complete.cancel()
+        for submission in list(self._submissions):
+            if isinstance(submission, PendingSubmission):
+                submission.withdraw()
         for element in list(self.element_tasks.values()):
             element.tracker.end()
 
 
-class _ElementsSubmission:
+class _ElementsSubmission(SubmissionListener):
     """The `SubmissionListener` of elements that are started by one request: a task array, or one process.
 
     Args:
@@ -463,11 +490,30 @@ class _ElementsSubmission:
         self._group, self._some, self._numbers, self._after = group, some, numbers, after
 
     def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
-        self._group.submitted(self._some[0], scheduler_id, doubt)
+        self._group.submitted(self._some, scheduler_id, doubt)
 
     def on_not_started(self, error: BaseException) -> None:
         none = any(reply.done() and reply.exception(0) is not None for reply in self._after)
         self._group.refused(self._numbers if none else self._some, error)
+
+    def on_refused_for_now(self, reason: str) -> None:
+        self._group.refused_for_now(reason)
+
+    def split(self, submission: PendingSubmission) -> PendingSubmission | None:
+        """Let it start the first half of the elements."""
+        half = len(self._some) // 2
+        if not half:
+            return None
+        self._some, rest = self._some[:half], self._some[half:]
+        submission.request = self._group.request_for(self._some)
+        return self._group.submit_later(rest, self._numbers, self._after)
+
+    def is_wanted_now(self, submission: PendingSubmission) -> bool:
+        """Whether more elements may run, of which then no more run side by side than were asked for."""
+        if self._group.room_for_more() < 1:
+            return False
+        submission.request = self._group.request_for(self._some)
+        return True
 
     def on_queued(self) -> None:
         self._group.queued()

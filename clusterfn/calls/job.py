@@ -44,7 +44,7 @@ _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_begun", "on_connection",
     "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer",
-    "moving", "given", "asked", "sent_here", "inputs", "takers",
+    "moving", "given", "asked", "sent_here", "inputs", "takers", "waits_here",
 }  # fmt: skip
 
 _ON_HOST: Any = object()  # instead of a value that is kept there
@@ -93,6 +93,10 @@ class JobBackend(Protocol):
     @property
     def is_on_its_way(self) -> bool:
         """Whether the host does not have all of the call yet."""
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether it waits in this program until its scheduler takes it."""
 
     def fetch_value(self, job: Job[Any], told: Mapping[str, Any], timeout: float | None = None) -> Value | None:
         """Fetch the value that the host has kept."""
@@ -152,7 +156,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
 
     @property
     def state(self) -> str:
-        """PENDING, STARTING, RUNNING, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
+        """PENDING, STARTING, RUNNING, SUSPENDED, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
         return self._now[0]
 
     @property
@@ -166,6 +170,11 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         if self._takers is None:
             self._takers = weakref.WeakSet()
         return self._takers
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether it waits in this program until its scheduler takes it."""
+        return not self.done() and self._tracker.waits_here
 
     @property
     def moving(self) -> str:

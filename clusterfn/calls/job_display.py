@@ -16,12 +16,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
-from clusterfn.calls import console
+from clusterfn.calls import console, resubmit
 from clusterfn.calls.job import Job
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush
@@ -213,6 +213,7 @@ def _tell_what_goes_on() -> None:
     """Print how to get back to jobs that keep running; first wait for what may still be refused."""
     late = [job for job, _ in _all_unsent()]
     finish_sending()
+    finish_submitting()
     sent = exit_flush.finish_all()
     for job in late:
         if job.done() and not job.is_stopping:
@@ -227,6 +228,8 @@ def _tell_what_goes_on() -> None:
 
 def _what_goes_on(job: Job[Any] | GroupState) -> str:
     """Say whether a job waits or runs. Until its host has said why it waits, it may already run."""
+    if job.waits_here:
+        return f"waits in this program until {job.host} takes it"
     waits = job.state == PENDING and job.reason
     return f"{'stays in the queue of' if waits else 'keeps running on'} {job.host}"
 
@@ -259,6 +262,27 @@ def finish_sending() -> None:
         console.say("\n")
     for job, _ in unsent:
         _stop(job)
+
+
+def finish_submitting() -> None:
+    """Wait for schedulers that do not take jobs for now, which nobody else would submit; at Ctrl-C drop these jobs."""
+    told = ""
+    try:
+        while waiting := [job for job in list(open_jobs) if job.waits_here]:
+            line = f"{_count(waiting)} in this program until submitted (Ctrl-C drops them): {waiting[0].reason}"
+            if line != told:
+                told = line
+                console.tell(line)
+            resubmit.send_due()
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        console.say("\n")
+        for job in [job for job in list(open_jobs) if job.waits_here]:
+            _stop(job)
+
+
+def _count(jobs: Sequence[Job[Any] | GroupState]) -> str:
+    return f"{jobs[0].id[:SHORT]} waits" if len(jobs) == 1 else f"{len(jobs)} jobs wait"
 
 
 def _sum(parts: Iterable[tuple[int, int] | None]) -> tuple[int, int]:

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING
+from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING, SUSPENDED
 from clusterfn.calls import job_display, outcome, remote_state
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.job import Job
 from clusterfn.calls.liveness import LivenessMonitor
+from clusterfn.calls.resubmit import PendingSubmission
 from clusterfn.errors import (
     ClusterfnError,
     ConfigError,
@@ -38,7 +39,7 @@ from clusterfn.hosts import exit_flush
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import SchedulerVerdict
+from clusterfn.scheduler.base import JobState, SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.dependencies import Reference
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
     from clusterfn.hosts.landing import Value
 
 R = TypeVar("R")
-_STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
+_STATES = {
+    "pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED, "resumed": RUNNING,
+}  # fmt: skip
 _UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
@@ -123,6 +126,8 @@ class BaseTracker:
         laid_out: The answer to the sending of its folder, if this process has sent it.
     """
 
+    _is_refused = False  # for now
+
     def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
         self.session = session
         self.folder = folder
@@ -145,6 +150,32 @@ class BaseTracker:
         """Return the requests that start it."""
         raise NotImplementedError
 
+    @property
+    def waits_here(self) -> bool:
+        """Whether its scheduler does not take it for now, so that it waits in this program to be submitted."""
+        return self._is_refused and not any(each.done() for each in self.submissions())
+
+    def _note_refusal(self, reason: str) -> None:
+        """Say on the host why it is not in the queue, for others who look for it there."""
+        self._turn = reason
+        self._is_refused = True
+        after = [self.laid_out] if self.laid_out is not None else []  # else this would be all of its folder
+        with contextlib.suppress(HostError):
+            self.connection.put(posixpath.join(self.folder, layout.REFUSED), reason.encode(), after=after)
+
+    def _note_acceptance(self) -> None:
+        if self._is_refused:
+            self._is_refused, self._turn = False, ""
+            self.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
+
+    def await_submissions(self) -> None:
+        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
+        for each in list(self.submissions()):
+            if isinstance(each, PendingSubmission):
+                each.withdraw()
+        for each in list(self.submissions()):
+            each.exception(_TIMEOUT_S)
+
     def open_requests(self) -> list[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
         # Without a scheduler that one ends with the job itself.
@@ -159,7 +190,12 @@ class BaseTracker:
     def _stop_sending(self) -> bool:
         """Stop sending it; false if all of it is on the host."""
         last = posixpath.join(self.folder, layout.PAYLOAD)
-        return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
+        if self.sending is None or not self.sending.drop(self.connection, last, _DROP_S):
+            return False
+        for each in list(self.submissions()):
+            if isinstance(each, PendingSubmission):
+                each.drop()
+        return True
 
 
 class Tracker(BaseTracker):
@@ -271,10 +307,16 @@ class Tracker(BaseTracker):
     def started(self, job: JobListener, scheduler_id: str) -> None:
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
         self.scheduler_id = self.scheduler_id or scheduler_id
+        self._note_acceptance()
         if self.session.scheduler.knows_all:
             self.queued(job)
         self.liveness.call_if_cannot_conclude(lambda error: self._cannot_conclude(job, error))
         self.liveness.watch_heartbeat()
+
+    def refused_for_now(self, job: JobListener, reason: str) -> None:
+        """Show why it is not in the scheduler's queue yet; its time in the queue counts from its submission here."""
+        self._note_refusal(reason)
+        self._waits(job)
 
     def queued(self, job: JobListener) -> None:
         """Watch it in the scheduler's queue."""
@@ -489,7 +531,16 @@ class Tracker(BaseTracker):
                         stage="queue", withdraw=True,
                     )  # fmt: skip
                     self.liveness.conclude_and_cancel(verdict)
+            self._look_whether_suspended(job, seen)
         self.liveness.scheduler_said(seen)
+
+    def _look_whether_suspended(self, job: JobListener, seen: JobState) -> None:
+        """Take from the scheduler that it has stopped the job, whose supervisor may not have been able to say so."""
+        why = self.session.scheduler.suspended(seen)
+        if why and job.state in (STARTING, RUNNING):
+            job.on_state(SUSPENDED, why)
+        elif not why and job.state == SUSPENDED and seen.phase == base.RUNNING:
+            job.on_state(RUNNING)
 
     def _waits(self, job: JobListener) -> None:
         if job.state == PENDING:
@@ -508,6 +559,8 @@ class Tracker(BaseTracker):
             self.liveness.conclude_and_cancel(verdict)
         else:
             submission.add_done_callback(lambda _: self.liveness.conclude_and_cancel(verdict))
+            if isinstance(submission, PendingSubmission):
+                submission.withdraw()
 
     def receive_outcome(self, job: JobListener, reply: Reply[bytes]) -> None:
         error = reply.exception(0)
@@ -607,9 +660,7 @@ class Tracker(BaseTracker):
         verdict = SchedulerVerdict(
             layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True
         )
-        submission = self.submission  # another thread sets it to None once it is answered
-        if submission is not None:  # before that the scheduler cannot cancel it
-            submission.exception(_TIMEOUT_S)
+        self.await_submissions()
         answer = self.liveness.conclude(verdict).result(_TIMEOUT_S)
         won = self.liveness.parse_conclusion(answer).get("won") is True
         if won:

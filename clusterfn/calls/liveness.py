@@ -178,7 +178,8 @@ class LivenessMonitor:
     def _never_seen(self) -> None:
         """Conclude a job without a claim or an id that no look by its name has found: it was never submitted."""
         if self._tracker.session.scheduler.knows_all:
-            self._never_began("the scheduler does not know the job, and it never started")
+            message = "the scheduler does not know the job, and it never started"
+            unless_refused(self._tracker.connection, self._tracker.folder, lambda: self._never_began(message))
             return
         spec = posixpath.join(self._tracker.folder, layout.SPEC)
         old = self._tracker.connection.run(["find", spec, "-mmin", "+1"])  # younger ones may be about to start
@@ -246,6 +247,12 @@ def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:
     reply.add_done_callback(answered)
 
 
+def unless_refused(connection: HostConnection, folder: str, use: Callable[[], object]) -> None:
+    """Call `use`, unless the scheduler refuses a job for now, so that another program has yet to submit it."""
+    asked = connection.have([posixpath.join(folder, layout.REFUSED)])
+    _then(asked, lambda there: None if there[0] else use())
+
+
 def _has_begun(answer: Completed) -> bool:
     try:
         told = json.loads(answer.out.splitlines()[-1])
@@ -308,7 +315,7 @@ def cannot_conclude_error(group: GroupState, message: str) -> ClusterfnError:
 
 
 def explain_unstarted(
-    session: HostState, scheduler_ids: Sequence[str], doubt: SubmitError | None,
+    session: HostState, folder: str, scheduler_ids: Sequence[str], doubt: SubmitError | None,
     then: Callable[[SchedulerVerdict], object],
 ) -> None:  # fmt: skip
     """Find out from the scheduler why elements that have not begun never will, and pass the verdict on.
@@ -316,11 +323,12 @@ def explain_unstarted(
     Passes nothing on while the scheduler says that one of them may live, or does not answer.
 
     Args:
+        folder: The group's.
         scheduler_ids: Those of all submissions that are known. Without any, no look has found one.
         doubt: What the scheduler said at a submission that may have succeeded all the same.
     """
     if not scheduler_ids:
-        then(_FORGOTTEN if doubt is None else _never_submitted(doubt))
+        unless_refused(session.connection, folder, lambda: then(_never_submitted(doubt) if doubt else _FORGOTTEN))
         return
     scheduler, first = session.scheduler, scheduler_ids[0]
 
@@ -330,7 +338,7 @@ def explain_unstarted(
         if verdict is not None and len(scheduler_ids) == 1:
             then(verdict)
         elif verdict is not None:
-            explain_unstarted(session, scheduler_ids[1:], doubt, then)
+            explain_unstarted(session, folder, scheduler_ids[1:], doubt, then)
 
     _then(session.connection.run(scheduler.evidence_command(first), unset=scheduler.unset), answered)
 

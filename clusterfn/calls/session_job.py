@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
-from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
+from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.calls import console, job_display, submit
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
@@ -273,7 +273,7 @@ class SessionJob:
         self._send_skipped()
 
     def _on_job_change(self, kind: str, _: object) -> None:
-        if kind != "state" or self.job.state not in (PENDING, STARTING, RUNNING):
+        if kind != "state" or self.job.state not in (PENDING, STARTING, RUNNING, SUSPENDED):
             return
         reason = "" if self.job.state == RUNNING else f"its session is {self.job.status}"
         for call in list(self._open):

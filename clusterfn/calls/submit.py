@@ -6,7 +6,6 @@ calls, the elements of a group and the calls of a session all go this way. `desc
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import posixpath
 import stat
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterfn.bridge import layout
 from clusterfn.calls import console
 from clusterfn.calls.files import FileUpload
+from clusterfn.calls.resubmit import PendingSubmission, SubmissionListener
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle
 from clusterfn.hosts.connection import Reply, TreeFile
@@ -51,22 +51,6 @@ class Sent(Protocol):
         """Take the transfer of files that are being sent."""
 
 
-class SubmissionListener(Protocol):
-    """What `start` reports to: one job, or elements of a group that are started together."""
-
-    def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
-        """Take the scheduler's id; with `doubt` its answer may mean that the job was not started."""
-
-    def on_not_started(self, error: BaseException) -> None:
-        """Take the error: it was refused, or not all that it needs has arrived."""
-
-    def on_queued(self) -> None:
-        """Take note that it waits in the host's own queue."""
-
-    def on_script_ended(self) -> None:
-        """Take note that its script has ended."""
-
-
 def submit_job(
     session: HostState, spec: JobSpec, payload: Payload, before: Sequence[Reply[Any]], job: Job[Any], tracker: Tracker,
     inputs: Sequence[Reply[Any]] = (),
@@ -89,7 +73,7 @@ def submission_of(session: HostState, spec: JobSpec) -> Submission:
     return scheduler.into_held(spec, request)
 
 
-class JobSubmission:
+class JobSubmission(SubmissionListener):
     """The `SubmissionListener` of a single job."""
 
     def __init__(self, tracker: Tracker, job: Job[Any]) -> None:
@@ -113,6 +97,9 @@ class JobSubmission:
         self._job.on_refused(refused)
         tracker.end()
 
+    def on_refused_for_now(self, reason: str) -> None:
+        self._tracker.refused_for_now(self._job, reason)
+
     def on_queued(self) -> None:
         self._tracker.queued(self._job)
 
@@ -125,19 +112,15 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
 
     A script may end right after this: Python waits at its exit until the host has answered.
     """
-    started: Reply[Any]
     if request.do == "spawn":
         spawned = session.connection.spawn(request.argv, request.cwd, request.log, unset=request.unset, after=after)
         spawned.add_done_callback(lambda reply: _on_spawned(session, reply, on))
-        started = spawned
-    else:
-        started = session.connection.run(
-            request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=after,
-            forks=request.forks,
-        )  # fmt: skip
-        started.add_done_callback(lambda reply: _on_answer(session, reply, on))
-    await_at_exit(started)
-    return started
+        await_at_exit(spawned)
+        return spawned
+    submission = PendingSubmission(session, request, after, on)
+    submission.start()
+    await_at_exit(submission)
+    return submission
 
 
 def _on_spawned(session: HostState, reply: SpawnReply, on: SubmissionListener) -> None:
@@ -157,30 +140,6 @@ def _on_spawned(session: HostState, reply: SpawnReply, on: SubmissionListener) -
 
     on.on_started(session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime)), None)
     reply.exited.add_done_callback(ended)
-
-
-def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) -> None:
-    scheduler = session.scheduler
-    try:
-        try:
-            ran = reply.result(0)
-            answer = Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
-        except HostError as error:
-            if error.kind != "timeout":
-                raise
-            answer = Answer(None, "", error.message)  # killed because it took too long: it may have submitted
-        scheduler_id, doubt = scheduler.submitted(answer), None
-        for note in scheduler.notes(answer):
-            console.tell(note)
-    except SubmitError as refusal:
-        if not scheduler.ambiguous(answer):
-            on.on_not_started(refusal)
-            return
-        scheduler_id, doubt = "", refusal
-    except (ClusterfnError, concurrent.futures.CancelledError) as error:
-        on.on_not_started(error)
-        return
-    on.on_started(scheduler_id, doubt)
 
 
 def refusal_of(error: BaseException, host: str, sending: Sending | None, what: str) -> ClusterfnError:

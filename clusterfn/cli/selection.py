@@ -13,7 +13,18 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
-from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RAISED, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
+from clusterfn.bridge.job_states import (
+    CANCELLED,
+    DIED,
+    PENDING,
+    RAISED,
+    RETURNED,
+    RUNNING,
+    SHORT,
+    STARTING,
+    SUSPENDED,
+    UNKNOWN,
+)
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.attach import JobInfo
 from clusterfn.calls.attach import jobs as list_jobs
@@ -24,7 +35,7 @@ from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 
 R = TypeVar("R")
 ENDED = (RETURNED, RAISED, DIED, CANCELLED)
-ACTIVE = (PENDING, STARTING, RUNNING, UNKNOWN)
+ACTIVE = (PENDING, STARTING, RUNNING, SUSPENDED, UNKNOWN)
 STATES = (*ACTIVE, *ENDED)
 _KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
 _HEX = frozenset("0123456789abcdef")

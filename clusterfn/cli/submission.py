@@ -8,11 +8,11 @@ from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import console
+from clusterfn.calls import console, job_display
 from clusterfn.calls.job import Job
 from clusterfn.cli import screen
 from clusterfn.config.options import read_requeue
-from clusterfn.errors import HostError, SubmitError, Unsatisfiable
+from clusterfn.errors import Cancelled, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush
 
 _LOOK_S = 0.05
@@ -42,8 +42,9 @@ def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[
     """Send the call, and return its job once the host has it."""
     job = called.submit(*args, **kwargs)
     while exit_flush.unanswered and not job.done():  # until the host has it, files included
+        job_display.finish_submitting()
         time.sleep(_LOOK_S)
-    if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable)):
+    if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable, Cancelled)):
         raise error
     return job
 

@@ -255,22 +255,25 @@ class HostConnection:
         *,
         after: Sequence[Reply[Any]] = (),
         forks: bool = False,
+        stop_at: str = "",
     ) -> Reply[Completed]:
         """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
 
         Args:
             forks: Whether it is `supervise.py`, and may run in a fork of the agent: that saves an interpreter's start.
+            stop_at: Kill it once it has printed this to stderr.
 
         Raises (by the reply):
             HostError: It does not exist, may not be run, was killed after `timeout_s`, or printed more than 4 MB.
         """
-        return self._send(self._run_request(argv, stdin, cwd, env, unset, timeout_s, after=after, forks=forks))
+        more = {**({"fork": True} if forks else {}), **({"stop_at": stop_at} if stop_at else {})}
+        return self._send(self._run_request(argv, stdin, cwd, env, unset, timeout_s, after=after, **more))
 
     def _run_request(
         self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (), timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), forks: bool = False,
+        unset: Sequence[str] = (), timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), **more: Any,
     ) -> _r.SimpleRequest[Completed]:  # fmt: skip
-        fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s, **({"fork": True} if forks else {})}
+        fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s, **more}
         return _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
 
     def probed(self, argv: Sequence[str]) -> Reply[Completed] | None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Each can be read on white and on black.
 _COLORS = {
-    "PENDING": "#8a8a8a", "STARTING": "#2f81f7", "RUNNING": "#2f81f7", "RETURNED": "#2a9d4a", "RAISED": "#d9534f",
-    "DIED": "#d9534f", "CANCELLED": "#b8860b", "UNKNOWN": "#b8860b",
+    "PENDING": "#8a8a8a", "STARTING": "#2f81f7", "RUNNING": "#2f81f7", "SUSPENDED": "#b8860b",
+    "RETURNED": "#2a9d4a", "RAISED": "#d9534f", "DIED": "#d9534f", "CANCELLED": "#b8860b", "UNKNOWN": "#b8860b",
 }  # fmt: skip
 _LINES = 12  # of the output
 _ROWS = 50

@@ -29,6 +29,8 @@ class Submission(NamedTuple):
         unset: Prefixes of variables that the command must not inherit.
         log: Where a spawned process writes; "" for `run`.
         forks: Whether the command is `supervise.py` by the agent's Python, and may run in a fork of the agent.
+        stop_at: The text on stderr by which the command says that it will try again by itself, for long and silently.
+            It is killed then: who submits tries again.
     """
 
     do: str
@@ -38,6 +40,7 @@ class Submission(NamedTuple):
     log: str = ""
     timeout_s: float = 60.0
     forks: bool = False
+    stop_at: str = ""
 
     def request(self) -> dict[str, Any]:
         """Return the request's header."""
@@ -249,6 +252,10 @@ class Scheduler(ABC):
         """Whether the job may have been submitted all the same: look it up by name before trying again."""
         return False
 
+    def refused_for_now(self, answer: Answer) -> str:
+        """Return the scheduler's own words if it has too many jobs to take this one, and may take it later; else ""."""
+        return ""
+
     def waits(self, status: int | None) -> bool:
         """Whether a script that ended with this wait status has left its job to clusterfn's own queue."""
         return False
@@ -280,6 +287,10 @@ class Scheduler(ABC):
     @abstractmethod
     def in_words(self, state: JobState) -> str:
         """Say why a job waits, and when it may start if that is known: "Priority: waiting for its turn"."""
+
+    def suspended(self, state: JobState) -> str:
+        """Say why a job that has begun does not run now: the scheduler has stopped its processes. "" if it runs."""
+        return ""
 
     def waits_for_jobs(self, state: JobState) -> bool:
         """Whether a pending job is held until others have ended."""

@@ -191,6 +191,24 @@ def test_a_verdict_from_outside_ends_what_a_dead_supervisor_left(bench: Bench):
     assert job.outcome()["kind"] == "lost"
 
 
+@pytest.mark.parametrize(
+    ("kind", "stage"), [("lost", "scheduler"), ("lost", "submit"), ("node", "scheduler"), ("cancelled", "scheduler")]
+)
+def test_a_job_that_its_user_cancelled_is_cancelled_whatever_its_scheduler_says(bench: Bench, kind, stage):
+    job = bench.job(SLEEP)
+    script = job.start()
+    job.wait_for_text("up")
+    os.killpg(script.pid, signal.SIGKILL)
+    (job.folder / "cancel").touch()
+
+    asked = {"kind": kind, "message": "SLURM no longer knows the job", "hint": "read the log", "stage": stage}
+    job.call("conclude", stdin=json.dumps({**asked, "evidence": ["Invalid job id specified"]}))
+
+    ended = job.outcome()
+    assert (ended["kind"], ended["message"]) == ("cancelled", "the job was stopped on request")
+    assert ended["evidence"] == ["Invalid job id specified"] and not ended["hint"]
+
+
 def test_a_fenced_supervisor_ends_its_tree(bench: Bench):
     """Without a sweep from outside, as on another node."""
     job = bench.job(SLEEP)

@@ -313,6 +313,15 @@ def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench, kind, of
     assert group.outcome()["message"] == f"6 of 6 ended: 2 returned, 4 {kind}"
 
 
+def test_items_of_a_cancelled_group_are_cancelled_whatever_its_scheduler_says(bench):
+    group = Group(bench, 3, 1)
+    (group.folder / "cancel").touch()
+    verdict = {"kind": "lost", "message": "the scheduler no longer knows the group's elements", "stage": "submit"}
+
+    assert group.call("bury", 5, stdin=json.dumps(verdict)) == 0
+    assert group.ends() == {x: ["cancelled"] for x in range(3)}
+
+
 def test_what_died_over_giving_items_up_is_gone_on_with_and_its_verdict_stands(bench):
     group = Group(bench, 1, 1, group={"count": 2000})
     (group.folder / "cancel").touch()

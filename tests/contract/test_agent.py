@@ -260,6 +260,15 @@ def test_a_program_has_its_input_its_variables_and_its_exit_status(here: HostCon
     assert (done.rc, done.signal, done.out == data, done.err) == (3, None, True, "bü".encode())
 
 
+def test_a_program_is_killed_once_it_says_that_it_will_repeat_itself(here: HostConnection) -> None:
+    argv = ["sh", "-c", "echo 12; echo 'full, will re' >&2; printf 'peat\\n' >&2; sleep 600"]
+
+    done = here.run(argv, timeout_s=WAIT_S * 10, stop_at="full, will re").result(WAIT_S)
+
+    assert (done.rc, done.signal, done.out) == (None, signal.SIGKILL, b"12\n")
+    assert done.err.startswith(b"full, will re")
+
+
 def test_a_program_that_takes_too_long_is_killed_with_its_children(here: HostConnection, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     argv = ["sh", "-c", f"sleep 600 & echo $! > '{mark}'; wait"]

@@ -138,6 +138,21 @@ def test_a_running_job_is_stopped_and_says_so(root: Path, lab: Any) -> None:
     assert lab.grid_engine.wait_ended(number)["failed"] == "0"  # it ended by itself, and qdel killed nothing
 
 
+@pytest.mark.long
+def test_a_job_that_qmod_suspends_has_all_of_its_time(root: Path, lab: Any) -> None:
+    job = cluster(time="20s")(sleep).submit(8)
+    until(lambda: job.state == "RUNNING", 60)
+    number = number_of(lab, root, job)
+    lab.grid_engine.run("qmod", "-sj", number)
+    until(lambda: job.state == "SUSPENDED", 60)
+    why = job.reason
+    lab.grid_engine.run("qmod", "-usj", number)
+
+    assert why == "suspended by `qmod -sj`; this time does not count"
+    assert job.result(60) == "slept"
+    assert job.usage["wall_s"] < 20
+
+
 def test_a_job_that_qdel_killed_is_told_by_the_accounting(root: Path, lab: Any) -> None:
     job = there(sleep).submit(60)
     until(lambda: "began" in job.logs())

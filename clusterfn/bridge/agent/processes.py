@@ -45,6 +45,7 @@ class Program:
         self.output: "Dict[int, List[bytes]]" = {}
         self.sizes: "Dict[int, int]" = {}
         self.truncated = self.timed_out = self.finished = False
+        self.stop_at = str(header.get("stop_at") or "").encode()
         self.status: "Optional[int]" = None
         cwd, timeout_s = header.get("cwd"), seconds(header, "timeout_s", 60.0)
         self.process = start_program(header, expand(cwd) if cwd else None, changed_environment(header))
@@ -82,6 +83,8 @@ class Program:
         self.truncated = self.truncated or len(data) > room
         self.output[fd].append(data[:room])
         self.sizes[fd] += len(data[:room])
+        if self.stop_at and fd == self.stderr and self.status is None and self.stop_at in self.text(fd):
+            self.kill()
         if not data:
             del self.agent.readers[fd]
             self.maybe_done()

@@ -6,6 +6,7 @@ Counted is what a user does: cells, widgets, completion. What clients ask at int
 import json
 import time
 
+from ..supervisor.limits import clock
 from .carried import READ, receive
 from .zmtp import GREETING, GREETING_BYTES, MessageReader, subscriber_ready, subscription
 
@@ -33,7 +34,7 @@ class KernelActivity:
         self._sock = sock
         self._reader = MessageReader()
         self._busy: "set[str]" = set()  # ids of requests that the kernel works on
-        self._idle_since = time.monotonic()
+        self._idle_since = clock.now()
         self._greeted = 0  # bytes of the kernel's greeting
         self._welcome_until = float("inf")
         sock.setblocking(False)
@@ -42,7 +43,7 @@ class KernelActivity:
 
     def idle_s(self) -> float:
         """Return the seconds since the kernel has last done something for a user; 0 while it does."""
-        return 0.0 if self._busy else time.monotonic() - self._idle_since
+        return 0.0 if self._busy else clock.now() - self._idle_since
 
     def is_subscribed(self) -> bool:
         """Whether the kernel has answered this connection's subscription, or will not.
@@ -83,4 +84,4 @@ class KernelActivity:
             self._busy.add(parent["msg_id"])
         else:
             self._busy.discard(parent["msg_id"])
-            self._idle_since = time.monotonic()
+            self._idle_since = clock.now()

@@ -1,7 +1,9 @@
 """Local sockets whose bytes travel as frames: of Jupyter's clients on one side, of the kernel on the other."""
 
 import selectors
+import time
 
+from ..supervisor.limits import clock
 from .stream import CLOSE, DATA, READ_BYTES
 
 TYPE_CHECKING = False
@@ -49,7 +51,10 @@ class SocketWatcher:
 
     def wait(self, seconds: float) -> None:
         """Wait for events, and handle them."""
-        for key, events in self._selector.select(seconds):
+        began = time.monotonic()
+        ready = self._selector.select(seconds)
+        clock.leave_out(clock.overrun(began, seconds))
+        for key, events in ready:
             if self._known(key.fileobj) is key:  # not closed by the one before
                 key.data(events)
 

@@ -13,11 +13,11 @@ import shutil
 import signal
 import socket
 import sys
-import time
 
 from ..layout import ATTEMPTS, KERNEL, STDERR, TAG
 from ..schedulers import scheduler_named
 from ..supervisor import publish
+from ..supervisor.limits import clock
 from ..supervisor.text import duration, last_lines, masked
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
@@ -140,7 +140,7 @@ class KernelHolder:
         """Serve until the job is to end; return why."""
         while not self._is_over():
             waits = _LISTENING_LOOK_S if self._connecting else _TICK_S
-            self._watcher.wait(max(0.0, min(waits, self._ends_at - time.monotonic()) if self._why else waits))
+            self._watcher.wait(max(0.0, min(waits, self._ends_at - clock.now()) if self._why else waits))
             self._connect_to_kernel()
             if self._activity is not None and self._activity.idle_s() >= self._idle_s and self._kernel is not None:
                 self._shutdown = self._shutdown or "idle"
@@ -163,11 +163,11 @@ class KernelHolder:
 
     def _is_over(self) -> bool:
         said_goodbye = self._shutdown in ("end", "idle") and self._kernel is None and not self._stream.kept_bytes
-        return bool(self._why) and (said_goodbye or time.monotonic() >= self._ends_at)
+        return bool(self._why) and (said_goodbye or clock.now() >= self._ends_at)
 
     def _end_after(self, seconds: float, why: str) -> None:
         """End the job after so long, unless something happens before."""
-        self._ends_at, self._why = time.monotonic() + seconds, why
+        self._ends_at, self._why = clock.now() + seconds, why
 
     # proxies
 

@@ -6,8 +6,8 @@ import os
 import socket
 import sys
 import threading
-import time
 
+from ..supervisor.limits import clock
 from .process import HeldProcess
 
 TYPE_CHECKING = False
@@ -64,7 +64,7 @@ class LabActivity:
         self._path = path
         self._token = token
         self._look_s = look_s
-        self._active_at = time.monotonic()
+        self._active_at = clock.now()
         self._seen: "Set[Tuple[str, str]]" = set()
         self._closed = threading.Event()
         looking = threading.Thread(target=self._look, name="clusterfn-lab-activity")
@@ -73,7 +73,7 @@ class LabActivity:
 
     def idle_s(self) -> float:
         """Return the seconds since a kernel or terminal was last seen at work."""
-        return time.monotonic() - self._active_at
+        return clock.now() - self._active_at
 
     def close(self) -> None:
         """Stop asking."""
@@ -87,7 +87,7 @@ class LabActivity:
                 continue
             seen = {(str(each.get("id") or each.get("name")), str(each.get("last_activity"))) for each in found}
             if seen != self._seen or any(each.get("execution_state") == "busy" for each in found):
-                self._seen, self._active_at = seen, time.monotonic()
+                self._seen, self._active_at = seen, clock.now()
 
     def _ask(self, what: str) -> "List[Any]":
         connection = http.client.HTTPConnection("localhost", timeout=_ANSWER_S)

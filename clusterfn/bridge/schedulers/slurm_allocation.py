@@ -14,6 +14,7 @@ import sys
 import time
 
 from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
+from ..supervisor.limits import clock
 from ..supervisor.publish import replace, stands
 
 TYPE_CHECKING = False
@@ -86,14 +87,14 @@ def hold(folder: str, facts: str) -> int:
 
 def _wait_for_release(folder: str, number: str, idle_s: float, ends: "Optional[float]") -> None:
     """Wait until it is released, has been idle for too long, or is so near its end that no job fits any more."""
-    busy, release = time.monotonic(), os.path.join(folder, HOLD_RELEASE)
+    busy, release = clock.now(), os.path.join(folder, HOLD_RELEASE)
     while os.path.isdir(folder) and not os.path.exists(release):
-        time.sleep(min(_LOOK_S, idle_s / 4) if idle_s else _LOOK_S)
-        if ends is not None and time.time() >= ends - _LEFT_S:
+        clock.sleep(min(_LOOK_S, idle_s / 4) if idle_s else _LOOK_S)
+        if ends is not None and time.time() >= ends + clock.stopped_s - _LEFT_S:
             return
         if idle_s and _jobs_in(number):
-            busy = time.monotonic()
-        if idle_s and time.monotonic() - busy >= idle_s:
+            busy = clock.now()
+        if idle_s and clock.now() - busy >= idle_s:
             return
 
 

@@ -35,7 +35,7 @@ from ..schedulers.base import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
-from ..supervisor.limits import OomDetector
+from ..supervisor.limits import OomDetector, clock
 from ..supervisor.output import Pump
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
@@ -262,7 +262,7 @@ class CallRun(AttemptRun):
         self._call.tick()
 
     def _sample(self) -> None:
-        if time.monotonic() >= self._started + _FIRST_SAMPLE_S:
+        if clock.now() >= self._started + _FIRST_SAMPLE_S:
             super()._sample()
 
     def _attach(self, child: WorkerProcess) -> None:

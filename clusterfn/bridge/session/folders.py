@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from ..agent.inotify import new_inotify
 from ..kernel.carried import READ
 from ..layout import CALL, PAYLOAD
+from ..supervisor.limits import clock
 
 if TYPE_CHECKING:
     from ..kernel.carried import SocketWatcher
@@ -94,7 +94,7 @@ class FolderWatch:
         if self._inotify is not None:
             self._inotify.add(folder)
             watcher.watch(self._inotify.fd, READ, lambda _: self._on_change())
-        self._since = self._looked = time.monotonic()
+        self._since = self._looked = clock.now()
 
     def _on_change(self) -> None:
         assert self._inotify is not None
@@ -103,12 +103,12 @@ class FolderWatch:
 
     def busy(self) -> None:
         """Look often again, as something came."""
-        self._since = time.monotonic()
+        self._since = clock.now()
 
     @property
     def silent_s(self) -> float:
         """Return the seconds since something came."""
-        return time.monotonic() - self._since
+        return clock.now() - self._since
 
     def pause_s(self) -> float:
         """Return how long to wait until the next look."""
@@ -116,8 +116,8 @@ class FolderWatch:
 
     def is_due(self) -> bool:
         """Whether to look now."""
-        return time.monotonic() >= self._looked + self.pause_s()
+        return clock.now() >= self._looked + self.pause_s()
 
     def looked(self, cost_s: float) -> None:
         """Take note of a look, which took so long: with many calls the next comes later."""
-        self._looked, self._cost_s = time.monotonic(), cost_s
+        self._looked, self._cost_s = clock.now(), cost_s

@@ -45,7 +45,7 @@ def await_values(
         silent_s = time.time() - last_beat(job, open_ones)
         if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
             listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
-            if listed is not None and not any(each.job in listed for each in open_ones):
+            if listed is not None and not any(each.job in listed or found.is_refused(each.job) for each in open_ones):
                 break
             began = time.monotonic()  # the scheduler has it, or does not answer: its client may have started more of it
         if found.describe_open(wanted) != told:

@@ -36,7 +36,7 @@ from .attempt import Attempt, claim, read_usage, restore_owner_permissions
 from .job import JobFolder, dependencies_of
 from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state
-from .watch import cancelled
+from .watch import as_known, cancelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ def conclude_on_request(folder: str) -> int:
         if failed is None:
             print_state(None, None, False)
             return EXIT_RETURNED
+    asked = as_known(job, asked)
     holder = claim(job, "concluded")
     if asked.get("withdraw") and holder is not None and not _withdrawn(job):
         print_state(None, None, False)

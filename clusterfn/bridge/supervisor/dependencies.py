@@ -23,6 +23,7 @@ from ..layout import (
     NODE,
     OUTCOME,
     QUEUE,
+    REFUSED,
     RETURNED,
     SPEC,
     STALE_AFTER_S,
@@ -81,6 +82,10 @@ class Dependencies:
             if each.job not in self._open:
                 self._open[each.job] = self._end_of(each.job) is None and self._lost(each) is None
         return [each for each in wanted if self._open[each.job]]
+
+    def is_refused(self, job: str) -> bool:
+        """Whether its scheduler refuses it for now, so that it is submitted later."""
+        return os.path.exists(os.path.join(job_dir(self.root, job), REFUSED))
 
     def has_ended(self, wanted: Dependency) -> bool:
         """Whether nothing of it can change any more: its job has ended, or the items of the group that are taken."""

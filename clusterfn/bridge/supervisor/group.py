@@ -12,6 +12,7 @@ from .chunks import NO_ELEMENT, Chunks, ItemJournal, journal_lines
 from .job import JobFolder
 from .text import native
 from .verdict import Verdict
+from .watch import as_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def fail_unfinished_items(folder: str) -> int:
     publish.publish(folder, VERDICT, sys.stdin.read().encode())
     job = JobFolder(folder)
     if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
-        asked = native(json.loads((publish.read(folder, VERDICT) or b"").decode()))
+        asked = as_known(job, native(json.loads((publish.read(folder, VERDICT) or b"").decode())))
         attempt = Attempt.new(job)
         by = attempt.fence()
         if by is None:

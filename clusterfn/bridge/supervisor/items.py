@@ -38,6 +38,7 @@ from .dependencies import Dependencies, keep_exception
 from .group import SETTLE_S, ItemRecorder
 from .item_inputs import known_inputs
 from .job import describe_place
+from .limits import clock
 from .run import AttemptRun, ensure_environment, look_at_bridge, run_through
 from .takers import Takers
 from .verdict import Fenced, Verdict, print_state, say
@@ -103,7 +104,7 @@ class ElementRun(ItemRecorder):
         element_s, item_s = job.spec["group"]["element_s"], job.spec["resources"]["time_s"]
         self._until: "Optional[float]" = None
         if element_s and item_s:
-            self._until = time.monotonic() + element_s - item_s + _SPARE_S
+            self._until = clock.now() + element_s - item_s + _SPARE_S
         self._took: "list[float]" = []
 
     def pull(self) -> Verdict:
@@ -207,7 +208,7 @@ class ElementRun(ItemRecorder):
         self._takers.tell()
 
     def _run_item(self, index: int) -> None:
-        begin, began = self._ends[index - 1] if index else 0, time.monotonic()
+        begin, began = self._ends[index - 1] if index else 0, clock.now()
         place, before = (begin, self._ends[index] - begin), self.before.pop(index, [])
         self.watch.time_s = self.job.spec["resources"]["time_s"]
         verdict: "Optional[Verdict]" = None
@@ -215,7 +216,7 @@ class ElementRun(ItemRecorder):
             attempt = ItemAttempt(self.attempt, self.journal, index, place, before)
             verdict = run_item(self.job, attempt, self.watch)
         self.told += 1
-        self._took.append(time.monotonic() - began)
+        self._took.append(clock.now() - began)
         self._takers.tell()
         self.job.spec["building"] = None  # it has been looked at
         if verdict.kind == CANCELLED:
@@ -224,9 +225,9 @@ class ElementRun(ItemRecorder):
     def _is_late(self) -> bool:
         """Whether the scheduler would end another item with the element; without `time` by what the longest took."""
         if self._until is not None:
-            return time.monotonic() > self._until
+            return clock.now() > self._until
         ends = self.job.scheduler.end_time()
-        return ends is not None and time.time() + max(self._took, default=0.0) + _SPARE_S > ends
+        return ends is not None and time.time() + max(self._took, default=0.0) + _SPARE_S > ends + clock.stopped_s
 
 
 class ItemAttempt:
@@ -297,8 +298,8 @@ class ItemAttempt:
         return True
 
     def event(self, name: str, **facts: "Any") -> None:
-        """Add only an event about idleness: the steps of items are not recorded."""
-        if name in ("quiet", "active"):
+        """Add only an event about idleness or a suspension: the steps of items are not recorded."""
+        if name in ("quiet", "active", "suspended", "resumed"):
             self._attempt.event(name, item=str(self._index), **facts)
 
     def beat(self) -> None:

@@ -1,4 +1,4 @@
-"""Limits on what the processes of a job do: how much memory they use together, and for how long they do nothing.
+"""Limits on what the processes of a job do: how much memory they use together, for how long they do nothing or run.
 
 Pages that processes share are counted once, but only when it matters: the cheap sum comes first. The kernel's exact
 account walks page tables, so it is read only when that sum is over the limit or over the peak so far. A thread that
@@ -139,6 +139,49 @@ def _oom_kills(path: str) -> int:
     return int(rest.split(b"\n")[0] or 0)
 
 
+_BUSY_S = 2.0  # a machine with too much to do may wake a process as late as that
+
+
+class JobClock:
+    """The clock by which a job's own time is measured: it stands still while the whole job is stopped.
+
+    A scheduler suspends a job by stopping all its processes, this one among them, and its limits do not count that
+    time. Nobody tells a process for how long it was stopped: it sees afterwards that a wait took longer than it may.
+    Whoever waits in a loop reports that here. While a machine sleeps, the kernel's monotonic clock does not run.
+
+    Attributes:
+        stopped_s: For how long this process and its children were stopped so far.
+    """
+
+    def __init__(self) -> None:
+        self.stopped_s = 0.0
+
+    def now(self) -> float:
+        """Return the seconds for which this process could run, from an arbitrary point on."""
+        return time.monotonic() - self.stopped_s
+
+    def overrun(self, began: float, limit_s: float) -> float:
+        """Return by how much a wait took longer than it may; 0.0 if a busy machine explains that.
+
+        Args:
+            began: By `time.monotonic`.
+        """
+        over_s = time.monotonic() - began - limit_s
+        return over_s if over_s > _BUSY_S else 0.0
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count these seconds."""
+        self.stopped_s += seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, and do not count what that took longer."""
+        began = time.monotonic()
+        time.sleep(seconds)
+        self.leave_out(self.overrun(began, seconds))
+
+
+clock = JobClock()  # of this process
+
 _IDLE = 0.005  # of one CPU, over the whole time
 _STALL_EVERY_S = 1.0
 
@@ -170,7 +213,7 @@ class Stall:
             collected_s: CPU seconds of those that have ended and were collected.
             printed: Bytes of output so far.
         """
-        now = time.monotonic()
+        now = clock.now()
         if self._limit_s is None or (self._looked is not None and now < self._looked + self._every_s):
             return False
         passed = 0.0 if self._looked is None else min(now - self._looked, 10 * self._every_s)

@@ -12,20 +12,20 @@ import os
 import sys
 import time
 
-from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, UNKNOWN
-from ..layout import ATTEMPTS, ELEMENTS, EVENTS, HEARTBEAT, OUTCOME, OWNER, SPEC, STALE_AFTER_S, VERDICT
+from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN
+from ..layout import ATTEMPTS, ELEMENTS, EVENTS, HEARTBEAT, OUTCOME, OWNER, REFUSED, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
-from . import group
+from . import group, publish
 from .attempt import Attempt
 from .dependencies import Dependencies
 from .job import DAMAGED, JobFolder, dependencies_of, job_folders
-from .text import portable, shortened
+from .text import in_one_line, portable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-_EVENTS = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
+_EVENTS = {"pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED}
 _PAGE_BYTES = 2 * 1024 * 1024
 
 
@@ -73,7 +73,7 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
     if not numbers:
         wanted = dependencies_of(job.spec)
         waits = Dependencies(job.root).describe_open(wanted) if wanted else ""
-        return PENDING, report.reason_of(job.root, job.id) or waits or "has not started", None
+        return PENDING, report.reason_of(job.root, job.id) or _refused(job) or waits or "has not started", None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
@@ -86,6 +86,11 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
     if last is not None:  # the job is to be started again
         return PENDING, report.reason_of(job.root, job.id) or _first_line(last.get("message")), None
     return _of_events(attempts[-1])
+
+
+def _refused(job: JobFolder) -> str:
+    """Return why its scheduler refuses it for now, so that its program submits it later; "" otherwise."""
+    return in_one_line((publish.read(job.home, REFUSED) or b"").decode("utf-8", "replace"))
 
 
 def _ran_of_items(job: JobFolder, until: float) -> "Optional[float]":
@@ -105,7 +110,10 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     going = [element for element in begun if not _has_ended(element)]
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
-    if running and all(_of_events(Attempt(each, each.attempts()[-1]))[0] == UNKNOWN for each in running):
+    seen = [_of_events(Attempt(each, each.attempts()[-1])) for each in running]
+    if seen and all(state == SUSPENDED for state, _, _ in seen):
+        return SUSPENDED, "%s; %s" % (counts, seen[0][1])
+    if seen and all(state == UNKNOWN for state, _, _ in seen):
         return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % STALE_AFTER_S
     if running:
         return RUNNING, counts
@@ -117,7 +125,7 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
         wanted = dependencies_of(job.spec)
         inputs = Dependencies(job.root).describe_open(wanted) if wanted else ""
         waits_for = report.reason_of_elements(job.root, job.id) or inputs
-        return PENDING, counts + ("; " + waits_for if waits_for else "")
+        return PENDING, "; ".join(filter(None, [counts, _refused(job), waits_for]))
     return PENDING, counts + "; the rest runs once you attach to it"
 
 
@@ -132,16 +140,20 @@ def _first_line(text: "Any") -> str:
 
 
 def _of_events(attempt: Attempt) -> "tuple[str, str, Optional[float]]":
-    state, message, ran_s = STARTING, "", None
+    state, before, message, ran_s = STARTING, STARTING, "", None
     with contextlib.suppress(FileNotFoundError), open(attempt.path(EVENTS), encoding="utf-8") as file:
         for event in (json.loads(line) for line in file if line.endswith("\n")):
-            if event["event"] in _EVENTS:
+            if event["event"] == "resumed":
+                state, message = before, event.get("reason") or ""
+                ran_s = None if ran_s is None else max(0.0, ran_s - event.get("stopped_s", 0.0))
+            elif event["event"] in _EVENTS:
+                before = state if event["event"] == "suspended" else before
                 state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
                 ran_s = max(0.0, time.time() - event["t"]) if state == RUNNING else ran_s
     try:
         silent_s = time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
     except FileNotFoundError:
         silent_s = 0.0
-    if silent_s > STALE_AFTER_S:
+    if silent_s > STALE_AFTER_S and state != SUSPENDED:
         return UNKNOWN, "it has sent no heartbeat for %d s" % silent_s, None
     return state, message, ran_s

@@ -31,6 +31,7 @@ from . import process_tree, publish, rendezvous, worker_process
 from .attempt import Attempt
 from .classify_exit import describe_signal
 from .job import JobFolder
+from .limits import clock
 from .run import AttemptRun, run_through
 from .text import last_lines, masked, portable
 from .verdict import Verdict, document, say
@@ -102,7 +103,7 @@ class Head(AttemptRun):
             verdict = super().result()
         finally:
             self._looks = False
-        ended, since = time.time(), time.monotonic()
+        ended, since = time.time(), clock.now()
         while self._waits(verdict, since):
             self._turn()
             self.watch.look()
@@ -114,7 +115,7 @@ class Head(AttemptRun):
         return verdict
 
     def _waits(self, verdict: Verdict, since: float) -> bool:
-        passed_s = time.monotonic() - since
+        passed_s = clock.now() - since
         if verdict.kind == RETURNED:
             # Without what the first node held, the others have nothing to do; they may not even have begun.
             is_late = self._holds and passed_s >= self.job.spec["grace_s"]
@@ -179,7 +180,7 @@ class Others:
                 os.path.join(self._job.spec["bridge"], SUPERVISE), "node", folder,
                 *self._words]  # fmt: skip
         parent = os.getpid()
-        self._late = time.monotonic() + _START_S
+        self._late = clock.now() + _START_S
         self.launcher_pid = os.fork()
         if self.launcher_pid == 0:
             _become(argv, self._log, parent)
@@ -198,10 +199,10 @@ class Others:
 
     def _look(self) -> None:
         if self._gone is None and not process_tree.is_alive(self.launcher_pid):
-            self._gone = self._next = time.monotonic()
-        if time.monotonic() < self._next:
+            self._gone = self._next = clock.now()
+        if clock.now() < self._next:
             return
-        self._next = time.monotonic() + _LOOK_EVERY_S
+        self._next = clock.now() + _LOOK_EVERY_S
         for rank in self.ranks:
             folder = self._folder(rank)
             if rank in self._ended or not publish.stands(folder, OUTCOME):
@@ -242,8 +243,8 @@ class Others:
         if len(self._ended) == len(self.ranks):
             return False
         if self._gone is None:
-            return time.monotonic() >= self._late and not self._begun()
-        return time.monotonic() >= self._gone + _SETTLE_S
+            return clock.now() >= self._late and not self._begun()
+        return clock.now() >= self._gone + _SETTLE_S
 
     def _begun(self) -> "list[int]":
         return [rank for rank in self.ranks if os.path.exists(self._folder(rank))]

@@ -30,8 +30,9 @@ from ..schedulers import given_gpus
 from . import classify_exit, environ, gpus, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
+from .limits import clock
 from .output import Pump, copy, list_files_left
-from .text import last_lines, masked
+from .text import duration, last_lines, masked
 from .verdict import Verdict, say
 
 TYPE_CHECKING = False
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 _TICK_MS, _QUIET_TICK_MS = 100.0, 400.0  # what a job does or prints wakes it up; the rest can be looked at later
 _STACKS_EVERY_S = 0.5
 _TERM_ECHO_S = 0.5
+_STOPS_WITHIN_S = 60.0  # after the announcement; SLURM's `suspend_grace_time` is 2 s where a site does not change it
+_SUSPENDED = "the scheduler has suspended the job; this time does not count"
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
@@ -91,7 +94,10 @@ class AttemptRun:
         self._child: "Optional[worker_process.WorkerProcess]" = None
         self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
-        self._started = time.monotonic()
+        self._started = clock.now()
+        self._alive = time.monotonic()  # when a wait ended last
+        self._announced: "Optional[float]" = None  # when the scheduler announced that it stops the job
+        self._stopped_s = 0.0
         self._usage_file = UsageFile(attempt.path(USAGE))
 
     def _oom_detector(self) -> limits.OomDetector:
@@ -129,7 +135,7 @@ class AttemptRun:
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
         cwd = environ.expand_cwd(spec) or self.attempt.path(WORK)
         keep = self.job.held.worker_fds() if self.job.held else []
-        self._started = time.monotonic()
+        self._started = clock.now()
         worker = self._worker(argv, env, cwd)
         self._attach(worker)  # first: a function may lock or remove the folder of these files at once
         late = worker.begin(cwd, env, cpus, keep)
@@ -148,7 +154,7 @@ class AttemptRun:
 
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""
-        self._child = child
+        self._child, self._alive = child, time.monotonic()
         self._pumps = [self._make_pump(fd, name) for fd, name in ((child.out, STDOUT), (child.err, STDERR))]
 
     def _make_pump(self, fd: int, name: str) -> Pump:
@@ -216,7 +222,9 @@ class AttemptRun:
         poll.register(self.watch.signals.fd, select.POLLIN)
         if self._done is None and self._child is not None and self._child.report >= 0:
             poll.register(self._child.report, select.POLLIN)
+        began = time.monotonic()
         events = poll.poll(int(self._tick_ms))
+        self._look_for_stop(began)
         for fd, _ in events:
             if fd in live:
                 live[fd].move()
@@ -227,6 +235,37 @@ class AttemptRun:
         # Ten looks a second for hours would take a noticeable part of a core for each job of a machine.
         is_busy = bool(events) or self._sampler.is_changing
         self._tick_ms = _TICK_MS if is_busy else min(self._tick_ms * 1.5, _QUIET_TICK_MS)
+
+    def _look_for_stop(self, began: float) -> None:
+        """Leave the time out for which all of the job was stopped, and tell of that; `began`: of the wait that is over.
+
+        A stop by signals ends with SIGCONT. Without one the kernel has frozen the job's control group.
+        """
+        came = self.watch.signals.came
+        continued = came.pop(signal.SIGCONT, None)
+        late = clock.overrun(began, self._tick_ms / 1000) if continued is None else clock.overrun(self._alive, 0.0)
+        self._alive = time.monotonic()
+        if came.pop(signal.SIGTSTP, None) is not None:  # SLURM sends it two seconds before it stops a job
+            self._announced = self._alive
+            self.attempt.event("suspended", reason=_SUSPENDED)
+        if late and (continued is None or self._announced is not None or self._worker_was_stopped()):
+            clock.leave_out(late)
+            self._stopped_s += late
+            self._announced = None
+            self.attempt.event("resumed", reason="it was suspended for %s" % duration(late), stopped_s=round(late, 3))
+        elif self._announced is not None and self._alive > self._announced + _STOPS_WITHIN_S:
+            self._announced = None
+            self.attempt.event("resumed", reason="", stopped_s=0.0)
+
+    def _worker_was_stopped(self) -> bool:
+        """Whether the worker was stopped as well, and not the supervisor alone, which watches its time."""
+        if self._child is None:
+            return True
+        try:
+            changed = os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+        except ChildProcessError:  # it has ended
+            return True
+        return changed is not None
 
     def _read_report(self) -> None:
         while self._child is not None and self._child.report >= 0:
@@ -403,7 +442,8 @@ class AttemptRun:
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
             facts["left"] = list_files_left(self.attempt.path(WORK))
         facts["usage"] = self._usage([])  # nvidia-smi may add a note
-        facts["notes"] = self.notes + [line for line in closing if line] + daemons
+        stops = ["it was suspended for %s, which its time limit does not count" % duration(self._stopped_s)]
+        facts["notes"] = self.notes + (stops if self._stopped_s else []) + [line for line in closing if line] + daemons
         return facts
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
@@ -411,7 +451,7 @@ class AttemptRun:
         cpu_s = self._cpu_s + sum(map(process_tree.cpu_s, living))
         said = (self._done or {}).get("usage") or {}
         return {
-            "wall_s": round(time.monotonic() - self._started, 3),
+            "wall_s": round(clock.now() - self._started, 3),
             "cpu_s": round(said.get("cpu_s", cpu_s), 3),
             "peak_memory_bytes": max(self._sampler.peak, self._own_peak()),
             "gpus": self._gpus.usage(),

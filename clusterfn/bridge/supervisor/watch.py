@@ -7,14 +7,15 @@ import os
 import signal
 import time
 
-from ..layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, SCHEDULER_LOG, TIME
+from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
 from . import publish
+from .limits import clock
 from .text import duration
 from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional
+    from typing import Any, Iterable, Optional
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
@@ -25,12 +26,13 @@ _SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait 
 # What SLURM leaves a job between SIGTERM and SIGKILL (KillWait, 30 s), less what it takes to publish an outcome.
 _KILL_WAIT_S = 20.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
+_STOPPING = (signal.SIGTSTP, signal.SIGCONT)
 
 
 class Signals:
     """Signals as bytes in a pipe, and which of them have come."""
 
-    def __init__(self, numbers: "Iterable[int]" = _ENDING) -> None:
+    def __init__(self, numbers: "Iterable[int]" = _ENDING + _STOPPING) -> None:
         self.fd, writer = os.pipe()
         for end in (self.fd, writer):
             os.set_blocking(end, False)
@@ -62,7 +64,7 @@ class EndWatch:
         also_ended_by: Another folder in which an outcome ends it: that of the attempt whose task it is.
 
     Attributes:
-        deadline: On the monotonic clock; None while the function has no time limit running.
+        deadline: On the job's clock; None while the function has no time limit running.
         time_s: What the function has of it when it starts; None without a limit.
         warned: Why the function was warned of its end; "" if it was not.
     """
@@ -100,8 +102,8 @@ class EndWatch:
             return ""
         if self._announced is not None:
             self.warned = self._announced.facts["message"]
-        elif self.deadline is not None and time.monotonic() >= self.deadline - self._warn_s:
-            self.warned = "%s until its time limit" % duration(max(0.0, self.deadline - time.monotonic()))
+        elif self.deadline is not None and clock.now() >= self.deadline - self._warn_s:
+            self.warned = "%s until its time limit" % duration(max(0.0, self.deadline - clock.now()))
         return self.warned
 
     def heeded(self) -> "Optional[Verdict]":
@@ -117,7 +119,7 @@ class EndWatch:
     def stop_clock(self) -> None:
         """The function does not run; a retry has the time that is left."""
         if self.deadline is not None:
-            self.time_s = max(0.0, self.deadline - time.monotonic())
+            self.time_s = max(0.0, self.deadline - clock.now())
             self.deadline = None
 
     def look(self) -> None:
@@ -136,7 +138,7 @@ class EndWatch:
             raise self.cancelled()
         if self._due("fence", _FENCE_EVERY_S) and any(publish.stands(folder, OUTCOME) for folder in self._fences):
             raise Fenced()
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if self.deadline is not None and clock.now() >= self.deadline:
             raise self._too_long()
 
     def _due(self, name: str, every_s: float) -> bool:
@@ -204,7 +206,7 @@ class EndWatch:
         """Return the verdict on a SIGTERM to this process."""
         if self._job.cancelled():
             return self.cancelled()
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if self.deadline is not None and clock.now() >= self.deadline:
             return self._too_long()
         found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
         return found or Verdict(None, "the supervisor was asked to end, without a reason")
@@ -213,3 +215,15 @@ class EndWatch:
 def cancelled() -> Verdict:
     """Return the verdict that the job was stopped on request."""
     return Verdict(CANCELLED, "the job was stopped on request")
+
+
+def as_known(job: "JobFolder", asked: "dict[str, Any]") -> "dict[str, Any]":
+    """Return the verdict on a job that is gone, with the cause from its own files if they have one: it was cancelled.
+
+    A scheduler may have forgotten the job, or not say who has cancelled it.
+    """
+    from_scheduler = asked["kind"] == CANCELLED and asked.get("stage") == "scheduler"
+    if not (from_scheduler or asked["kind"] in (LOST, NODE)) or not job.cancelled():
+        return asked
+    verdict = cancelled()
+    return dict(asked, kind=verdict.kind, message=verdict.facts["message"], hint=None)

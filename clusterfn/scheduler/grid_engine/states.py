@@ -31,6 +31,8 @@ _WAITS = (
     ("overloaded", "the hosts that it could run on are too busy"),
     ("quota", "you have reached a resource quota"),
 )
+# The letters of a suspended job.
+_STOPS = (("s", "by `qmod -sj`"), ("S", "with its queue"), ("T", "because its host is too busy"))
 # What qsub says when it refuses, and one thing to do.
 _REFUSALS = (
     ("unknown resource", "name the site's own resources below `grid_engine:`; `qconf -sc` lists them there"),
@@ -117,6 +119,13 @@ def in_words(state: JobState) -> str:
     return state.reason or "waiting for its turn"
 
 
+def suspended(state: JobState) -> str:
+    """Say why a job is suspended; "" if it is not."""
+    if state.phase != RUNNING:
+        return ""
+    return next((f"suspended {why}; this time does not count" for letter, why in _STOPS if letter in state.state), "")
+
+
 def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
     """Return a verdict on a job in Grid Engine's error state, which never passes by itself."""
     if state.phase != PENDING or "E" not in state.state:
@@ -138,6 +147,20 @@ def submit_hint(said: str, host: Host) -> str:
         if text in lower:
             return f"{hint} (host {host.name}, {host.source})"
     return f"compare `grid_engine:` of host {host.name} ({host.source}) with the site's documentation"
+
+
+_FULL = re.compile(r"only \d+ jobs are allowed per (?:user|cluster)[^\n]*", re.IGNORECASE)
+
+
+def full(said: str) -> str:
+    """Return the words by which qsub says that Grid Engine takes no more jobs for now; else "".
+
+    Example:
+        >>> full("Unable to run job: job rejected: only 3 jobs are allowed per user (current job count: 3).\\nExiting.")
+        'only 3 jobs are allowed per user (current job count: 3)'
+    """
+    found = _FULL.search(said)
+    return found[0].rstrip(".") if found else ""
 
 
 def explain(evidence: Evidence) -> SchedulerVerdict | None:

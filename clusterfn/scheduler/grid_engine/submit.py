@@ -257,6 +257,9 @@ class GridEngine(Scheduler):
             return not _ID.search(answer.out)
         return answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))
 
+    def refused_for_now(self, answer: Answer) -> str:
+        return "" if answer.rc == 0 else states.full(answer.err)
+
     # limits
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
@@ -284,6 +287,9 @@ class GridEngine(Scheduler):
 
     def in_words(self, state: JobState) -> str:
         return states.in_words(state)
+
+    def suspended(self, state: JobState) -> str:
+        return states.suspended(state)
 
     def waits_for_jobs(self, state: JobState) -> bool:
         return "h" in state.state

@@ -100,6 +100,13 @@ def in_words(state: JobState) -> str:
     return f"{start}{state.reason}: {known}" if state.reason else f"{start}{known}"
 
 
+def suspended(state: JobState) -> str:
+    """Say why a job is suspended; "" if it is not."""
+    if state.state not in ("STOPPED", "SUSPENDED"):
+        return ""
+    return "suspended by SLURM, for a job that goes before it or by `scontrol suspend`; this time does not count"
+
+
 _TIME = "%Y-%m-%dT%H:%M:%S"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -137,13 +144,37 @@ def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
     )
 
 
+# What sbatch says when it takes no more jobs for now, and what that means; by SLURM 17 to 24. Since 19 or so it names
+# the limit of an account or a QOS; before, its words are the same for a job that can never run.
+REPEATS = "sleeping and retrying"  # sbatch does so for two minutes, and says it once
+_FULL = (
+    (r"unable to accept job|job queue full", "SLURM has as many jobs as it can hold"),
+    (r"submission failed: resource temporarily unavailable", "SLURM has as many jobs as it can hold"),
+    (r"(?:QOS|Assoc)MaxSubmit", "you have as many jobs as you may have there"),
+    (r"(?:QOS|Assoc)GrpSubmit", "your group has as many jobs as it may have there"),
+)
+
+
+def full(said: str) -> str:
+    """Return the line by which sbatch says that SLURM takes no more jobs for now, and what it means; else "".
+
+    Example:
+        >>> full("sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: Batch job submission failed: ...")
+        'AssocMaxSubmitJobLimit: you have as many jobs as you may have there'
+    """
+    for line in said.splitlines():
+        for words, meaning in _FULL:
+            if re.search(words, line, re.IGNORECASE):
+                own = re.sub(r"^\w+: (?:error: )?|,? *" + REPEATS + r"\.?$", "", line.strip())
+                return f"{own}: {meaning}"
+    return ""
+
+
 # What sbatch says when it refuses -> one thing to do. The first that is found counts.
 _REFUSALS = (
     ("invalid partition", "set `slurm: partition:` to one that `sinfo` lists there"),
     ("no partition specified", "this site has no default partition: set `slurm: partition:` to one that `sinfo` lists"),
     ("invalid account", "set `slurm: account:` to one that `sacctmgr show user $USER withassoc` lists"),
-    ("qosmaxsubmit", "you have reached your limit of jobs; try again when some have ended"),
-    ("assocmaxsubmit", "you have reached your limit of jobs; try again when some have ended"),
     ("invalid qos", "set `slurm: qos:` to one that you may use"),
     ("violates accounting/qos policy", "ask for less, or set `slurm: qos:` or `slurm: account:`"),
     ("memory specification", "ask for less memory than one node has (`sinfo -o '%N %m'`)"),

@@ -138,7 +138,7 @@ class Slurm(Scheduler):
             others, names = str(options.pop("dependency", "")), ",".join(job.scheduler_names_of_dependencies())
             argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", names, others, self.host.clusters, self.user)
         argv = (*argv, *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
-        return Submission("run", argv, folder, self.unset)
+        return Submission("run", argv, folder, self.unset, stop_at=slurm_states.REPEATS)
 
     def never_held(self, job: JobSpec) -> str:
         return held.never(job)
@@ -169,7 +169,8 @@ class Slurm(Scheduler):
         if self.host.defaults.time_s is not None:
             options["time"] = math.ceil(self.host.defaults.time_s / 60)
         options = {**self._with_the_hosts(options, 0), "partition": partition, "wrap": f"exec {line}"}
-        return Submission("run", ("sbatch", "--parsable", *_as_words(options)), posixpath.dirname(log), self.unset)
+        argv = ("sbatch", "--parsable", *_as_words(options))
+        return Submission("run", argv, posixpath.dirname(log), self.unset, stop_at=slurm_states.REPEATS)
 
     def _options(self, job: JobSpec, folder: str) -> dict[str, Any]:
         resources = job.resources
@@ -225,7 +226,7 @@ class Slurm(Scheduler):
     def submitted(self, answer: Answer) -> str:
         """Return the job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
         found = _ID.findall(answer.out)
-        if answer.rc == 0 and found:
+        if answer.rc in (0, None) and found:
             return str(found[-1])
         said = (answer.err or answer.out).strip()
         refused = (
@@ -250,6 +251,9 @@ class Slurm(Scheduler):
         if answer.rc == 0:
             return not _ID.search(answer.out)
         return answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))
+
+    def refused_for_now(self, answer: Answer) -> str:
+        return "" if _ID.search(answer.out) else slurm_states.full(answer.err)
 
     def watch_command(self) -> tuple[str, ...]:
         """Ask squeue for all of the user's jobs, those included that ended a short while ago.
@@ -309,6 +313,9 @@ class Slurm(Scheduler):
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         return slurm_states.explain(evidence)
+
+    def suspended(self, state: JobState) -> str:
+        return slurm_states.suspended(state)
 
     def waits_for_jobs(self, state: JobState) -> bool:
         return state.reason == "Dependency"

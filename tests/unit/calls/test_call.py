@@ -102,7 +102,7 @@ def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_
     monkeypatch.setattr(time, "sleep", lambda _: None)
     said = []
     monkeypatch.setattr(console, "say", lambda text, *_: said.append(text))
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", SimpleNamespace(waits_here=False))
     job.on_state("PENDING", "SLURM has not said why it waits")
 
     job.on_output("stdout", printed)

@@ -500,7 +500,12 @@ def told_elements(elements_on_slurm):
         reply.set_result(SimpleNamespace(out=told.out, err=told.err))
         return reply
 
-    tracker.session.connection.run = run
+    def have(paths):
+        reply = concurrent.futures.Future()
+        reply.set_result([False] * len(paths))
+        return reply
+
+    tracker.session.connection.run, tracker.session.connection.have = run, have
     tracker.session.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or Mock()
     tracker.start(range(1, 4))
     return tracker, told, concluded

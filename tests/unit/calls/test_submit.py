@@ -89,6 +89,7 @@ def test_the_folder_of_a_job_that_may_run_stays(tracker, error):
 )
 def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, started):
     answered, told = Future(), Mock()
+    answered.id = 7
     session = Mock(scheduler=Slurm(SLURM, "ada"))
     session.connection.run.return_value = answered
 

@@ -178,6 +178,35 @@ def test_a_refusal_has_the_words_of_qsub_and_one_thing_to_do(name, said, hint):
     assert not engine().ambiguous(answer)
 
 
+@pytest.mark.parametrize(
+    "said, words",
+    [
+        (
+            "Unable to run job: job rejected: only 3 jobs are allowed per user (current job count: 3).\nExiting.\n",
+            "only 3 jobs are allowed per user (current job count: 3)",
+        ),
+        (
+            "Unable to run job: job rejected: only 9 jobs are allowed per cluster.\n",
+            "only 9 jobs are allowed per cluster",
+        ),
+        ("Unable to run job: denied: Only 3 jobs are allowed per user.\n", "Only 3 jobs are allowed per user"),
+        ('Unable to run job: Job was rejected because job requests unknown queue "x".\n', ""),
+        ("", ""),
+    ],
+)
+def test_what_grid_engine_does_not_take_for_now_is_known_by_its_words(said, words):
+    assert engine().refused_for_now(Answer(1, "", said)) == words
+
+
+@pytest.mark.parametrize(
+    "state, why", [("s", "qmod"), ("S", "queue"), ("T", "busy"), ("r", ""), ("qw", ""), ("Rr", "")]
+)
+def test_a_suspended_job_says_why(state, why):
+    seen = JobState("pending" if "q" in state else "running", state)
+
+    assert why in engine().suspended(seen) and bool(engine().suspended(seen)) is bool(why)
+
+
 def test_a_master_that_does_not_answer_may_have_taken_the_job():
     said = (
         "error: commlib error: got select error (Connection refused)\n"

@@ -113,6 +113,68 @@ def test_an_answer_without_sense_may_have_submitted(answer):
         slurm.submitted(answer)
 
 
+LIMIT = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size\n"
+)
+FULL = "SLURM has as many jobs as it can hold"
+
+
+@pytest.mark.parametrize(
+    "said, words",
+    [
+        (
+            "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n",
+            f"Slurm temporarily unable to accept job: {FULL}",
+        ),
+        ("sbatch: error: Slurm job queue full, sleeping and retrying.\n", f"Slurm job queue full: {FULL}"),  # 17
+        (
+            "*** Welcome ***\nsbatch: error: Batch job submission failed: Resource temporarily unavailable\n",
+            f"Batch job submission failed: Resource temporarily unavailable: {FULL}",
+        ),
+        (
+            f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{LIMIT}",
+            "QOSMaxSubmitJobPerUserLimit: you have as many jobs as you may have there",
+        ),
+        (
+            f"sbatch: error: AssocMaxSubmitJobLimit\n{LIMIT}",
+            "AssocMaxSubmitJobLimit: you have as many jobs as you may have there",
+        ),
+        (
+            f"sbatch: error: AssocGrpSubmitJobsLimit\n{LIMIT}",
+            "AssocGrpSubmitJobsLimit: your group has as many jobs as it may have there",
+        ),
+        (f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{LIMIT}", ""),
+        (LIMIT, ""),  # of an old version, which says the same of a job that can never run
+        ("bash: fork: retry: Resource temporarily unavailable\n", ""),
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified\n", ""),
+        ("", ""),
+    ],
+)
+def test_what_slurm_does_not_take_for_now_is_known_by_its_words(said, words):
+    assert slurm.refused_for_now(Answer(1, "", said)) == words
+    assert slurm.refused_for_now(Answer(None, "", said)) == words  # sbatch was killed when it began to repeat itself
+
+
+def test_sbatch_is_killed_when_it_says_that_it_repeats_itself():
+    request = slurm.submission(job(SLURM))
+
+    assert request.stop_at in "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+    assert slurm.errand("true", "n", "/tmp/log", "").stop_at == request.stop_at
+
+
+def test_a_job_that_was_taken_before_sbatch_was_killed_is_submitted():
+    answer = Answer(None, "12\n", "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n")
+
+    assert slurm.refused_for_now(answer) == "" and slurm.submitted(answer) == "12"
+
+
+def test_a_suspended_job_runs_and_says_why_it_does_not():
+    (suspended, runs) = slurm.parse_states("7|SUSPENDED|None|1|N/A|a\n8|RUNNING|None|1|N/A|b\n").values()
+
+    assert suspended.phase == runs.phase == "running"
+    assert slurm.suspended(suspended).startswith("suspended by SLURM") and slurm.suspended(runs) == ""
+
+
 def test_a_good_answer_is_not_ambiguous():
     assert not slurm.ambiguous(Answer(0, "12\n"))
 

@@ -1,0 +1,132 @@
+"""A job that is stopped as a whole, as a scheduler suspends one, continues later with all the time that it had."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from tests.bridge.host import Bench, Job, clean_environ
+
+PAUSE_S = 4.0  # longer than what the limits below leave
+WAITS = """
+def f(path, seconds):
+    import os, time
+    print("begun", flush=True)
+    ends = time.monotonic() + seconds
+    while not os.path.exists(path) and time.monotonic() < ends:
+        time.sleep(0.1)
+    return "returned"
+"""
+
+
+@pytest.fixture
+def waits(bench: Bench, tmp_path):
+    """A job that returns once `end` is called, and has begun."""
+
+    def make(seconds: float = 60.0, **spec: object) -> Job:
+        made = bench.job(WAITS, str(tmp_path / "end"), seconds, **spec)
+        made.start()
+        made.wait_for("running")
+        return made
+
+    make.end = (tmp_path / "end").touch  # type: ignore[attr-defined]
+    return make
+
+
+def state_of(bench: Bench, job: Job) -> tuple[str, str]:
+    """Its state and the line about it, as `clusterfn jobs` gets them."""
+    argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
+    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=60, check=True)
+    told = next(line for line in map(json.loads, done.stdout.splitlines()) if line["id"] == job.id)
+    return told["state"], told["message"]
+
+
+def members(job: Job) -> list[int]:
+    """Its script, its supervisor and its worker."""
+    assert job.script is not None
+    return [job.script.pid, job.supervisor_pid(), job.worker_pid()]
+
+
+def suspend(pids: list[int], *first: int) -> None:
+    """Stop these processes for a while, as SLURM does: all at once, after `first` signals."""
+    for number in (*first, signal.SIGSTOP):
+        for pid in pids:
+            os.kill(pid, number)
+        time.sleep(0.5 if number != signal.SIGSTOP else PAUSE_S)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_job_has_all_of_its_time_after_a_suspension(waits):
+    job = waits(resources={"time_s": 4.0})
+    suspend(members(job))
+    resumed = job.wait_for("resumed")
+    waits.end()
+    job.script.wait(60)
+    outcome = job.outcome()
+
+    assert outcome["kind"] == "returned"
+    assert PAUSE_S - 1 < resumed["stopped_s"] < PAUSE_S + 3
+    assert resumed["reason"].startswith("it was suspended for ")
+    assert outcome["usage"]["wall_s"] < 4
+    assert any("it was suspended for" in note for note in outcome["notes"])
+
+
+def test_its_limit_holds_after_a_suspension(waits):
+    job = waits(resources={"time_s": 3.0})
+    suspend(members(job))
+    job.script.wait(60)
+
+    assert job.outcome()["kind"] == "time"
+    assert 3 <= job.outcome()["usage"]["wall_s"] < 8
+
+
+def test_a_function_that_stops_its_supervisor_gets_no_more_time(waits):
+    job = waits(resources={"time_s": 3.0})
+    suspend([job.supervisor_pid()])
+    job.script.wait(60)
+
+    assert job.outcome()["kind"] == "time"
+    assert job.outcome()["usage"]["wall_s"] > PAUSE_S
+    assert not [event for event in job.events() if event["event"] == "resumed"]
+
+
+def test_a_worker_that_is_stopped_alone_gets_no_more_time(waits):
+    job = waits(resources={"time_s": 2.0})
+    os.kill(job.worker_pid(), signal.SIGSTOP)
+    job.script.wait(60)
+
+    assert job.outcome()["kind"] == "time"
+
+
+def test_an_idle_job_has_not_stalled_while_it_was_suspended(waits):
+    job = waits(stall_s=4.0)
+    suspend(members(job))
+    job.wait_for("resumed")
+    waits.end()
+    job.script.wait(60)
+
+    assert job.outcome()["kind"] == "returned"
+
+
+def test_a_job_is_listed_as_suspended_once_its_scheduler_announces_that(bench, waits):
+    job = waits()
+    pids = members(job)
+    suspending = threading.Thread(target=suspend, args=(pids, signal.SIGTSTP))
+    suspending.start()
+    job.wait_for("suspended")
+    meanwhile = state_of(bench, job)
+    suspending.join()
+    job.wait_for("resumed")
+    afterwards = state_of(bench, job)
+    waits.end()
+    job.script.wait(60)
+
+    assert meanwhile == ("SUSPENDED", "the scheduler has suspended the job; this time does not count")
+    assert afterwards[0] == "RUNNING" and afterwards[1].startswith("it was suspended for ")

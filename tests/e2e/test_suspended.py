@@ -1,0 +1,86 @@
+"""A job that SLURM suspends is SUSPENDED, and goes on later with all the time that it had; its cancel is a cancel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import clusterfn
+from tests.e2e.conftest import MINOR
+from tests.lab import Lab
+from tests.lab.own_slurm import OwnSlurm
+from tests.waiting import until
+
+pytestmark = pytest.mark.lab
+PAUSE_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[OwnSlurm]:
+    with lab.own_slurm({"MinJobAge": 2, "SelectTypeParameters": "CR_Core"}, nodes=1) as own:
+        yield own
+
+
+@pytest.fixture
+def call(site: OwnSlurm, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., object]]:
+    """Submit a call that runs until `end` exists, and wait until it runs."""
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(site.clusterfn_yml(tmp_path / "clusterfn.yml", lab.python(MINOR))))
+    end = str(site.root.with_name(f"{site.root.name}.{tmp_path.name}.end"))
+
+    def waits(end):
+        import os
+        import time
+
+        while not os.path.exists(end):
+            time.sleep(0.1)
+        return "returned"
+
+    def submit(**options):
+        job = clusterfn.cluster(**options)(waits).submit(end)
+        until(lambda: job.state == "RUNNING")
+        return job
+
+    submit.end = lambda: site.ssh(f"touch {end}")
+    yield submit
+    site.ssh(f"rm -f {end}")
+
+
+def number_of(site: OwnSlurm) -> str:
+    """The job that runs or is suspended."""
+    return site.run("squeue", "--noheader", "--states=R,S", "--format=%i").stdout.split()[-1]
+
+
+def test_a_suspended_job_has_all_of_its_time(site, call):
+    job = call(time=f"{PAUSE_S:g}s")
+    number = number_of(site)
+    assert site.run("scontrol", "suspend", number).returncode == 0
+    until(lambda: job.state == "SUSPENDED", 10)
+    seen = job.status
+    listed = subprocess.run([sys.executable, "-m", "clusterfn", "jobs"], capture_output=True, text=True, check=True)
+    time.sleep(PAUSE_S)
+    site.run("scontrol", "resume", number)
+    until(lambda: job.state == "RUNNING", 10)
+    resumed = job.status
+    call.end()
+
+    assert seen == "SUSPENDED (the scheduler has suspended the job; this time does not count)"
+    assert "SUSPENDED" in listed.stdout
+    assert resumed.startswith("RUNNING (it was suspended for ")
+    assert job.result(30) == "returned"
+    assert job.usage["wall_s"] < PAUSE_S
+
+
+def test_the_cancel_of_a_suspended_job_is_a_cancel(site, call):
+    job = call()
+    site.run("scontrol", "suspend", number_of(site))
+    until(lambda: job.state == "SUSPENDED", 10)
+
+    job.stop()
+
+    with pytest.raises(clusterfn.Cancelled):
+        job.result(90)
