@@ -7,9 +7,10 @@ from .cable import Cable
 from .handle import Daemon, GridEngineControls, Lab, LabHost, LabMissing, SlurmControls
 from .network import DelayProxy
 from .newcomer import Newcomer
+from .own_slurm import OwnSlurm
 from .ownbox import OwnBox
 
 __all__ = [
     "Cable", "Daemon", "DelayProxy", "GridEngineControls", "Lab", "LabHost", "LabMissing", "Newcomer", "OwnBox",
-    "SlurmControls",
+    "OwnSlurm", "SlurmControls",
 ]  # fmt: skip

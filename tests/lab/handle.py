@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accounts, cable, grid_engine, layout, newcomer, ownbox
+from . import accounts, cable, grid_engine, layout, newcomer, own_slurm, ownbox
 from .cable import Cable
 from .gpubox import GpuBox
 from .newcomer import Newcomer
@@ -274,6 +274,9 @@ class Lab:
     def newcomer(self) -> AbstractContextManager[Newcomer]:
         """An account with a password that nobody has used yet, for the length of a with block."""
         return newcomer.arrived()
+
+    # A SLURM of one's own with other settings, for the length of a with block.
+    own_slurm = staticmethod(own_slurm.started)
 
     def sshd(self, host: str) -> Daemon:
         """The sshd of a host: stop it, pause it, kill its sessions (children)."""
