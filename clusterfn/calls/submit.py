@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
+_told: set[tuple[str, str]] = set()  # of which host, and what: a site may say the same about each job
 
 
 class Sent(Protocol):
@@ -135,7 +136,7 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
             request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=after,
             forks=request.forks,
         )  # fmt: skip
-        started.add_done_callback(lambda reply: _on_answer(session, reply, on))
+        started.add_done_callback(lambda reply: _on_answer(session, request, reply, on))
     await_at_exit(started)
     return started
 
@@ -159,7 +160,7 @@ def _on_spawned(session: HostState, reply: SpawnReply, on: SubmissionListener) -
     reply.exited.add_done_callback(ended)
 
 
-def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) -> None:
+def _on_answer(session: HostState, request: Submission, reply: Reply[Any], on: SubmissionListener) -> None:
     scheduler = session.scheduler
     try:
         try:
@@ -169,9 +170,15 @@ def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) ->
             if error.kind != "timeout":
                 raise
             answer = Answer(None, "", error.message)  # killed because it took too long: it may have submitted
+        other = scheduler.again(request, answer)
+        if other is not None:
+            start(session, other, (), on)
+            return
         scheduler_id, doubt = scheduler.submitted(answer), None
         for note in scheduler.notes(answer):
-            console.tell(note)
+            if (session.host.name, note) not in _told:
+                _told.add((session.host.name, note))
+                console.tell(note)
     except SubmitError as refusal:
         if not scheduler.ambiguous(answer):
             on.on_not_started(refusal)

@@ -249,6 +249,10 @@ class Scheduler(ABC):
         """Whether the job may have been submitted all the same: look it up by name before trying again."""
         return False
 
+    def again(self, request: Submission, answer: Answer) -> Submission | None:
+        """Return what to submit instead, if the site refused only what clusterfn itself has added; else None."""
+        return None
+
     def waits(self, status: int | None) -> bool:
         """Whether a script that ended with this wait status has left its job to clusterfn's own queue."""
         return False
@@ -288,6 +292,10 @@ class Scheduler(ABC):
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
         return None
+
+    def loosen_command(self, state: JobState) -> tuple[str, ...]:
+        """Return what takes back from a waiting job what clusterfn itself added, if that may keep it from starting."""
+        return ()
 
     @abstractmethod
     def element_log(self, number: int, scheduler_id: str) -> str:

@@ -32,7 +32,7 @@ from clusterfn.scheduler.base import (
     Submission,
     Waiting,
 )
-from clusterfn.scheduler.slurm import INHERITED, gres, held, site
+from clusterfn.scheduler.slurm import INHERITED, gres, held, refusals, site
 from clusterfn.scheduler.slurm import states as slurm_states
 
 if TYPE_CHECKING:
@@ -150,7 +150,10 @@ class Slurm(Scheduler):
         return held.request(job, request, gpus, self._clusters)
 
     def notes(self, answer: Answer) -> Sequence[str]:
-        return held.notes(answer)
+        return [*held.notes(answer), *refusals.notes(answer)]
+
+    def again(self, request: Submission, answer: Answer) -> Submission | None:
+        return refusals.again(request, answer, self._clusters)
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
         """Ask scontrol, and sacctmgr where a site has accounting."""
@@ -186,7 +189,7 @@ class Slurm(Scheduler):
         if job.retries or job.requeue:  # a lost node: SLURM starts it again, also where the site's default is not to
             options["requeue"] = True
         time_s = job.group.element_s if job.group else resources.time_s
-        if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
+        if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it, where that may be
             options["time"] = math.ceil(time_s / 60) + 1
         in_all = self.host.gpu_option == "gpus"
         gpus = resources.gpus * resources.nodes if in_all else resources.gpus
@@ -315,6 +318,9 @@ class Slurm(Scheduler):
 
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         return slurm_states.hopeless(state, self.host) if state.phase == PENDING else None
+
+    def loosen_command(self, state: JobState) -> tuple[str, ...]:
+        return refusals.loosen(state, self._clusters)
 
     def in_words(self, state: JobState) -> str:
         return slurm_states.in_words(state)
