@@ -156,7 +156,8 @@ class GroupTracker(BaseTracker):
         """Start these elements and follow them."""
         self.follow(numbers)
         self._looks = LookCounter()
-        scheduler, largest = self.session.scheduler, self.limits.array or _LARGEST_ARRAY
+        scheduler, array = self.session.scheduler, self.limits.array
+        largest = _LARGEST_ARRAY if array is None else array
         for some, request in scheduler.elements(self.job, numbers, largest):
             on = _ElementsSubmission(self, some, numbers, after)
             self._submissions.append(submit.start(self.session, request, after, on))

@@ -85,7 +85,7 @@ class SchedulerLimits(NamedTuple):
     """What a scheduler allows one user; None where it does not say.
 
     Attributes:
-        array: Elements of one job array.
+        array: Elements of one job array; 0 where there are no arrays.
         jobs: Jobs and elements that may wait and run at the same time.
         time_s: Longest duration of a job.
     """
@@ -217,7 +217,7 @@ class Scheduler(ABC):
         """Return the requests that start these elements of a group, each with those that it starts.
 
         Args:
-            largest: Elements of one job array.
+            largest: Elements of one job array; 0 where there are no arrays.
         """
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:

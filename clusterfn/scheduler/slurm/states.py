@@ -159,6 +159,10 @@ _REFUSALS = (
     ("time limit specification required", 'this site wants a time limit: set `time="1h"`, or `defaults: {time: 1h}`'),
     ("requested time limit", 'ask for another `time="..."`, or set `slurm: partition:`'),
     ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),
+    ("node count specification", _FEWER),
+    ("invalid entry for --cluster", "this site lists no such cluster: change or remove `slurm: clusters:`"),
+    ("invalid license", "set `slurm: licenses:` to what `scontrol show licenses` lists there"),
+    ("invalid feature", "set `slurm: constraint:` to what `sinfo -o '%N %f'` shows there"),
     ("invalid job array", "ask for fewer elements"),
     ("unspecified error", "the rules of the site refused it, in the words above: change `slurm:` accordingly"),
     ("unrecognized option", "remove that option from `slurm:`"),
@@ -171,7 +175,8 @@ _REFUSALS = (
 # Of those, what no wait changes: the call asks for what this site does not have, or gives to no one.
 _NEVER_MET = (
     "invalid partition", "no partition specified", "invalid account", "invalid qos", "memory specification",
-    "requested node configuration", "requested time limit", "generic resource",
+    "requested node configuration", "requested time limit", "generic resource", "node count specification",
+    "invalid license", "invalid feature",
 )  # fmt: skip
 
 

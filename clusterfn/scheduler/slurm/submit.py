@@ -106,6 +106,8 @@ class Slurm(Scheduler):
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
         """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
+        if not largest:
+            return self._single_elements(job, numbers)
         arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
         at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
         folder = self._folder(job)
@@ -114,6 +116,18 @@ class Slurm(Scheduler):
         return [
             (each, self._array(job, folder, {**options, "array": f"1-{len(each)}%{at_once}"}, each)) for each in arrays
         ]
+
+    def _single_elements(self, job: JobSpec, numbers: range) -> Sequence[tuple[range, Submission]]:
+        """Submit each element as a job, where the site has no job arrays."""
+        at_once = job.group.at_once if job.group else 1
+        if at_once < len(numbers):
+            raise ConfigError(
+                f"{self.host.name} has no job arrays (MaxArraySize), which would run {at_once} of {len(numbers)} at once",
+                host=self.host.name, hint="leave out max_parallel=, or use clusterfn.Session",
+            )  # fmt: skip
+        folder = self._folder(job)
+        options = {**self._options(job, folder), "output": posixpath.join(folder, layout.element_log("%j"))}
+        return [(range(each, each + 1), self._sbatch(job, folder, dict(options), str(each))) for each in numbers]
 
     def _array(self, job: JobSpec, folder: str, options: dict[str, Any], elements: range) -> Submission:
         """Submit one array; the host lets its elements start as inputs end if items start one by one."""
