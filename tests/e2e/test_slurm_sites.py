@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import MINOR
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 LONG = pytest.mark.long
@@ -45,9 +46,37 @@ while low.state != "RUNNING":
 print(clusterfn.cluster(cores=8, slurm={"partition": "high"})(double)(21), end=" ")
 print("value", low.result(60)) if low.exception(60) is None else print(type(low.exception()).__name__, low.exception())
 """
+_WAITS = """
+job = call.submit(21)
+try:
+    print(job.result(12))
+except TimeoutError:
+    print(job.state, job.reason)
+job.stop()
+"""
+_UNHEALTHY = """\
+#!/bin/sh
+export PATH=/usr/bin:/bin SLURM_CONF={folder}/slurm.conf
+scontrol update nodename=s1 state=drain reason=disk
+"""
+_STOPPED = """
+job = clusterfn.cluster(cores=1)(time.sleep).submit(60)
+while job.state != "RUNNING":
+    time.sleep(0.1)
+job.stop()
+print(job.exception(60))
+"""
+_CPU_LIMIT = """
+import resource
+print(clusterfn.cluster(cores=1)(resource.getrlimit)(resource.RLIMIT_CPU))
+"""
+_FAILS = "clusterfn.cluster(cores=1)(lambda: 1 / 0)()"
 _TIERS = {
     "nodes": 1,
-    "partitions": ["PartitionName=low Default=YES Nodes=ALL PriorityTier=1", "PartitionName=high Nodes=ALL PriorityTier=9"],
+    "partitions": [
+        "PartitionName=low Default=YES Nodes=ALL PriorityTier=1",
+        "PartitionName=high Nodes=ALL PriorityTier=9",
+    ],
 }
 _LUA = """\
 function slurm_job_submit(job, part, uid)
@@ -83,18 +112,25 @@ class Row:
     meanwhile: Callable[[Any], object] = lambda own: None
 
 
+def _drained(own: Any) -> None:
+    until(lambda: "drain" in own.run("sinfo", "--noheader", "--format=%T").stdout)
+
+
 def _parameters(more: str) -> str:
     return f"batch_sched_delay=0,sched_min_interval=50000,sched_interval=2,bf_interval=2,{more}"
 
 
 QUICK: Mapping[str, Row] = {
     "no memory is tracked": Row(
-        {"SelectTypeParameters": "CR_Core"}, more={"nodes": {"s1": "CPUs=8"}},
-        says=["value 42", "SLURM here does not track memory"], hides=["less memory"],
+        {"SelectTypeParameters": "CR_Core"},
+        more={"nodes": {"s1": "CPUs=8"}},
+        says=["value 42", "SLURM here does not track memory"],
+        hides=["less memory"],
     ),
     "the time that a partition gives, to the minute": Row({"EnforcePartLimits": "ALL"}, "cores=1, time='60min'"),
     "a plugin refuses jobs without a time": Row(
-        {"JobSubmitPlugins": "require_timelimit"}, says=["SubmitError", "Time limit specification required", 'time="1h"']
+        {"JobSubmitPlugins": "require_timelimit"},
+        says=["SubmitError", "Time limit specification required", 'time="1h"'],
     ),
 }
 ROWS: Mapping[str, Row] = {
@@ -108,17 +144,24 @@ ROWS: Mapping[str, Row] = {
         more={"nodes": {"s1": "CPUs=8 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=8000"}},
     ),
     "no memory is tracked, and a call asks for some": Row(
-        {"SelectTypeParameters": "CR_CPU"}, "cores=1, memory='8GB'", more={"nodes": {"s1": "CPUs=8"}},
+        {"SelectTypeParameters": "CR_CPU"},
+        "cores=1, memory='8GB'",
+        more={"nodes": {"s1": "CPUs=8"}},
         says=["value 42", "SLURM here does not track memory"],
     ),
     "memory is given out, and no node has any": Row(more={"nodes": {"s1": "CPUs=8"}}),
     "no memory is tracked, and a map": Row(
-        {"SelectTypeParameters": "CR_Core"}, more={"nodes": {"s1": "CPUs=8"}}, body=MAP,
+        {"SelectTypeParameters": "CR_Core"},
+        more={"nodes": {"s1": "CPUs=8"}},
+        body=MAP,
         says=["values [0, 2, 4, 6, 8, 10]"],
     ),
     "no memory is tracked, and the host says so": Row(
-        {"SelectTypeParameters": "CR_Core"}, "cores=1, memory='8GB'", more={"nodes": {"s1": "CPUs=8"}},
-        lines=["slurm: {mem: null}"], hides=["track"],
+        {"SelectTypeParameters": "CR_Core"},
+        "cores=1, memory='8GB'",
+        more={"nodes": {"s1": "CPUs=8"}},
+        lines=["slurm: {mem: null}"],
+        hides=["track"],
     ),
     "nodes with less memory than a call asks for without memory=": Row(
         more={"nodes": {"s1": "CPUs=8 RealMemory=2000"}},
@@ -126,7 +169,9 @@ ROWS: Mapping[str, Row] = {
     ),
     "DefMemPerCPU": Row({"DefMemPerCPU": 100}, lines=["slurm: {mem: null}"]),
     "MaxMemPerCPU": Row({"MaxMemPerCPU": 1000}),
-    "MaxMemPerNode": Row({"MaxMemPerNode": 2000}, says=["Unsatisfiable", "MaxMemPerLimit", "more memory than this site"]),
+    "MaxMemPerNode": Row(
+        {"MaxMemPerNode": 2000}, says=["Unsatisfiable", "MaxMemPerLimit", "more memory than this site"]
+    ),
     # how many
     "MaxArraySize of 3": Row({"MaxArraySize": 3}, body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
     "no arrays": Row({"MaxArraySize": 0}, body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
@@ -147,7 +192,8 @@ ROWS: Mapping[str, Row] = {
     # plugins
     "a plugin wants a time, and a call has one": Row({"JobSubmitPlugins": "require_timelimit"}, "cores=1, time='5min'"),
     "job_submit.lua tells something": Row(
-        {"JobSubmitPlugins": "lua"}, body=f"{VALUE}\n{VALUE}",
+        {"JobSubmitPlugins": "lua"},
+        body=f"{VALUE}\n{VALUE}",
         more={"files": {"job_submit.lua": _LUA.format('slurm.log_user("scratch is full") return slurm.SUCCESS')}},
         says=["value 42", "SLURM says: scratch is full"],
     ),
@@ -157,15 +203,20 @@ ROWS: Mapping[str, Row] = {
         says=["SubmitError", "read the wiki", "the rules of the site"],
     ),
     "job_submit/all_partitions": Row(
-        {"JobSubmitPlugins": "all_partitions"}, more={"partitions": ["PartitionName=a Nodes=s1", "PartitionName=b Nodes=s2"]}
+        {"JobSubmitPlugins": "all_partitions"},
+        more={"partitions": ["PartitionName=a Nodes=s1", "PartitionName=b Nodes=s2"]},
     ),
     "cli_filter/lua": Row(
         {"CliFilterPlugins": "lua"},
-        more={"files": {"cli_filter.lua": """\
+        more={
+            "files": {
+                "cli_filter.lua": """\
 function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
 function slurm_cli_pre_submit(options, offset) slurm.log_info("be kind") return slurm.SUCCESS end
 function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
-"""}},
+"""
+            }
+        },
     ),
     "priority/multifactor": Row({"PriorityType": "priority/multifactor"}),
     "topology/tree": Row(
@@ -173,7 +224,8 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
     ),
     # partitions
     "no default partition": Row(
-        more={"partitions": ["PartitionName=main Nodes=ALL"]}, says=["Unsatisfiable", "this site has no default partition"]
+        more={"partitions": ["PartitionName=main Nodes=ALL"]},
+        says=["Unsatisfiable", "this site has no default partition"],
     ),
     "no default partition, and the host names one": Row(
         more={"partitions": ["PartitionName=main Nodes=ALL"]}, lines=["slurm: {partition: main}"]
@@ -183,18 +235,26 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
         more={"partitions": [_MAIN + " MinNodes=2"]},
     ),
     "a partition of at most one node": Row(
-        {"EnforcePartLimits": "ALL"}, "cores=1, nodes=2", more={"partitions": [_MAIN + " MaxNodes=1"]}, says=["Unsatisfiable", "fewer `nodes=`"],
+        {"EnforcePartLimits": "ALL"},
+        "cores=1, nodes=2",
+        more={"partitions": [_MAIN + " MaxNodes=1"]},
+        says=["Unsatisfiable", "fewer `nodes=`"],
     ),
     "OverSubscribe=EXCLUSIVE": Row(more={"partitions": [_MAIN + " OverSubscribe=EXCLUSIVE"]}),
     "OverSubscribe=FORCE": Row(more={"partitions": [_MAIN + " OverSubscribe=FORCE:4"]}),
     "ExclusiveUser": Row(more={"partitions": [_MAIN + " ExclusiveUser=YES"]}),
     "MaxCPUsPerNode": Row(
-        {"EnforcePartLimits": "ALL"}, "cores=4", more={"partitions": [_MAIN + " MaxCPUsPerNode=2"]}, says=["Unsatisfiable"]
+        {"EnforcePartLimits": "ALL"},
+        "cores=4",
+        more={"partitions": [_MAIN + " MaxCPUsPerNode=2"]},
+        says=["Unsatisfiable"],
     ),
     "a partition for others": Row(more={"partitions": [_MAIN + " AllowGroups=root"]}, says=["root"]),
     # resources with names
     "a licence": Row({"Licenses": "matlab:1"}, "cores=1, slurm={'licenses': 'matlab'}"),
-    "an unknown licence": Row({"Licenses": "matlab:1"}, "cores=1, slurm={'licenses': 'x'}", says=["Unsatisfiable", "scontrol show licenses"]),
+    "an unknown licence": Row(
+        {"Licenses": "matlab:1"}, "cores=1, slurm={'licenses': 'x'}", says=["Unsatisfiable", "scontrol show licenses"]
+    ),
     "a feature": Row(
         more={"nodes": {"s1": f"{_SHAPE} RealMemory=8000", "s2": f"{_SHAPE} RealMemory=8000 Features=zen3"}},
         lines=["slurm: {constraint: zen3}"],
@@ -209,49 +269,61 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
     "MinJobAge": Row({"MinJobAge": 2}),
     "CompleteWait": Row({"CompleteWait": 8}),
     "JobFileAppend": Row({"JobFileAppend": 1}),
-    "exit codes that requeue": Row(
-        {"RequeueExit": "1-255"}, body="call = clusterfn.cluster(cores=1)(lambda: 1 / 0)\ncall()", says=["ZeroDivisionError"]
-    ),
-    "exit codes that hold": Row(
-        {"RequeueExitHold": "1-255"}, body="call = clusterfn.cluster(cores=1)(lambda: 1 / 0)\ncall()", says=["ZeroDivisionError"]
-    ),
+    "exit codes that requeue": Row({"RequeueExit": "1-255"}, body=_FAILS, says=["ZeroDivisionError"]),
+    "exit codes that hold": Row({"RequeueExitHold": "1-255"}, body=_FAILS, says=["ZeroDivisionError"]),
     # around a job
     "PrologFlags=Alloc": Row(
         {"Prolog": "{folder}/p", "PrologFlags": "Alloc"}, more={"files": {"p": "#!/bin/sh\nsleep 1\n"}}
     ),
     "a task prolog that prints": Row(
-        {"TaskProlog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\necho print hello\necho export PYTHONPATH=/nowhere\n"}}
+        {"TaskProlog": "{folder}/p"},
+        more={"files": {"p": "#!/bin/sh\necho print hello\necho export PYTHONPATH=/nowhere\n"}},
     ),
     "an epilog that hangs": Row({"Epilog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\nsleep 60\n"}}),
-    "a prolog that fails": Row(
-        {"Prolog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\nexit 1\n"}}, says=["hold"]
-    ),
+    "a prolog that fails": Row({"Prolog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\nexit 1\n"}}, says=["hold"]),
     "UsePAM": Row({"UsePAM": 1}),
     "KillWait and UnkillableStepTimeout": Row(
         {"KillWait": 1, "UnkillableStepTimeout": 5},
-        body="job = clusterfn.cluster(cores=1)(time.sleep).submit(60)\nwhile job.state != 'RUNNING': time.sleep(0.1)\njob.stop()\nprint(job.exception(60))",
+        body=_STOPPED,
         says=["stopped on request"],
     ),
     "PrivateData": Row({"PrivateData": "jobs,nodes,partitions,reservations,usage,users"}),
     "limits of the login are passed on": Row(
-        {"PropagateResourceLimits": "ALL"}, body="import resource\nprint(clusterfn.cluster(cores=1)(resource.getrlimit)(resource.RLIMIT_CPU))",
-        more={"env": {"BASH_ENV": "{folder}/rc"}, "files": {"rc": "ulimit -t 20\n"}}, says=["(-1, -1)"]
+        {"PropagateResourceLimits": "ALL"},
+        body=_CPU_LIMIT,
+        more={"env": {"BASH_ENV": "{folder}/rc"}, "files": {"rc": "ulimit -t 20\n"}},
+        says=["(-1, -1)"],
     ),
-    "three time zones": Row(more={"env": {"TZ": "Asia/Tokyo"}, "daemons_env": {"TZ": "America/New_York"}}, env={"TZ": "Pacific/Auckland"}),
-    "clusters without a database": Row(lines=["slurm: {clusters: site}"], says=["SubmitError", "change or remove `slurm: clusters:`"]),
-    "a node that is drained": Row(
-        {"HealthCheckProgram": "{folder}/p", "HealthCheckInterval": 60},
-        more={"nodes": 1, "files": {"p": "#!/bin/sh\nexec scontrol update nodename=s1 state=drain reason=disk\n"}, "takes_jobs": False},
-        body="job = call.submit(21)\ntry: job.result(13)\nexcept Exception as waits: print(waits, job.state, job.reason)\njob.stop()", says=["PENDING", "xx"],
+    "three time zones": Row(
+        more={"env": {"TZ": "Asia/Tokyo"}, "daemons_env": {"TZ": "America/New_York"}}, env={"TZ": "Pacific/Auckland"}
+    ),
+    "clusters without a database": Row(
+        lines=["slurm: {clusters: site}"], says=["SubmitError", "change or remove `slurm: clusters:`"]
+    ),
+    "a health check that drains the nodes": Row(
+        {"HealthCheckProgram": "{folder}/p", "HealthCheckInterval": 1},
+        body=_WAITS,
+        says=["Nodes required for job are DOWN, DRAINED"],
+        meanwhile=_drained,
+        more={"nodes": 1, "files": {"p": _UNHEALTHY}, "takes_jobs": False},
     ),
     "preemption requeues": Row(
-        {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}, body=_PREEMPTED, more=_TIERS, says=["42 value 8"],
+        {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
+        body=_PREEMPTED,
+        more=_TIERS,
+        says=["42 value 8"],
     ),
     "preemption cancels": Row(
-        {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"}, body=_PREEMPTED, more=_TIERS, says=["42 WorkerLost the scheduler took the resources back"],
+        {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"},
+        body=_PREEMPTED,
+        more=_TIERS,
+        says=["42 WorkerLost the scheduler took the resources back"],
     ),
     "preemption suspends": Row(
-        {"PreemptType": "preempt/partition_prio", "PreemptMode": "SUSPEND,GANG"}, body=_PREEMPTED, more=_TIERS, says=["42 value 8"],
+        {"PreemptType": "preempt/partition_prio", "PreemptMode": "SUSPEND,GANG"},
+        body=_PREEMPTED,
+        more=_TIERS,
+        says=["42 value 8"],
     ),
 }
 
@@ -292,3 +364,11 @@ def test_a_site_with(lab, tmp_path, name):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_site_of_another_kind_with(lab, tmp_path, name):
     check(lab, tmp_path, ROWS[name])
+
+
+@LONG
+def test_check_says_that_no_memory_is_tracked(lab, tmp_path):
+    with site(lab, tmp_path, ROWS["no memory is tracked, and the host says so"]) as (_, env):
+        argv = [sys.executable, "-m", "clusterfn", "check", "--no-job"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "SLURM does not track memory: clusterfn asks it for none" in done.stdout + done.stderr
