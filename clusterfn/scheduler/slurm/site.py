@@ -235,7 +235,8 @@ def read_limits(told: Sequence[str], partition: str | None) -> SchedulerLimits:
     array = known.get("MaxArraySize")
     jobs = [int(word) for word in _COUNT.findall(associations)]
     jobs += [known["MaxJobCount"]] if "MaxJobCount" in known else []
-    return SchedulerLimits(None if array is None else max(array - 1, 0), min(jobs, default=None), _shortest_time(partitions, partition))
+    elements = None if array is None else max(array - 1, 0)
+    return SchedulerLimits(elements, min(jobs, default=None), _shortest_time(partitions, partition))
 
 
 def _shortest_time(text: str, wanted: str | None) -> float | None:
