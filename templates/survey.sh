@@ -57,7 +57,7 @@ value() { # NAME: as a login shell has it, else as it is here
 
 partitions() {
     is_there sinfo || return 127
-    sinfo --noheader '--format=%P|%a|%l|%D|%G'
+    sinfo --noheader '--format=%P|%a|%l|%D|%G|%m'
 }
 
 # PBS has a qstat, too, but no qconf.

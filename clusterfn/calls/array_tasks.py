@@ -121,6 +121,9 @@ class ArrayTask:
     def on_output(self, stream: str, data: bytes) -> None:
         """Ignore what it prints: the output of an item is read on request."""
 
+    def on_limited(self, told: str) -> None:
+        """Ignore it: the outcomes of the items have the same note."""
+
     def on_retry(self, told: str) -> None:
         """Ignore the next attempt: items report themselves which of them run again."""
 

@@ -158,8 +158,8 @@ class GroupTracker(BaseTracker):
         """Start these elements and follow them."""
         self.follow(numbers)
         self._looks = LookCounter()
-        scheduler = self.session.scheduler
-        largest = min(self.limits.array or _LARGEST_ARRAY, self.limits.jobs or _LARGEST_ARRAY)
+        scheduler, array = self.session.scheduler, self.limits.array
+        largest = min(_LARGEST_ARRAY if array is None else array, self.limits.jobs or _LARGEST_ARRAY)
         for some, request in scheduler.elements(self.job, numbers, largest):
             on = _ElementsSubmission(self, some, numbers, after)
             self._submissions.append(submit.start(self.session, request, after, on))
@@ -177,7 +177,8 @@ class GroupTracker(BaseTracker):
     def request_for(self, some: range) -> Submission:
         """Return what submits these elements as one array, in addition to those that the scheduler has."""
         spec = replace(self.spec, at_once=max(1, self.room_for_more()))
-        ((_, request),) = self.session.scheduler.elements(self.job._replace(group=spec), some, len(some))
+        largest = 0 if self.limits.array == 0 else len(some)
+        ((_, request),) = self.session.scheduler.elements(self.job._replace(group=spec), some, largest)
         return request
 
     def submit_later(self, some: range, numbers: range, after: Sequence[Reply[Any]]) -> PendingSubmission:

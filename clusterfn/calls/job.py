@@ -43,8 +43,8 @@ _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_begun", "on_connection",
-    "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer",
-    "moving", "given", "asked", "sent_here", "inputs", "takers", "waits_here",
+    "on_limited", "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer",
+    "transfer", "moving", "given", "asked", "sent_here", "inputs", "takers", "waits_here",
 }  # fmt: skip
 
 _ON_HOST: Any = object()  # instead of a value that is kept there
@@ -139,6 +139,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self._outputs: tuple[tuple[str, Path], ...] = ()  # patterns, and where their files go
         self._outcome: Mapping[str, Any] = {}
         self._listeners: list[Listener] = []
+        self._shown_notes: set[str] = set()
         self._unheard: list[tuple[str, Any]] = []
         self.transfer: Transfer | None = None
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
@@ -497,6 +498,12 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             self._say(f"{self.id[:SHORT]} has {where}")
         self.on_state(self.state, where)
 
+    def on_limited(self, told: str) -> None:
+        """Show that it has less than it asked for; its outcome has the same note."""
+        self._shown_notes.add(told)
+        if self._listeners:
+            self._say(told)
+
     def on_retry(self, told: str) -> None:
         """Show that an attempt failed for a transient cause, and another begins."""
         if self._listeners:
@@ -558,7 +565,8 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             except (ClusterfnError, OSError) as failed:
                 self._say(remote_files.not_fetched(failed, pattern, self.id))
         for note in self._outcome.get("notes") or () if self._listeners else ():
-            self._say(note)
+            if note not in self._shown_notes:
+                self._say(note)
         if self._listeners and published.get("left"):
             self._say(remote_files.left_behind(published["left"], self.host))
         self._set_state(RETURNED, self._what_is_kept() if result is _ON_HOST else "")

@@ -94,6 +94,9 @@ class JobListener(Protocol):
     def on_quiet(self, told: str, item: str = "") -> None:
         """Take, in words, that it has made no progress for long; "" once it makes progress again."""
 
+    def on_limited(self, told: str) -> None:
+        """Take, in words, that its machine gives it less than it asked for."""
+
     def on_retry(self, told: str) -> None:
         """Take the reason for which an attempt has ended and another begins."""
 
@@ -501,6 +504,8 @@ class Tracker(BaseTracker):
                 job.on_transfer(self._receiving)
             elif event.get("event") in ("quiet", "active"):
                 job.on_quiet(event.get("reason", "") if event["event"] == "quiet" else "", event.get("item", ""))
+            elif event.get("event") == "limited":
+                job.on_limited(event.get("reason", ""))
             elif event.get("event") in _STATES:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
         self.events_read += len(data)

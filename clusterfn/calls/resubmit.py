@@ -12,7 +12,7 @@ import concurrent.futures
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.calls import console
@@ -23,6 +23,7 @@ from clusterfn.scheduler.base import Answer, Submission
 if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
+_told: set[tuple[str, str]] = set()  # of which host, and what: a site may say the same about each job
 _FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0  # until the first is sent again; the scheduler serves everybody
 
 
@@ -126,17 +127,28 @@ class PendingSubmission(Reply[None]):
         if full:
             self._line.refused(self, f"not in the queue of {scheduler.title} yet; {full}")
             return
+        other = scheduler.again(self.request, answer)
+        if other is not None and not self.is_withdrawn:
+            self.request, self._after = other, ()
+            self.send()
+            return
         doubt = None
         try:
             scheduler_id = scheduler.submitted(answer)
-            for note in scheduler.notes(answer):
-                console.tell(note)
+            self._tell(scheduler.notes(answer))
         except (SubmitError, Unsatisfiable) as refusal:
             if not isinstance(refusal, SubmitError) or not scheduler.ambiguous(answer):
                 self.refuse(refusal)
                 return
             scheduler_id, doubt = "", refusal
         self._end(lambda: self.on.on_started(scheduler_id, doubt))
+
+    def _tell(self, notes: Iterable[str]) -> None:
+        host = self._session.host.name
+        for note in notes:
+            if (host, note) not in _told:
+                _told.add((host, note))
+                console.tell(note)
 
     def _end(self, report: Callable[[], None]) -> None:
         self._after = ()

@@ -68,13 +68,28 @@ _FROM_ARGUMENTS = {
     "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
     "open-mode": None,
 }  # fmt: skip
-# ... and those without which a job could not be followed.
-_RESERVED = frozenset(
-    [
-        "array", "batch", "bb", "bbf", "chdir", "error", "export-file", "get-user-env", "gid", "help", "input",
-        "job-name", "output", "parsable", "quiet", "test-only", "uid", "usage", "version", "wait", "wrap",
-    ]
-)  # fmt: skip
+# ... and those without which a job could not be followed, or that would not reach the function: what to do instead.
+_REMOVE = "remove this line"
+_RESERVED = {
+    **dict.fromkeys(
+        [
+            "batch", "bb", "bbf", "container", "export-file", "get-user-env", "gid", "help", "ignore-pbs", "input",
+            "parsable", "quiet", "test-only", "uid", "usage", "version",
+        ],
+        _REMOVE,
+    ),
+    "array": "call the function with `.map`, which submits an array",
+    "chdir": "use `cwd=`",
+    "cpus-per-gpu": "use `cores=`",
+    "error": "remove this line: the output of a job is in `clusterfn logs`",
+    "gpus-per-socket": "use `gpus=`",
+    "gpus-per-task": "use `gpus=`",
+    "job-name": "use `name=`",
+    "output": "remove this line: the output of a job is in `clusterfn logs`",
+    "signal": "use `warn_before=`, and `clusterfn.on_warning(handler)` in the function",
+    "wait": "remove this line: a call waits for its result by itself",
+    "wrap": "remove this line: `clusterfn run` runs a script",
+}  # fmt: skip
 _LONG_NAME = "use the option's long name, without dashes in front"
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 
@@ -117,7 +132,7 @@ def _sbatch_options(value: Value) -> dict[str, Any]:
             hint = f"use `{ours}`" if ours else f'write "{long}"' if "_" in key.text else _LONG_NAME
             raise key.error(f'"{key.text}" is not an option of sbatch', hint)
         if key.text in _RESERVED:
-            raise key.error(f"clusterfn needs `--{key.text}` for itself", "remove this line")
+            raise key.error(f"clusterfn needs `--{key.text}` for itself", _RESERVED[key.text])
     return {name: _sbatch_option(name, given) for name, given in value.mapping().items()}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
@@ -122,6 +122,7 @@ class SchedulerWatch:
         self._interval_s = 0.0
         self._made: float | None = None  # when the last look was made
         self._answered: float | None = None  # when the scheduler last answered one
+        self._loosened: set[str] = set()
         self._lock = threading.RLock()
 
     def add(self, job_name: str, listener: Listener) -> None:
@@ -135,6 +136,7 @@ class SchedulerWatch:
         """Stop telling; the last job to go ends the looking."""
         with self._lock:
             known = self._jobs.pop(job_name, None)  # a call of a session is not
+            self._loosened.discard(job_name)
             self._waiting.pop(job_name, None)
             # Over a connection that has ended, the command of the next look would open another one.
             if known is not None and self._connection.usable():
@@ -205,11 +207,20 @@ class SchedulerWatch:
         self._answered = self._made
         states = self._scheduler.parse_states(look.out)
         known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
+        self._loosen({name: states[name] for name in known if name in states})
         for name, job in known.items():
             job.running = job.running + 1 if name in states and states[name].phase == RUNNING else 0
         waiting = [(name, job) for name, job in self._jobs.items() if not job.is_running]
         self._waiting = dict(sorted(waiting, key=lambda each: each[1].added))
         return [(job.listener, states.get(name)) for name, job in known.items() if self._is_news(job, name in states)]
+
+    def _loosen(self, states: Mapping[str, JobState]) -> None:
+        """Take back, once, what clusterfn itself added to a job that may never start with it."""
+        for name, state in states.items():
+            command = () if name in self._loosened else self._scheduler.loosen_command(state)
+            if command:
+                self._loosened.add(name)
+                self._connection.run(command, unset=self._scheduler.unset)
 
     def _is_news(self, job: _Watched, listed: bool) -> bool:
         """Space out the looks: some callers count those at which a job was missing, and must not count faster."""

@@ -88,7 +88,7 @@ class SchedulerLimits(NamedTuple):
     """What a scheduler allows one user; None where it does not say.
 
     Attributes:
-        array: Elements of one job array.
+        array: Elements of one job array; 0 where there are no arrays.
         jobs: Jobs and elements that may wait and run at the same time.
         time_s: Longest duration of a job.
     """
@@ -220,7 +220,7 @@ class Scheduler(ABC):
         """Return the requests that start these elements of a group, each with those that it starts.
 
         Args:
-            largest: Elements of one job array.
+            largest: Elements of one job array; 0 where there are no arrays.
         """
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
@@ -255,6 +255,10 @@ class Scheduler(ABC):
     def refused_for_now(self, answer: Answer) -> str:
         """Return the scheduler's own words if it has too many jobs to take this one, and may take it later; else ""."""
         return ""
+
+    def again(self, request: Submission, answer: Answer) -> Submission | None:
+        """Return what to submit instead, if the site refused only what clusterfn itself has added; else None."""
+        return None
 
     def waits(self, status: int | None) -> bool:
         """Whether a script that ended with this wait status has left its job to clusterfn's own queue."""
@@ -299,6 +303,10 @@ class Scheduler(ABC):
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
         return None
+
+    def loosen_command(self, state: JobState) -> tuple[str, ...]:
+        """Return what takes back from a waiting job what clusterfn itself added, if that may keep it from starting."""
+        return ()
 
     @abstractmethod
     def element_log(self, number: int, scheduler_id: str) -> str:

@@ -263,7 +263,7 @@ def started(
         )
     try:
         deadline = time.monotonic() + _PATIENCE_S
-        while not (_ready(own, takes_jobs) and hosts.listens(login)):
+        while not (hosts.listens(login) and hosts.listens(ports[0]) and _ready(own, takes_jobs)):
             if time.monotonic() > deadline or apart.poll() is not None or any(folder.glob("*.ended")):
                 raise LabError(f"the SLURM of this test does not start:\n{own.logs()}")
             time.sleep(0.05)

@@ -94,8 +94,9 @@ def too_much_memory(used: int, limit: int) -> Verdict:
 
 
 def classify_silence(
-    status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", own: "Mapping[int, str]"
-) -> Verdict:
+    status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", own: "Mapping[int, str]",
+    limit_hit: str = "",
+) -> Verdict:  # fmt: skip
     """The worker's process ended without a last word.
 
     Args:
@@ -105,6 +106,7 @@ def classify_silence(
         limit: Bytes that it asked for.
         oom: What points to the out-of-memory killer, in words.
         own: Signals that it was about to send to itself -> by which call.
+        limit_hit: The limit of the kernel's that ended it, in words.
     """
     if not os.WIFSIGNALED(status):
         code = os.WEXITSTATUS(status)
@@ -122,6 +124,14 @@ def classify_silence(
             % (describe_signal(number), own[number]),
             signal=describe_signal(number), stage=stage,
             hint="read the last lines of the output: they say why it did so",
+        )  # fmt: skip
+    if limit_hit:
+        return Verdict(
+            SIGNAL,
+            "the process that ran the function was ended by %s: it had reached %s"
+            % (describe_signal(number), limit_hit),
+            signal=describe_signal(number), stage=stage,
+            hint="find `ulimit` in the shell's start-up files on the host, or ask its administrator for a higher limit",
         )  # fmt: skip
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % size(peak)

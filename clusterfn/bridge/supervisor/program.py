@@ -22,6 +22,10 @@ def main(argv: "list[str]") -> int:
 
 def _run_command(argv: "list[str]") -> int:
     command, count = "".join(argv[:1]), len(argv)
+    if command in ("run", "node"):
+        from .resource_limits import raise_limits
+
+        raise_limits()
     if command == "run" and count in (2, 3):
         early = None
         if count == 2:

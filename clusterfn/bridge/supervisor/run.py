@@ -27,7 +27,7 @@ from ..layout import (
     WORKER,
 )  # fmt: skip
 from ..schedulers import given_gpus
-from . import classify_exit, environ, gpus, limits, process_tree, worker_process
+from . import classify_exit, environ, gpus, limits, process_tree, resource_limits, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
 from .limits import clock
@@ -141,6 +141,9 @@ class AttemptRun:
         late = worker.begin(cwd, env, cpus, keep)
         self.watch.start_clock(self._started)
         self.attempt.event("starting", pid=worker.pid, gpus=cards or [], late=late, **describe_place(self.job))
+        for note in resource_limits.notes(self._limit):
+            self.notes.append(note)
+            self.attempt.event("limited", reason=note)
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
 
     def _worker(self, argv: "list[str]", env: "dict[str, str]", cwd: str) -> "worker_process.WaitingWorker":
@@ -367,14 +370,20 @@ class AttemptRun:
             look_at_bridge(self.job)
         oom = self._oom.seen() or self.job.scheduler.find_oom(self._scheduler_log())
         verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self.job.asked_memory, oom, self._own_signals
-        )
+            status, self.stage, self._sampler.peak, self.job.asked_memory, oom, self._own_signals,
+            self._limit_hit(status),
+        )  # fmt: skip
         if verdict.kind in (EXITED, SIGNAL):
             full = any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
             if full or classify_exit.quota_is_used_up(self.attempt.folder):
                 verdict.facts["message"] += ", and the disk is full" if full else ", and the disk quota is used up"
                 verdict.kind = DISK
         return verdict
+
+    def _limit_hit(self, status: int) -> str:
+        """Name the limit of the kernel's that ended the worker; "" if none did."""
+        used = 0.0 if self._ended is None else self._ended.ru_utime + self._ended.ru_stime
+        return resource_limits.describe_end(os.WTERMSIG(status), used) if os.WIFSIGNALED(status) else ""
 
     def _await_own_sigterm(self) -> None:
         """Wait for a SIGTERM of our own: the worker had one, perhaps the whole job has."""

@@ -21,7 +21,12 @@ _NOTHING = ("", "UNLIMITED", "(null)", "none")
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition, as sinfo has it. `state` is "up" where jobs start."""
+    """One partition, as sinfo has it.
+
+    Attributes:
+        state: "up" where jobs start.
+        memory_mb: Of its largest node; 1 or less where the site does not track memory, None where sinfo does not say.
+    """
 
     name: str
     default: bool
@@ -29,6 +34,12 @@ class Partition:
     time_limit: str
     nodes: int
     gres: str
+    memory_mb: int | None = None
+
+    @property
+    def has_no_memory(self) -> bool:
+        """Whether SLURM knows of no memory there, and refuses jobs that ask for some."""
+        return self.memory_mb is not None and self.memory_mb <= 1
 
 
 class Account(NamedTuple):
@@ -80,7 +91,15 @@ class SlurmSite(SchedulerSite):
             name, gres = f"{each.name}{'*' if each.default else ''}", f", {each.gres}" if "gpu" in each.gres else ""
             lines.append(f"  {name}  {each.state}, limit {each.time_limit}, {each.nodes} nodes{gres}")
         accounts = sorted({each.name for each in self.accounts})
-        return [*lines, f"your accounts: {', '.join(accounts)}"] if accounts else lines
+        lines += [f"your accounts: {', '.join(accounts)}"] if accounts else []
+        return [*lines, *self._on_memory()]
+
+    def _on_memory(self) -> list[str]:
+        names = [each.name for each in self.partitions if each.has_no_memory]
+        if not names:
+            return []
+        where = "" if len(names) == len(self.partitions) else f" in {', '.join(names)}"
+        return [f"SLURM does not track memory{where}: clusterfn asks it for none, and keeps memory= itself"]
 
     def choose_options(self, given: Given, ask: Ask) -> dict[str, Any]:
         """Return the account and the partitions."""
@@ -110,6 +129,8 @@ class SlurmSite(SchedulerSite):
             options["partition"] = {"cpu": cpu, "gpu": gpu} if cpu else {"gpu": gpu}
         elif cpu and cpu != default:
             options["partition"] = cpu
+        if usable and all(each.has_no_memory for each in usable):
+            options["mem"] = None
         return options
 
     def check(self, host: Host, place: str) -> str:
@@ -136,6 +157,7 @@ class SlurmSite(SchedulerSite):
             f"{each.gres}"
             for each in known.values()
         ]
+        rows += self._on_memory()
         return "\n".join([f"SLURM with {len(self.partitions)} partitions (* is the default):", *rows])
 
     def check_account(self, host: Host, place: str) -> str | None:
@@ -159,17 +181,20 @@ class SlurmSite(SchedulerSite):
 
 
 def read_partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
-    """Parse `sinfo --format=%P|%a|%l|%D|%G`: a row for each kind of node, so one partition may have several."""
+    """Parse `sinfo --format=%P|%a|%l|%D|%G|%m`: a row for each kind of node, so one partition may have several."""
     found: dict[str, Partition] = {}
     for line in lines:
         words = line.strip().split("|")
-        if len(words) != 5:
+        if len(words) not in (5, 6):
             continue
-        starred, state, limit, count, gres = words
+        starred, state, limit, count, gres = words[:5]
         name, nodes = starred.rstrip("*"), int(count) if _NODES.fullmatch(count) else 0
         row = found[name] = found.get(name) or Partition(name, starred.endswith("*"), state, limit, 0, gres)
         kinds = dict.fromkeys(each for each in (row.gres, gres) if each not in _NOTHING)
-        found[name] = replace(row, nodes=row.nodes + nodes, gres=", ".join(kinds) or row.gres)
+        memory = words[5].rstrip("+") if len(words) == 6 else ""
+        known = [int(memory)] if _NODES.fullmatch(memory) else []
+        most = max([*known, *([] if row.memory_mb is None else [row.memory_mb])], default=None)
+        found[name] = replace(row, nodes=row.nodes + nodes, gres=", ".join(kinds) or row.gres, memory_mb=most)
     return tuple(found.values())
 
 
@@ -210,7 +235,8 @@ def read_limits(told: Sequence[str], partition: str | None) -> SchedulerLimits:
     array = known.get("MaxArraySize")
     jobs = [int(word) for word in _COUNT.findall(associations)]
     jobs += [known["MaxJobCount"]] if "MaxJobCount" in known else []
-    return SchedulerLimits(array - 1 if array else None, min(jobs, default=None), _shortest_time(partitions, partition))
+    elements = None if array is None else max(array - 1, 0)
+    return SchedulerLimits(elements, min(jobs, default=None), _shortest_time(partitions, partition))
 
 
 def _shortest_time(text: str, wanted: str | None) -> float | None:

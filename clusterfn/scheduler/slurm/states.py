@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host
+from clusterfn.config.units import shown_memory
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -60,6 +61,10 @@ _HOPELESS = {
     "BadConstraints": ("no node can ever satisfy what it asks for", _LESS),
     "DependencyNeverSatisfied": ("it depends on a job that did not end as wanted", "remove `dependency` from `slurm:`"),
     "InvalidAccount": ("the account does not exist or is not yours", "set `slurm: account:`"),
+    "MaxMemPerLimit": (
+        "it asks for more memory than this site gives one job on a node",
+        'ask for less: memory="..."; `scontrol show config` has the limit (MaxMemPerNode, MaxMemPerCPU)',
+    ),
     "InvalidQOS": ("the QOS does not exist or is not yours", "set `slurm: qos:`"),
     "JobHoldMaxRequeue": ("it was restarted too often and is held", _RELEASE),
     # SLURM's first answer to a time limit, too, before it gives the right one
@@ -67,7 +72,7 @@ _HOPELESS = {
     "PartitionNodeLimit": ("it asks for more nodes than the partition gives", _FEWER),
     "PartitionTimeLimit": (
         "it asks for more time than the partition gives",
-        "ask for less `time=` (clusterfn asks SLURM for one minute more), or set `slurm: partition:`",
+        'ask for less: time="...", or set `slurm: partition:`',
     ),
     "QOSNotAllowed": ("the QOS may not be used in this partition", "set `slurm: qos:` or `slurm: partition:`"),
     "QOSTimeLimit": ("it asks for more time than the QOS gives", "ask for less `time=`"),
@@ -177,14 +182,20 @@ _REFUSALS = (
     ("invalid account", "set `slurm: account:` to one that `sacctmgr show user $USER withassoc` lists"),
     ("invalid qos", "set `slurm: qos:` to one that you may use"),
     ("violates accounting/qos policy", "ask for less, or set `slurm: qos:` or `slurm: account:`"),
-    ("memory specification", "ask for less memory than one node has (`sinfo -o '%N %m'`)"),
+    ("memory specification", "ask for less memory than one node has (`sinfo -o '%N %m'`){usual}"),
     (
         "requested node configuration",
-        "ask for no more cores, memory or GPUs, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`)",
+        "ask for no more cores, memory or GPUs, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`){usual}",
     ),
-    ("requested time limit", "ask for less `time=`, or set `slurm: partition:`"),
+    ("time limit specification required", 'this site wants a time limit: set `time="1h"`, or `defaults: {time: 1h}`'),
+    ("requested time limit", 'ask for another `time="..."`, or set `slurm: partition:`'),
     ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),
+    ("node count specification", _FEWER),
+    ("invalid entry for --cluster", "this site lists no such cluster: change or remove `slurm: clusters:`"),
+    ("invalid license", "set `slurm: licenses:` to what `scontrol show licenses` lists there"),
+    ("invalid feature", "set `slurm: constraint:` to what `sinfo -o '%N %f'` shows there"),
     ("invalid job array", "ask for fewer elements"),
+    ("unspecified error", "the rules of the site refused it, in the words above: change `slurm:` accordingly"),
     ("unrecognized option", "remove that option from `slurm:`"),
     ("no space left", "free some space in `root:` on the host"),
     ("unable to contact slurm controller", "SLURM's controller does not answer; try again later"),
@@ -195,7 +206,8 @@ _REFUSALS = (
 # Of those, what no wait changes: the call asks for what this site does not have, or gives to no one.
 _NEVER_MET = (
     "invalid partition", "no partition specified", "invalid account", "invalid qos", "memory specification",
-    "requested node configuration", "requested time limit", "generic resource",
+    "requested node configuration", "requested time limit", "generic resource", "node count specification",
+    "invalid license", "invalid feature",
 )  # fmt: skip
 
 
@@ -209,8 +221,15 @@ def submit_hint(said: str, host: Host) -> str:
     lower = said.lower()
     for text, hint in _REFUSALS:
         if text in lower:
+            hint = hint.replace("{usual}", _usual_memory(host))
             return f"{hint} (host {host.name}, {host.source}; slurm= of the call comes first)"
     return f"compare `slurm:` of host {host.name} ({host.source}) with the site's documentation"
+
+
+def _usual_memory(host: Host) -> str:
+    """Name what a call without memory= asks for, as its user may not know."""
+    usual = host.defaults.memory_bytes
+    return f"; a call without memory= asks for {shown_memory(usual)}, set by `defaults: {{memory: …}}`" if usual else ""
 
 
 _FACT = re.compile(r"\b(JobState|Reason|ExitCode|NodeList|TimeLimit)=(\S*)")
@@ -281,13 +300,14 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
         return kind, message.format(**names), hint, "scheduler"
     if _MEMORY_TEXT.search(log) and facts["JobState"] == "FAILED":
         return layout.MEMORY, _ENDINGS["OUT_OF_MEMORY"][1], _MEMORY_HINT, "scheduler"
-    if facts.get("Reason") == "JobLaunchFailure" and signal != "9":
+    if facts.get("Reason") == "JobLaunchFailure" and signal in ("", "0", _NO_LOG):
         hint = "`root:` must be on a file system that login node and compute nodes share"
         return layout.LOST, f"the node {facts.get('NodeList', '')} could not start the job", hint, "start"
     how = f"by signal {signal}" if signal not in ("", "0") else f"with status {code or '(unknown)'}"
     return layout.LOST, f"the job's script ended {how} and left no result", _LOOK, "scheduler"
 
 
+_NO_LOG = "53"  # SLURM's number for a script whose output file cannot be opened; else it is a signal's
 _LOOK = "read scheduler.log of the job; then call the function again"
 
 

@@ -32,7 +32,7 @@ from clusterfn.scheduler.base import (
     Submission,
     Waiting,
 )
-from clusterfn.scheduler.slurm import INHERITED, gres, held, site
+from clusterfn.scheduler.slurm import INHERITED, gres, held, refusals, site
 from clusterfn.scheduler.slurm import states as slurm_states
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class Slurm(Scheduler):
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
         """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
+        if not largest:
+            return self._single_elements(job, numbers)
         arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
         at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
         folder = self._folder(job)
@@ -114,6 +116,18 @@ class Slurm(Scheduler):
         return [
             (each, self._array(job, folder, {**options, "array": f"1-{len(each)}%{at_once}"}, each)) for each in arrays
         ]
+
+    def _single_elements(self, job: JobSpec, numbers: range) -> Sequence[tuple[range, Submission]]:
+        """Submit each element as a job, where the site has no job arrays."""
+        at_once = job.group.at_once if job.group else 1
+        if at_once < len(numbers):
+            raise ConfigError(
+                f"{self.host.name} has no job arrays (MaxArraySize): not {at_once} of {len(numbers)} elements at once",
+                host=self.host.name, hint="leave out max_parallel=, or use clusterfn.Session",
+            )  # fmt: skip
+        folder = self._folder(job)
+        options = {**self._options(job, folder), "output": posixpath.join(folder, layout.element_log("%j"))}
+        return [(range(each, each + 1), self._sbatch(job, folder, dict(options), str(each))) for each in numbers]
 
     def _array(self, job: JobSpec, folder: str, options: dict[str, Any], elements: range) -> Submission:
         """Submit one array; the host lets its elements start as inputs end if items start one by one."""
@@ -150,7 +164,10 @@ class Slurm(Scheduler):
         return held.request(job, request, gpus, self._clusters)
 
     def notes(self, answer: Answer) -> Sequence[str]:
-        return held.notes(answer)
+        return [*held.notes(answer), *refusals.notes(answer)]
+
+    def again(self, request: Submission, answer: Answer) -> Submission | None:
+        return refusals.again(request, answer, self._clusters)
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
         """Ask scontrol, and sacctmgr where a site has accounting."""
@@ -187,7 +204,7 @@ class Slurm(Scheduler):
         if job.retries or job.requeue:  # a lost node: SLURM starts it again, also where the site's default is not to
             options["requeue"] = True
         time_s = job.group.element_s if job.group else resources.time_s
-        if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
+        if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it, where that may be
             options["time"] = math.ceil(time_s / 60) + 1
         in_all = self.host.gpu_option == "gpus"
         gpus = resources.gpus * resources.nodes if in_all else resources.gpus
@@ -322,6 +339,9 @@ class Slurm(Scheduler):
 
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         return slurm_states.hopeless(state, self.host) if state.phase == PENDING else None
+
+    def loosen_command(self, state: JobState) -> tuple[str, ...]:
+        return refusals.loosen(state, self._clusters)
 
     def in_words(self, state: JobState) -> str:
         return slurm_states.in_words(state)

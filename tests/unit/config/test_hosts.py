@@ -231,6 +231,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nslurm: {-p: x}", "4:13", '"-p" is not an option of sbatch', "long name"),
     ("scheduler: slurm\nslurm: {p: x}", "4:13", '"p" is not an option of sbatch', "long name"),
     ("scheduler: slurm\nslurm: {'a=b': x}", "4:13", '"a=b" is not an option of sbatch', "long name"),
+    ("scheduler: slurm\nslurm: {signal: USR1@60}", "4:13", "needs `--signal` for itself", "use `warn_before=`"),
     ("scheduler: slurm\nslurm: {output: x}", "4:13", "clusterfn needs `--output` for itself", "remove"),
     (
         "scheduler: slurm\nslurm: {mem: 4G}",

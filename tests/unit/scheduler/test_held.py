@@ -103,7 +103,10 @@ def test_some_kinds_of_jobs_never_enter(more: dict[str, Any], why: str) -> None:
 def test_the_lines_for_the_user_are_found_among_those_of_sbatch() -> None:
     answer = Answer(0, "1235\n", "clusterfn: train is not in the held allocation 1234: why\nsbatch: info\n")
 
-    assert scheduler_for(HOST, {"user": "ada"}).notes(answer) == ["train is not in the held allocation 1234: why"]
+    assert scheduler_for(HOST, {"user": "ada"}).notes(answer) == [
+        "train is not in the held allocation 1234: why",
+        "SLURM says: info",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,44 @@ def test_nothing_known_is_no_verdict(answer):
     assert slurm.explain(Evidence(answer, "exceeded memory limit")) is None
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [("0:12", "the job's script ended by signal 12"), ("0:53", "the node n1 could not start the job")],
+)
+def test_a_script_that_a_signal_ended_was_started(code, message):
+    line = (
+        recorded(f"{V}/scontrol-kill.txt")
+        .replace("ExitCode=0:9", f"ExitCode={code}")
+        .replace("NodeList=n2", "NodeList=n1")
+    )
+
+    verdict = slurm.explain(Evidence(line))
+
+    assert verdict.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Time limit specification required, but not provided", 'set `time="1h"`'),
+        ("Memory specification can not be satisfied", "a call without memory= asks for 4GB, set by `defaults:"),
+        ("Requested node configuration is not available", "a call without memory= asks for 4GB"),
+        ("Node count specification invalid", "ask for fewer `nodes=`"),
+        ("Invalid license specification", "scontrol show licenses"),
+        ("Invalid feature specification", "sinfo -o '%N %f'"),
+        ("'b' can't be reached now, or it is an invalid entry for --cluster.", "change or remove `slurm: clusters:`"),
+        ("read the wiki\nBatch job submission failed: Unspecified error", "the rules of the site refused it"),
+    ],
+)
+def test_a_hint_names_what_to_change_and_what_was_added(said, hint):
+    host = SLURM._replace(defaults=SLURM.defaults._replace(memory_bytes=4 << 30))
+
+    with pytest.raises(ClusterfnError) as caught:
+        scheduler_for(host, {"user": "ada"}).submitted(Answer(1, "", f"sbatch: error: {said}\n"))
+
+    assert hint in caught.value.hint
+
+
 @pytest.mark.parametrize("name, reason", [("part", "PartitionTimeLimit"), ("many", "PartitionConfig")])
 def test_what_can_never_start_is_withdrawn(name, reason):
     states = slurm.parse_states(recorded(f"{V}/squeue.txt"))

@@ -29,6 +29,18 @@ def test_a_partition_of_several_kinds_of_nodes_is_one():
     assert (found["main"].default, found["main"].time_limit, found["old"].state) == (True, "7-00:00:00", "inact")
 
 
+def test_a_partition_has_the_memory_of_its_largest_node_where_slurm_knows_it():
+    rows = ["main*|up|1:00:00|2|(null)|1", "main*|up|1:00:00|2|(null)|1", "big|up|1:00:00|2|(null)|1"]
+    rows += ["big|up|1:00:00|2|(null)|8000+", "old|up|1:00:00|2|(null)"]
+    found = {each.name: (each.memory_mb, each.has_no_memory) for each in read_partitions(rows)}
+
+    assert found == {"main": (1, True), "big": (8000, False), "old": (None, False)}
+
+
+def test_a_site_without_arrays_has_arrays_of_none():
+    assert [read_limits([f"MaxArraySize = {size}", "", ""], None).array for size in (0, 1, 2, 1001)] == [0, 0, 1, 1000]
+
+
 SACCTMGR = """
     physics||normal,long
     physics||normal,long

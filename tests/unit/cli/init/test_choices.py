@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,10 @@ COMMON = Volume("/data", "/data", "xfs", 5000 * GB, 10**8)
 
 def partition(name: str, default: bool = False, state: str = "up", gres: str = "(null)") -> Partition:
     return Partition(name, default, state, "1:00:00", 2, gres)
+
+
+def with_memory(name: str, memory_mb: int, default: bool = False) -> Partition:
+    return replace(partition(name, default), memory_mb=memory_mb)
 
 
 def slurm(*partitions: Partition, accounts: tuple[str, ...] = (), volumes: tuple[Volume, ...] = (HOME,)) -> Site:
@@ -74,6 +79,8 @@ def test_the_root_lies_where_there_is_room_and_in_a_folder_of_ones_own(volumes, 
         (slurm(partition("main")), {"partition": "main"}),
         (slurm(partition("main"), partition("gpu", gres="gpu:4")), {"partition": {"cpu": "main", "gpu": "gpu"}}),
         (slurm(partition("main", default=True), accounts=("b", "a")), {"account": "a"}),
+        (slurm(with_memory("main", 1, default=True), with_memory("more", 0)), {"mem": None}),
+        (slurm(with_memory("main", 1, default=True), with_memory("more", 8000)), None),
     ],
 )  # fmt: skip
 def test_only_what_slurm_would_not_choose_itself_is_written(site, options):
