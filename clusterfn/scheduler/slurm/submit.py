@@ -122,7 +122,7 @@ class Slurm(Scheduler):
         at_once = job.group.at_once if job.group else 1
         if at_once < len(numbers):
             raise ConfigError(
-                f"{self.host.name} has no job arrays (MaxArraySize): not {at_once} of {len(numbers)} elements at once",
+                f"{self.host.name} has no job arrays (MaxArraySize), to run {at_once} of {len(numbers)} jobs at once",
                 host=self.host.name, hint="leave out max_parallel=, or use clusterfn.Session",
             )  # fmt: skip
         folder = self._folder(job)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import Resources
+from clusterfn.errors import ConfigError
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import PENDING, RUNNING, Answer, JobState
 from tests.golden.samples import SLURM as HOST
@@ -99,3 +101,14 @@ def test_what_the_plugins_of_a_site_say_is_a_note_unless_sbatch_failed() -> None
 
     assert slurm().notes(Answer(0, "7\n", said)) == ["SLURM says: your project ends soon"]
     assert slurm().notes(Answer(1, "", said)) == []
+
+
+def test_without_arrays_each_element_is_a_job_of_its_own_number() -> None:
+    group = Group(12, 4, 3, 3)
+    elements = slurm().elements(job(host=HOST, group=group), range(1, 4), 0)
+
+    assert [list(some) for some, _ in elements] == [[1], [2], [3]]
+    assert [each.argv[-1] for _, each in elements] == ["1", "2", "3"]
+    assert not any(word.startswith("--array") for _, each in elements for word in each.argv)
+    with pytest.raises(ConfigError, match="has no job arrays"):
+        slurm().elements(job(host=HOST, group=Group(12, 4, 3, 1)), range(1, 4), 0)
