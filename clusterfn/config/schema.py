@@ -20,6 +20,11 @@ _TEXT: Schema = {"type": "string", "minLength": 1}
 _MEMORY: Schema = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*[KMGTkmgt]i?[Bb]\s*$", "examples": ["16GB"]}
 _TIME: Schema = {"type": "string", "pattern": r"[0-9]\s*[dhmsDHMS]|[0-9]:[0-9]{2}:[0-9]{2}", "examples": ["2h"]}
 _FROM_ROOT: Schema = {"type": "string", "pattern": "^[/~$]"}
+_VARIABLES: Schema = {
+    "type": "object",
+    "propertyNames": {"pattern": f"^{VARIABLE.pattern}$"},
+    "additionalProperties": WRITTEN,
+}
 
 # how a value is read -> its form
 _OF_READER: Mapping[Any, Schema] = {
@@ -37,7 +42,9 @@ _OF_KEY: Mapping[str, Schema] = {
     "modules": LINES,
     "secrets": LINES,
     "environment": {**_TEXT, "examples": ["conda:NAME", "venv:~/PATH", "python:/PATH", "environment.yml", "current"]},
-    "env": {"type": "object", "propertyNames": {"pattern": f"^{VARIABLE.pattern}$"}, "additionalProperties": WRITTEN},
+    "env": _VARIABLES,
+    "scheduler_env": _VARIABLES,
+    "scheduler_path": LINES,
     "keep": _TIME,
     "purge_days": _TIME,
     "gpu_type": WRITTEN,
