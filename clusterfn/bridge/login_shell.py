@@ -63,29 +63,34 @@ class LoginShell:
         return found
 
     def ask(self, interactive: bool, lines: "list[str]") -> str:
-        """Give it these lines, and return what it prints. An rc file may read what is meant for it: empty lines."""
+        """Give it these lines, and return what it prints. An rc file may read what is meant for it: empty lines.
+
+        It is killed after the last line: a shell that ends by itself may add these lines to its history.
+        """
         name, options = os.path.basename(self.path), ["-i"] if interactive else []
         argv = ["-" + name] + options if name in _BY_NAME else [self.path, "-l"] + options
-        environ, home = (
-            dict(os.environ, TERM=os.environ.get("TERM") or "dumb", SHELL=self.path),
-            os.path.expanduser("~"),
-        )
+        environ = dict(os.environ, TERM=os.environ.get("TERM") or "dumb", SHELL=self.path)
+        over, home = "clusterfn-%s.over" % os.urandom(12).hex(), os.path.expanduser("~")
         try:
             process = subprocess.Popen(
                 argv, executable=self.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                env=environ, start_new_session=True, cwd=home if os.path.isdir(home) else "/",
+                env=environ, start_new_session=True, cwd=home if os.path.isdir(home) else "/", bufsize=0,
             )  # fmt: skip
         except OSError:
             return ""
         timer = threading.Timer(self.patience_s, _end, [process.pid])
         timer.daemon = True
         timer.start()
+        printed = b""
         try:
-            text = "\n" * 8 + "".join(line + "\n" for line in lines) + "exit\n"
+            text = "\n" * 8 + "".join(line + "\n" for line in lines) + "echo %s\n" % over
             with contextlib.suppress(OSError):
                 process.stdin.write(os.fsencode(text))  # type: ignore[union-attr]
-                process.stdin.close()  # type: ignore[union-attr]
-            printed = process.stdout.read(_OUTPUT_LIMIT)  # type: ignore[union-attr]
+            while over.encode() not in printed and len(printed) < _OUTPUT_LIMIT:
+                piece = process.stdout.read(1 << 16)  # type: ignore[union-attr]
+                if not piece:
+                    break
+                printed += piece
         finally:
             timer.cancel()
             _end(process.pid)

@@ -20,7 +20,6 @@ from clusterfn.config.options import (
     HOST_NAME,
     MODULE,
     PYTHON_SOURCES,
-    VARIABLE,
     Options,
     is_python_source,
     is_set_by_clusterfn,
@@ -30,6 +29,7 @@ from clusterfn.config.options import (
 )
 from clusterfn.config.schedulers import OPTIONS, SCHEDULER_KEYS, Choice, Key, read_gpu_type, read_variables
 from clusterfn.config.spec import DATA, EnvironmentSettings, Host, Limits, Resources
+from clusterfn.config.units import VARIABLE
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 

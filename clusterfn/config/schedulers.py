@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clusterfn.config.options import VARIABLE
-from clusterfn.config.units import GPU_TYPE
+from clusterfn.config.units import GPU_TYPE, VARIABLE
 from clusterfn.config.yamlfile import Value
 from clusterfn.config.yamlfile import parse as parse_yaml
 from clusterfn.errors import ConfigError

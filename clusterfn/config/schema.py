@@ -10,8 +10,9 @@ from typing import Any
 
 from clusterfn.config import config_file
 from clusterfn.config.hosts import DEFAULT_READERS, KEY_READERS, LIMIT_READERS, Count
-from clusterfn.config.options import HOST_NAME, PYTHON_SOURCES, VARIABLE
+from clusterfn.config.options import HOST_NAME, PYTHON_SOURCES
 from clusterfn.config.schedulers import LINES, SCHEDULER_KEYS, WRITTEN, Choice, Key
+from clusterfn.config.units import VARIABLE
 from clusterfn.config.yamlfile import Value
 
 Schema = Mapping[str, Any]
