@@ -44,7 +44,8 @@ def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> 
     connection = SimpleNamespace(facts=facts, noise=noise)
     result = CheckState("cluster")
     result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
-    result.session = SimpleNamespace(connection=connection, root=ROOT.path)  # type: ignore[assignment]
+    session = SimpleNamespace(connection=connection, root=ROOT.path, found_commands=None)
+    result.session = session  # type: ignore[assignment]
     result.__dict__["site"] = site
     return result
 
@@ -142,7 +143,8 @@ def test_a_default_partition_that_is_down_fails():
 def test_no_sinfo_has_a_next_step():
     failed = fails(scheduler.scheduler, found(Site(()), "slurm"))
 
-    assert str(failed) == "there is no sinfo on cluster"
+    assert str(failed) == "there is no sinfo on cluster, nor does its login shell find one"
+    assert "scheduler_path:" in failed.hint
     assert "login node of the cluster" in failed.hint
     assert "scheduler: bare" in failed.hint
 
