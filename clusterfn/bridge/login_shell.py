@@ -65,7 +65,8 @@ class LoginShell:
     def ask(self, interactive: bool, lines: "list[str]") -> str:
         """Give it these lines, and return what it prints. An rc file may read what is meant for it: empty lines.
 
-        It is killed after the last line: a shell that ends by itself may add these lines to its history.
+        It is killed after the last line: an interactive one that finds the end of its input may add these lines to its
+        history. Alone fish runs nothing before that end, and then keeps no history.
         """
         name, options = os.path.basename(self.path), ["-i"] if interactive else []
         argv = ["-" + name] + options if name in _BY_NAME else [self.path, "-l"] + options
@@ -86,6 +87,8 @@ class LoginShell:
             text = "\n" * 8 + "".join(line + "\n" for line in lines) + "echo %s\n" % over
             with contextlib.suppress(OSError):
                 process.stdin.write(os.fsencode(text))  # type: ignore[union-attr]
+            if not interactive or name == "fish":
+                process.stdin.close()  # type: ignore[union-attr]
             while over.encode() not in printed and len(printed) < _OUTPUT_LIMIT:
                 piece = process.stdout.read(1 << 16)  # type: ignore[union-attr]
                 if not piece:
