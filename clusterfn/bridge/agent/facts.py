@@ -52,7 +52,7 @@ class HelloHandler(RequestHandler):
         for path in paths:
             require_trusted(trusted, path, "bridge")
             mark_used(path, self.agent.root)
-        lacking = use_commands(self.header["commands"])
+        lacking = use_commands(self.header["commands"]) if "commands" in self.header else []
         self.end(**dict(describe_host(self.agent), have=[os.path.exists(path) for path in paths], lacking=lacking))
 
 
