@@ -6,6 +6,7 @@ The ways are those of public reports, which docs/decisions/0055-scheduler-comman
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -205,7 +206,7 @@ WAYS = {
     by_wrapper: "by a login shell",
     by_profile: "by a login shell",
     by_guarded_bashrc: "by an interactive login shell",
-    by_cshrc: "by an interactive login shell",
+    by_cshrc: "by a login shell",
     by_csh_login: "by a login shell",
     by_fish: "by a login shell",
     by_zprofile: "by a login shell",
@@ -293,9 +294,9 @@ def test_a_machine_with_signs_of_a_login_node_is_not_called_bare_without_a_quest
         machine.laptop.inside("bash", "--norc", "--noprofile", "-i"), machine.laptop.project, machine.laptop.env
     )
     try:
-        words = " ".join(machine.init_words())
+        words = shlex.join(machine.init_words())
         answers = {r"on this machine itself: $": str(site.commands), **RETURNS}
-        shown = terminal.command(f"SLURM=1 {words}", answers)
+        shown = terminal.command(words, answers)
     finally:
         terminal.close()
     assert "no SLURM or Grid Engine answers to the commands in" in shown  # without SLURM_CONF
