@@ -9,31 +9,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# what is there -> whose it is
+from clusterfn.scheduler import SITES, kind_of_site
+from clusterfn.scheduler.site import SchedulerSite
+
+# of schedulers to which clusterfn cannot submit: what is there -> whose it is
 _FILES = {
-    **dict.fromkeys(
-        (
-            "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/etc/slurm-wlm/slurm.conf",
-            "/usr/local/etc/slurm.conf", "/usr/local/slurm/etc/slurm.conf", "/opt/slurm", "/var/spool/slurm*",
-            "/run/slurm*",
-        ),
-        "SLURM",
-    ),
-    "/cm/shared": "a cluster manager",
-    "/run/munge/munge.socket*": "SLURM",
-    **dict.fromkeys(("/opt/sge", "/opt/gridengine", "/opt/uge"), "Grid Engine"),
     **dict.fromkeys(("/etc/pbs.conf", "/var/spool/pbs", "/var/spool/torque"), "PBS"),
-    "/etc/lsf.conf": "LSF",
-    "/etc/condor/condor_config": "HTCondor",
+    "/etc/lsf.conf": "LSF", "/etc/condor/condor_config": "HTCondor", "/cm/shared": "a cluster manager",
 }  # fmt: skip
 _VARIABLES = {
-    "SLURM_CONF": "SLURM", "SGE_ROOT": "Grid Engine", "PBS_CONF_FILE": "PBS", "PBS_SERVER": "PBS",
-    "LSF_ENVDIR": "LSF", "LSF_SERVERDIR": "LSF", "CONDOR_CONFIG": "HTCondor",
+    "PBS_CONF_FILE": "PBS", "PBS_SERVER": "PBS", "LSF_ENVDIR": "LSF", "LSF_SERVERDIR": "LSF",
+    "CONDOR_CONFIG": "HTCondor",
 }  # fmt: skip
 _CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _PROGRAMS = {"pbsnodes": "PBS", "bsub": "LSF", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
 _UNSUPPORTED = ("PBS", "LSF", "HTCondor", "Flux", "OAR")
-_MODULES = r"(?:slurm|sge|uge|gridengine|pbs|pbspro|torque|lsf|htcondor)(?:[/-]|$)"
+_MODULES = ("pbs", "pbspro", "torque", "lsf", "htcondor")
 _ALIAS = r"\balias|\bfunction\b|\(\)|\bssh\b|apptainer|singularity"
 _BY_SSH = re.compile(r"\bssh\s+(?:-\S+\s+)*([\w.@-]+)")
 _HOST_NAME = re.compile(r"(?:^|[^a-z])(?:login|logon|submit|headnode|frontend)(?![a-z])|^head\d*$", re.IGNORECASE)
@@ -43,10 +34,27 @@ _MOTD = re.compile(
 )
 _MANY = 10  # users at a time, on a machine without GPUs
 
-QUESTIONS: Mapping[str, Any] = {
-    "files": list(_FILES), "variables": [*_VARIABLES, *_CONTAINERS], "programs": list(_PROGRAMS), "modules": _MODULES,
-    "motd": ["/etc/motd", "/run/motd.dynamic", "/etc/motd.d/cluster"], "aliases": _ALIAS,
-}  # fmt: skip
+
+def _kinds() -> list[type[SchedulerSite]]:
+    return [kind for kind in map(kind_of_site, SITES) if kind is not None]
+
+
+def _files() -> dict[str, str]:
+    return {**{path: kind.title for kind in _kinds() for path in kind.commands.files}, **_FILES}
+
+
+def _variables() -> dict[str, str]:
+    return {**{name: kind.title for kind in _kinds() for name in kind.commands.variables}, **_VARIABLES}
+
+
+def questions() -> dict[str, Any]:
+    """Return what the host is asked about signs."""
+    modules = [*(name for kind in _kinds() for name in kind.commands.modules), *_MODULES]
+    return {
+        "files": list(_files()), "variables": [*_variables(), *_CONTAINERS], "programs": list(_PROGRAMS),
+        "modules": f"(?:{'|'.join(modules)})(?:[/-]|$)", "aliases": _ALIAS,
+        "motd": ["/etc/motd", "/run/motd.dynamic", "/etc/motd.d/cluster"],
+    }  # fmt: skip
 
 
 class Signs(NamedTuple):
@@ -69,7 +77,7 @@ class Signs(NamedTuple):
 
 
 def read_signs(told: Mapping[str, Any]) -> Signs:
-    """Read the answers to `QUESTIONS`.
+    """Read the answers to `questions`.
 
     Example:
         >>> read_signs({"programs": ["bsub"]}).strong
@@ -86,7 +94,7 @@ def read_signs(told: Mapping[str, Any]) -> Signs:
         if name in _CONTAINERS:
             said.append(f"logins run in the container {value}, where a scheduler's commands may be missing")
         else:
-            said.append(f"{name} is set in a login shell, {of(_VARIABLES[name])}")
+            said.append(f"{name} is set in a login shell, {of(_variables()[name])}")
     said += [f"it has {name}, {of(_PROGRAMS[name])}" for name in told.get("programs", ())]
     modules = ", ".join(map(str, told.get("modules", ())))
     said += [f"`module avail` lists {modules}"] if modules else []
@@ -101,7 +109,7 @@ def read_signs(told: Mapping[str, Any]) -> Signs:
 
 def _owner(path: str) -> str:
     """Return whose file that is, by the pattern that has found it."""
-    matching: Sequence[str] = [owner for pattern, owner in _FILES.items() if path.startswith(pattern.rstrip("*"))]
+    matching: Sequence[str] = [owner for pattern, owner in _files().items() if path.startswith(pattern.rstrip("*"))]
     return next(iter(matching), "a scheduler")
 
 

@@ -85,6 +85,7 @@ class Commands(NamedTuple):
         usual: Folders in which sites keep them, as patterns; `$NAME` is a variable of the login shell.
         probe: A command that asks the scheduler and changes nothing.
         bare: What that says on a machine on which they are installed without a configuration: a regular expression.
+        files: What only machines of such a cluster have, as patterns.
     """
 
     programs: tuple[str, ...] = ()
@@ -93,6 +94,7 @@ class Commands(NamedTuple):
     usual: tuple[str, ...] = ()
     probe: tuple[str, ...] = ()
     bare: str = ""
+    files: tuple[str, ...] = ()
 
 
 class SchedulerSite(ABC):

@@ -50,7 +50,11 @@ class Place:
         assert kind is not None
         own = {"programs": PROGRAMS, "probe": [PROGRAMS[1]], "usual": usual}
         wanted = {"slurm": {**kind.commands._asdict(), **own}}
-        asked = {"wanted": wanted, "patience_s": patience_s, "signs": {**login_node.QUESTIONS, "files": [], "motd": []}}
+        asked = {
+            "wanted": wanted,
+            "patience_s": patience_s,
+            "signs": {**login_node.questions(), "files": [], "motd": []},
+        }
         env = {"HOME": str(self.home), "PATH": f"{self.bin}:/usr/bin:/bin", "SHELL": shell, **environ}
         argv = [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(asked)]
         ran = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=100)

@@ -18,7 +18,7 @@ def scheduler(found: CheckState) -> str:
         problem = f"there is no {kind.program} on {found.name}, nor does its login shell find one"
         raise StepFailed(problem, hint + kind.wanted_address, found.site.login.signs.strong)
     said = there.check(found.host, found.place)
-    commands = found.session.found_commands or found.site.login.found.get(found.host.scheduler)
+    commands = found.site.login.found.get(found.host.scheduler)
     if commands is not None and commands.keys():
         hint = f"add {commands.in_words()} to {found.place}"
         raise StepWarning(f"{said}\nIts commands were found {commands.how}, and clusterfn.yml does not say where", hint)

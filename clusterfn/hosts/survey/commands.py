@@ -80,7 +80,7 @@ def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s
         word: {**kind.commands._asdict(), "usual": [*filter(None, [folder]), *kind.commands.usual]}
         for word, kind in sites.items()
     }
-    asked = {"wanted": wanted, "patience_s": timeout_s, **({} if only else {"signs": login_node.QUESTIONS})}
+    asked = {"wanted": wanted, "patience_s": timeout_s, **({} if only else {"signs": login_node.questions()})}
     argv = [connection.facts.python, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(asked)]
     limit = _SHELLS * timeout_s + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)

@@ -41,6 +41,7 @@ class GridEngineSite(SchedulerSite):
         usual=("$SGE_ROOT/bin/*", "/opt/sge/bin/*", "/opt/gridengine/bin/*", "/opt/uge/bin/*", "/usr/local/sge/bin/*"),
         probe=("qconf", "-sql"),
         bare="SGE_ROOT|^$",  # PBS has a qsub, too, but no qconf, which says nothing then
+        files=("/opt/sge", "/opt/gridengine", "/opt/uge"),
     )
     title = "Grid Engine"
     program = "qconf"

@@ -62,6 +62,11 @@ class SlurmSite(SchedulerSite):
         ),
         probe=("sinfo", "--noheader", "--format=%P"),
         bare="configuration source|process configuration file|cannot stat file|unable to status file",
+        files=(
+            "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/etc/slurm-wlm/slurm.conf", "/opt/slurm",
+            "/usr/local/etc/slurm.conf", "/usr/local/slurm/etc/slurm.conf", "/var/spool/slurm*", "/run/slurm*",
+            "/run/munge/munge.socket*",
+        ),
     )  # fmt: skip
     title = "SLURM"
     program = "sinfo"

@@ -44,8 +44,7 @@ def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> 
     connection = SimpleNamespace(facts=facts, noise=noise)
     result = CheckState("cluster")
     result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
-    session = SimpleNamespace(connection=connection, root=ROOT.path, found_commands=None)
-    result.session = session  # type: ignore[assignment]
+    result.session = SimpleNamespace(connection=connection, root=ROOT.path)  # type: ignore[assignment]
     result.__dict__["site"] = site
     return result
 
