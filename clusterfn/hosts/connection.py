@@ -549,8 +549,8 @@ def connection_for(
     with lock:
         if not held or not held[0].usable():
             held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
-        elif commands_of(held[0].host) != commands_of(host):  # `init` has written down where they are
-            held[0].use_commands(host).result(_ANSWER_S)
+        elif (host.scheduler_path or host.scheduler_env) and commands_of(held[0].host) != commands_of(host):
+            held[0].use_commands(host).result(_ANSWER_S)  # `init` has written down where they are
         return held[0]
 
 

@@ -37,6 +37,7 @@ CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
 _BELIEVED_S = 3600.0
 HELD_S = 5.0
+_SHELL_S = 3.0  # a call waits for it
 
 
 class HostState:
@@ -92,7 +93,7 @@ class HostState:
         from clusterfn.hosts.survey import commands  # hardly any host needs it
 
         with contextlib.suppress(HostError):  # `enough` says what is missing
-            shown = commands.look(connection, self.host.scheduler)
+            shown = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
             self.found_commands = shown.found.get(self.host.scheduler)
 
     def expect(self, wanted: EnvironmentRequest) -> None:

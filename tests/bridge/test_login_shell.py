@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge import login_shell
+import clusterfn
 from clusterfn.hosts.survey import commands
 from clusterfn.scheduler import SITES, kind_of_site, login_node
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts run Unix")
 
-PROGRAM = Path(login_shell.__file__).read_text(encoding="utf-8")
+PROGRAM = (Path(clusterfn.__file__).parent / "bridge" / "login_shell.py").read_text(encoding="utf-8")
 PROGRAMS = ("site-sbatch", "site-sinfo")  # names that no machine has
 GUARD = "case $- in *i*) ;; *) return;; esac"
 ANSWERS = (
@@ -220,6 +220,7 @@ def test_an_answer_that_makes_no_sense_finds_nothing() -> None:
         b'{"found": {"slurm": {}}}',
         b'{"found": 3}',
         b'{"found": {}, "signs": {"files": 3}}',
+        b'{"found": {"slurm": {"how": "x", "path": ["/a\\n  evil: 1"], "env": {}}}}',
     ):
         assert commands.read(printed) == commands.LoginShell()
 

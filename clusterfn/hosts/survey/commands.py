@@ -7,7 +7,7 @@ command finds its program; clusterfn.yml keeps it for the connections to come.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,14 +98,15 @@ def read(printed: bytes) -> LoginShell:
     try:
         told = json.loads(printed.decode("utf-8", "surrogateescape"))
         found = {
-            word: FoundCommands(str(each["how"]), tuple(map(str, each["path"])), _texts(each["env"]))
+            word: FoundCommands(str(each["how"]), tuple(each["path"]), dict(each["env"]))
             for word, each in told["found"].items()
-            if word in SITES
+            if word in SITES and _are_printable([*each["path"], *each["env"], *each["env"].values()])
         }
         return LoginShell(found, login_node.read_signs(told.get("signs") or {}))
     except (ValueError, KeyError, TypeError, AttributeError):
         return LoginShell()
 
 
-def _texts(told: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in told.items()}
+def _are_printable(texts: Sequence[str]) -> bool:
+    """Whether these can be shown, and written to clusterfn.yml."""
+    return all(text.isprintable() for text in texts)
