@@ -36,7 +36,7 @@ ended() {
 }
 trap ended EXIT
 clusterfn_libraries=${LD_LIBRARY_PATH-}
-clusterfn_modules=${PYTHONPATH-}
+clusterfn_modules=${PYTHONPATH-}@@path
 @@lines
 # What these lines set was meant for the function; what was there before was not.
 CLUSTERFN_KEEP=

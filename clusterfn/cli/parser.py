@@ -99,6 +99,8 @@ def _add_init(commands: Any) -> None:
         choices=[word for word in SCHEDULER_KEYS if word != "local"],
         help="a machine without a queue, SLURM, or Grid Engine",
     )
+    about = "the host's folder that has sbatch or qsub, where no login shell finds them"
+    answers.add_argument("--scheduler-path", metavar="FOLDER", help=about)
     answers.add_argument("--root", metavar="FOLDER", help="the host's folder for jobs, results and your code")
     answers.add_argument("--environment", metavar="WHICH", help="the Python that runs your functions")
     about = "the partition of SLURM, or the queue of Grid Engine, for jobs without GPUs"

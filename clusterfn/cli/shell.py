@@ -31,6 +31,7 @@ from clusterfn.hosts.transports.ssh_config import resolve
 from clusterfn.scheduler.job_script import command_line
 
 _TIMEOUT_S = 60.0
+_USE_COMMANDS = 'PATH=$1${1:+:}$PATH; export PATH; shift; exec "$@"'
 
 
 def shell(given: argparse.Namespace) -> int:
@@ -52,7 +53,18 @@ def shell(given: argparse.Namespace) -> int:
         reply.result(_TIMEOUT_S)
     supervise = posixpath.join(session.bridge, layout.SUPERVISE)
     argv = [*join, session.connection.facts.python, "-I", "-S", supervise, "shell", *words]
-    return subprocess.call(terminal_command(session, argv))
+    return subprocess.call(terminal_command(session, [*_with_commands(session), *argv] if join else argv))
+
+
+def _with_commands(session: HostState) -> list[str]:
+    """Return the words that let a command find the scheduler's programs, as the agent's commands do."""
+    host = session.connection.host
+    if not (host.scheduler_path or host.scheduler_env):
+        return []
+    home = session.connection.facts.home
+    folders = [posixpath.join(home, each[2:]) if each.startswith("~/") else each for each in host.scheduler_path]
+    variables = map("=".join, host.scheduler_env.items())
+    return ["/bin/sh", "-c", _USE_COMMANDS, "sh", ":".join(folders), "env", *variables]
 
 
 def _environment_of(session: HostState, which: str | None) -> str:

@@ -21,7 +21,6 @@ from clusterfn.config.options import (
     HOST_NAME,
     MODULE,
     PYTHON_SOURCES,
-    VARIABLE,
     Options,
     is_python_source,
     is_set_by_clusterfn,
@@ -29,8 +28,9 @@ from clusterfn.config.options import (
     nearly_an_environment,
     python_version,
 )
-from clusterfn.config.schedulers import OPTIONS, SCHEDULER_KEYS, Choice, Key, read_gpu_type
+from clusterfn.config.schedulers import OPTIONS, SCHEDULER_KEYS, Choice, Key, read_gpu_type, read_variables
 from clusterfn.config.spec import DATA, EnvironmentSettings, Host, Limits, Resources
+from clusterfn.config.units import VARIABLE
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
@@ -50,6 +50,7 @@ _NEVER = "never read: secrets in files leak"
 _INSTEAD_OF_HOST_KEY = {
     **dict.fromkeys(("user", "username", "port"), "write it in `address:`, as user@name:port"),
     **dict.fromkeys(("host", "hostname"), "the key is `address:`"),
+    "path": "folders of the scheduler's commands are `scheduler_path:`; for jobs, write `env:` or `setup:`",
     **{
         word: f"write it below `{name}:`, as `{name}: {{{word}: …}}`"
         for name, each in SCHEDULER_KEYS.items()
@@ -298,11 +299,9 @@ def _modules(value: Value) -> tuple[str, ...]:
 
 def _env(value: Value) -> dict[str, str]:
     for key, _ in value.pairs:
-        if not VARIABLE.fullmatch(key.text):
-            raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
         if is_set_by_clusterfn(key.text):
             raise key.error(f'"{key.text}" is set by clusterfn itself', ASK_FOR_GPUS)
-    return {name: given.as_written() for name, given in value.mapping().items()}
+    return read_variables(value)
 
 
 def _secrets(value: Value) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, Callable, NamedTuple, NoReturn, TypedDict, Union
 
-from clusterfn.config.units import GPU_TYPE, NUMBER, finite, parse_memory, parse_time
+from clusterfn.config.units import GPU_TYPE, NUMBER, VARIABLE, finite, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 Time = Union[str, timedelta]
@@ -213,7 +213,6 @@ def _quoted(value: object) -> str:
 _GPUS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 _JOB_ID = re.compile(r"[0-9a-f]{4,16}")

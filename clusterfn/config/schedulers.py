@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clusterfn.config.units import GPU_TYPE
+from clusterfn.config.units import GPU_TYPE, VARIABLE
 from clusterfn.config.yamlfile import Value
 from clusterfn.config.yamlfile import parse as parse_yaml
 from clusterfn.errors import ConfigError
@@ -58,7 +58,33 @@ class Choice:
         return value.as_choice(self.words)
 
 
-_BATCH_JOBS: Mapping[str, Key] = {"build_partition": ("making.partition", Value.as_path)}
+def _folders(value: Value) -> tuple[str, ...]:
+    folders = value.as_lines()
+    for folder in folders:
+        if not folder.startswith(("/", "~/")) or ":" in folder:
+            raise value.error(f'"{folder}" is not an absolute path', "write a folder, or a list: [/opt/slurm/bin]")
+    return folders
+
+
+def read_variables(value: Value) -> dict[str, str]:
+    for key, _ in value.pairs:
+        if not VARIABLE.fullmatch(key.text):
+            raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
+    return {name: given.as_written() for name, given in value.mapping().items()}
+
+
+def _variables_of_commands(value: Value) -> dict[str, str]:
+    for key, _ in value.pairs:
+        if key.text == "PATH":
+            raise key.error("PATH is that of the host", "write `scheduler_path:` with the folders that come first")
+    return read_variables(value)
+
+
+_BATCH_JOBS: Mapping[str, Key] = {
+    "build_partition": ("making.partition", Value.as_path),
+    "scheduler_path": ("scheduler_path", _folders),
+    "scheduler_env": ("scheduler_env", _variables_of_commands),
+}
 
 
 # SLURM

@@ -10,8 +10,9 @@ from typing import Any
 
 from clusterfn.config import config_file
 from clusterfn.config.hosts import DEFAULT_READERS, GPU_KEYS, KEY_READERS, LIMIT_READERS, Count
-from clusterfn.config.options import HOST_NAME, PYTHON_SOURCES, VARIABLE
+from clusterfn.config.options import HOST_NAME, PYTHON_SOURCES
 from clusterfn.config.schedulers import LINES, SCHEDULER_KEYS, WRITTEN, Choice, Key
+from clusterfn.config.units import VARIABLE
 from clusterfn.config.yamlfile import Value
 
 Schema = Mapping[str, Any]
@@ -21,6 +22,11 @@ _MEMORY: Schema = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*[KMGTk
 _TIME: Schema = {"type": "string", "pattern": r"[0-9]\s*[dhmsDHMS]|[0-9]:[0-9]{2}:[0-9]{2}", "examples": ["2h"]}
 _GPUS: Schema = {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}, "examples": [[0, 1]]}
 _FROM_ROOT: Schema = {"type": "string", "pattern": "^[/~$]"}
+_VARIABLES: Schema = {
+    "type": "object",
+    "propertyNames": {"pattern": f"^{VARIABLE.pattern}$"},
+    "additionalProperties": WRITTEN,
+}
 
 # how a value is read -> its form
 _OF_READER: Mapping[Any, Schema] = {
@@ -38,7 +44,9 @@ _OF_KEY: Mapping[str, Schema] = {
     "modules": LINES,
     "secrets": LINES,
     "environment": {**_TEXT, "examples": ["conda:NAME", "venv:~/PATH", "python:/PATH", "environment.yml", "current"]},
-    "env": {"type": "object", "propertyNames": {"pattern": f"^{VARIABLE.pattern}$"}, "additionalProperties": WRITTEN},
+    "env": _VARIABLES,
+    "scheduler_env": _VARIABLES,
+    "scheduler_path": LINES,
     "keep": _TIME,
     "purge_days": _TIME,
     "gpu_type": WRITTEN,

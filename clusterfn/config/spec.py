@@ -103,6 +103,8 @@ class Host(NamedTuple):
         source: Where it was defined, "file:line", for messages.
         gpus_only: The only GPUs that its jobs may get: numbers as nvidia-smi counts, or UUIDs; empty for all.
         scheduler_options: What is below the key with the scheduler's own name.
+        scheduler_path: Folders of the scheduler's commands there, which come before the others of PATH.
+        scheduler_env: Variables that these commands need there.
         secrets: Names of local variables whose values its jobs get where they are set; one may end with `*`.
         results: "objects", or "data": its values may be plain data alone.
         max_result_bytes: The size of a value that is fetched from it without asking.
@@ -125,6 +127,8 @@ class Host(NamedTuple):
     env: Mapping[str, str] = {}
     secrets: tuple[str, ...] = ()
     scheduler_options: Mapping[str, Any] = {}
+    scheduler_path: tuple[str, ...] = ()
+    scheduler_env: Mapping[str, str] = {}
     gpu_option: str = "gres"
     gpu_sizes: Mapping[str, int] = {}
     lease: str = "socket"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clusterfn.errors import ConfigError
 
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
 _MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -17,8 +17,9 @@ from clusterfn.hosts import serialization
 _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or is in the bridge already.
 _NOT_IN_JOBS = (
-    "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/queue/", "bridge/schedulers/",
-    "bridge/serialization/", "bridge/session/", "bridge/stubs/", "bridge/supervisor/", "bridge/worker/",
+    "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/login_shell.py", "bridge/queue/",
+    "bridge/schedulers/", "bridge/serialization/", "bridge/session/", "bridge/stubs/", "bridge/supervisor/",
+    "bridge/worker/",
     "calls/attach.py", "calls/environment_upload.py", "calls/session_", "cli/",
     "environment/conda_solver.py", "environment/cuda.py", "environment/download.py", "environment/environment_yml.py",
     "environment/imports.py", "environment/index_credentials.py", "environment/lock.py", "environment/project",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.rpc import requests as _r
-from clusterfn.hosts.rpc.boot import boot
+from clusterfn.hosts.rpc.boot import boot, commands_of
 from clusterfn.hosts.rpc.frames import pack
 from clusterfn.hosts.rpc.link import FIRST, ConnectionState, Link
 from clusterfn.hosts.rpc.reply import Reply
@@ -46,6 +46,7 @@ class HostFacts(NamedTuple):
         visible_gpus: What the account sets of CUDA_VISIBLE_DEVICES or its like, as NAME=VALUE; "" for nothing.
         site: What /etc/clusterfn.yml says there, as JSON; "" without one.
         have: For each path that was asked for, whether it exists.
+        lacking: Commands of the host's scheduler that its PATH does not have.
     """
 
     root: str
@@ -68,6 +69,7 @@ class HostFacts(NamedTuple):
     visible_gpus: str
     site: str
     have: tuple[bool, ...]
+    lacking: tuple[str, ...]
 
 
 class Completed(NamedTuple):
@@ -124,7 +126,7 @@ class HostConnection:
         opened = _open(transport, host, have, asker, ahead, meanwhile)
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
-        self.link = Link(host, lambda: _open(transport, host), opened, self._on_hello, first)
+        self.link = Link(host, lambda: _open(transport, self.host), opened, self._on_hello, first)
 
     @property
     def via(self) -> str:
@@ -355,6 +357,18 @@ class HostConnection:
             _r.SimpleRequest("list", fields, functools.partial(_listed, self.host.name, path), after=after)
         )
 
+    def use_commands(self, host: Host) -> Reply[None]:
+        """Have programs there found in the folders, and with the variables, that this host has for its scheduler's."""
+        self.host = host
+
+        def read(header: Header, _: bytes) -> None:
+            told = header.get("lacking")
+            if not isinstance(told, list) or any(type(each) is not str for each in told):
+                raise _r.MalformedAnswer(f"lacking: {ascii(told)[:80]}")
+            self.facts = self.facts._replace(lacking=tuple(told))
+
+        return self._send(_r.SimpleRequest("commands", commands_of(host), read))
+
     def ping(self) -> Reply[None]:
         """Ask for an answer, as soon as the host can."""
         return self._send(_r.SimpleRequest("ping", {}, lambda *_: None))
@@ -436,7 +450,8 @@ def _open(
     return opened
 
 
-_LISTS = {"version": int, "have": bool}
+_ANSWER_S = 60.0
+_LISTS = {"version": int, "have": bool, "lacking": str}
 _NUMBERS = {"uid", "umask", "pid", "cpus", "memory_bytes"}
 
 
@@ -539,6 +554,8 @@ def connection_for(
     with lock:
         if not held or not held[0].usable():
             held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
+        elif (host.scheduler_path or host.scheduler_env) and commands_of(held[0].host) != commands_of(host):
+            held[0].use_commands(host).result(_ANSWER_S)  # `init` has written down where they are
         return held[0]
 
 

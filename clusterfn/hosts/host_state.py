@@ -18,7 +18,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.eligible_gpus import eligible_gpus
 from clusterfn.config.units import shown_memory
 from clusterfn.environment import existing
-from clusterfn.errors import HostError, Unsatisfiable
+from clusterfn.errors import ConfigError, HostError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle, exit_flush, gpus, site_rules
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import Reply, TreeFile
@@ -30,12 +30,14 @@ from clusterfn.scheduler import scheduler_for
 if TYPE_CHECKING:
     from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
     from clusterfn.config.spec import Host, Resources
+    from clusterfn.hosts.survey.commands import FoundCommands
     from clusterfn.scheduler.base import Scheduler
 
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
 _BELIEVED_S = 3600.0
 HELD_S = 5.0
+_SHELL_S = 3.0  # a call waits for it
 
 
 class HostState:
@@ -47,6 +49,7 @@ class HostState:
     Attributes:
         there: Paths on the host that are known to be there.
         limits: What its scheduler said of what it allows; None until it was asked.
+        found_commands: Where a login shell has shown the scheduler's commands, which PATH lacks; None if it has them.
     """
 
     def __init__(self, host: Host) -> None:
@@ -54,12 +57,14 @@ class HostState:
         self.there: set[str] = set()
         self._looked, self._again = time.time(), False
         self.limits: list[str] | None = None
+        self.found_commands: FoundCommands | None = None
         self._suffix = ""
         self._probe: Sequence[str] = ()
         self._connected: hosts.HostConnection | None = None
         self._held: bool | None = None
         self._held_looked = 0.0
         self._has_warned = False
+        self._has_told_of_commands = False
         self._has_told_of_gpus = False
         self._gpus: tuple[GpuInfo, ...] | None = None
         self._watch: SchedulerWatch | None = None
@@ -78,9 +83,20 @@ class HostState:
             return connected
         have = [posixpath.join(self.host.root, self._bridge_name)]
         have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
-        connected = hosts.connection_for(self.host, have=have, probe=self._probe, meanwhile=meanwhile)
+        host = self.found_commands.on(self.host) if self.found_commands else self.host
+        connected = hosts.connection_for(host, have=have, probe=self._probe, meanwhile=meanwhile)
+        if connected.facts.lacking:
+            self._find_commands(connected)
         self._connected = connected
         return connected
+
+    def _find_commands(self, connection: hosts.HostConnection) -> None:
+        """Ask a login shell for the scheduler's commands, which a command over ssh does not find."""
+        from clusterfn.hosts.survey import commands  # hardly any host needs it
+
+        with contextlib.suppress(HostError):  # `enough` says what is missing
+            shown = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
+            self.found_commands = shown.found.get(self.host.scheduler)
 
     def expect(self, wanted: EnvironmentRequest) -> None:
         """Ask for this environment together with the next connection, if there is none yet: one round trip less.
@@ -271,6 +287,7 @@ class HostState:
             Unsatisfiable: It has fewer cores, less memory or fewer GPUs than that.
         """
         if self.scheduler.has_nodes:
+            self.require_commands()
             if asked.gpu_type:
                 gpus.known(self.gpu_types, asked, self.host.name, self.scheduler.title)
             return
@@ -297,6 +314,22 @@ class HostState:
             if asked.gpu_type or asked.gpu_memory_bytes:
                 gpus.enough(there, asked, self.host.name)
 
+    def require_commands(self) -> None:
+        """Reject a host on which not even a login shell finds the commands of its scheduler.
+
+        Raises:
+            ConfigError: It names the key that says where they are.
+        """
+        lacking = self.connection.facts.lacking
+        if lacking:
+            raise ConfigError(
+                f"{lacking[0]} is neither in PATH of {self.host.name} nor found by its login shell",
+                host=self.host.name,
+                evidence=[f"scheduler: {self.host.scheduler} ({self.host.source})"],
+                hint=f"write the folder that has it as `scheduler_path: [FOLDER]` for host {self.host.name} "
+                f"({self.host.source}); `clusterfn check {self.host.name}` shows what was found",
+            )
+
     @property
     def rules(self) -> SiteRules | None:
         """What the administrator allows there, None for all there is; a scheduler has rules of its own."""
@@ -314,6 +347,12 @@ class HostState:
     def warnings(self, asked: Resources) -> Iterator[str]:
         """Yield what the user should know before such a job goes there, each once."""
         name, facts = self.host.name, self.connection.facts
+        if self.found_commands and not self._has_told_of_commands:
+            self._has_told_of_commands = True
+            yield (
+                f"clusterfn found the commands of {self.scheduler.title} on {name} {self.found_commands.how}; "
+                f"to save the search, add {self.found_commands.in_words()} to host {name} ({self.host.source})"
+            )
         if self.scheduler.has_nodes:
             return
         if facts.ends_jobs and not self._has_warned:

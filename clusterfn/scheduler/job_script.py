@@ -59,6 +59,8 @@ def job_script(job: JobSpec) -> str:
             "published": str(layout.EXIT_PUBLISHED),
             "queued": str(layout.EXIT_QUEUED),
             "again": str(layout.EXIT_AGAIN),
+            # last: the node's own login environment mostly has them, and nothing of the function's is hidden by them
+            "path": f"\nPATH=$PATH:{_folders(job.host.scheduler_path)}" if job.host.scheduler_path else "",
             "lines": _before_python(job.host, _loading([*job.host.modules, *job.modules], said), job.host.prolog),
         },
     )
@@ -76,6 +78,12 @@ def _checked(lines: Sequence[str]) -> list[str]:
     run = '{ eval "$clusterfn_line"; clusterfn_ran "$?"; }'
     text = [f"! clusterfn_whole {quote(line)} || {run}" for line in lines]
     return [*text, f'[ -z "$clusterfn_line" ] || {run}'] if lines else []
+
+
+def _folders(folders: Iterable[str]) -> str:
+    """Return the word for folders in PATH, in which `~/` is the home of the node."""
+    words = (f'"$HOME"/{quote(each[2:])}' if each.startswith("~/") else quote(each) for each in folders)
+    return ":".join(words)
 
 
 def _folder(job: JobSpec) -> str:

@@ -75,16 +75,40 @@ def check_given(lacking: str, option: str, given: str | None, known: Sequence[st
             )
 
 
+class Commands(NamedTuple):
+    """How a scheduler's commands are found where PATH of a command over ssh does not have them.
+
+    Attributes:
+        programs: Those that clusterfn runs; the first one submits jobs.
+        variables: What they read of the environment, which sites set for login shells.
+        modules: Names of modules that provide them.
+        usual: Folders in which sites keep them, as patterns; `$NAME` is a variable of the login shell.
+        probe: A command that asks the scheduler and changes nothing.
+        bare: What that says on a machine on which they are installed without a configuration: a regular expression.
+        files: What only machines of such a cluster have, as patterns.
+    """
+
+    programs: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+    probe: tuple[str, ...] = ()
+    bare: str = ""
+    files: tuple[str, ...] = ()
+
+
 class SchedulerSite(ABC):
     """One scheduler at one site.
 
     Attributes:
+        commands: How its commands are found; without them it is known only where PATH has them.
         title: Its name for people.
         program: By this the survey knows that the scheduler is there.
         wanted_address: What `address:` must be where that program is missing.
         no_accounts: Why nothing can be said of accounts, where `check_account` returns None.
     """
 
+    commands: Commands = Commands()
     title: str
     program: str
     wanted_address: str

@@ -113,7 +113,7 @@ def test_a_partition_that_takes_no_jobs(check, partition, said, mends):
 def test_slurm_that_is_not_there(check):
     said, mends = ended(check("py36", "scheduler: slurm", without="scheduler: bare|limits:"), "FAIL", "scheduler")
 
-    assert said == "there is no sinfo on py36"
+    assert said == "there is no sinfo on py36, nor does its login shell find one"
     assert "to the login node of the cluster" in mends
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 
+from .commands import use_commands
 from .files import mark_used
 from .handler import Failure, RequestHandler, expand
 from .moved import refuse_moved
@@ -51,7 +52,8 @@ class HelloHandler(RequestHandler):
         for path in paths:
             require_trusted(trusted, path, "bridge")
             mark_used(path, self.agent.root)
-        self.end(**dict(describe_host(self.agent), have=[os.path.exists(path) for path in paths]))
+        lacking = use_commands(self.header["commands"]) if "commands" in self.header else []
+        self.end(**dict(describe_host(self.agent), have=[os.path.exists(path) for path in paths], lacking=lacking))
 
 
 def require_trusted(trusted: Trusted, path: str, what: str) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import OrderedDict
 
+from .commands import CommandsHandler
 from .compression import decompress
 from .downloads import GetEachHandler, GetHandler
 from .facts import HelloHandler
@@ -62,7 +63,7 @@ class UnknownHandler(RequestHandler):
 
 
 HANDLERS = {
-    "hello": HelloHandler, "have": HaveHandler, "ping": PingHandler, "stop": StopHandler,
+    "hello": HelloHandler, "commands": CommandsHandler, "have": HaveHandler, "ping": PingHandler, "stop": StopHandler,
     "put": PutHandler, "put_tree": PutTreeHandler,
     "get": GetHandler, "get_each": GetEachHandler, "list": ListHandler,
     "follow": FollowHandler, "wait": WaitHandler, "still": StillHandler,

@@ -15,16 +15,27 @@ def scheduler(found: CheckState) -> str:
         return _none(found)
     there = found.site.schedulers.get(found.host.scheduler)
     if there is None:
-        hint = f"set address: of {found.place} to {kind.wanted_address}"
-        raise StepFailed(f"there is no {kind.program} on {found.name}", hint)
-    return there.check(found.host, found.place)
+        hint = f"write the folder that has it as scheduler_path: of {found.place}, or set address: to "
+        problem = f"there is no {kind.program} on {found.name}, nor does its login shell find one"
+        raise StepFailed(problem, hint + kind.wanted_address, found.site.login.signs.strong)
+    said = there.check(found.host, found.place)
+    commands = found.site.login.found.get(found.host.scheduler)
+    if commands is not None and commands.keys():
+        hint = f"add {commands.in_words()} to {found.place}"
+        raise StepWarning(f"{said}\nIts commands were found {commands.how}, and clusterfn.yml does not say where", hint)
+    return said
 
 
 def _none(found: CheckState) -> str:
     if found.host.scheduler == "bare" and found.site.schedulers:
         word, there = next(iter(found.site.schedulers.items()))
-        hint = f"write scheduler: {word} for {found.place}, unless you may compute on this machine itself"
+        commands = found.site.login.found.get(word)
+        lines = ", ".join(filter(None, [f"scheduler: {word}", commands.in_words() if commands else ""]))
+        hint = f"write {lines} for {found.place}, unless you may compute on this machine itself"
         raise StepWarning(f"the host has {there.program}: if this is a login node, use scheduler: {word}", hint)
+    if found.host.scheduler == "bare" and found.site.signs:
+        hint = f"if it is, remove {found.place} and run clusterfn init again, which asks for the scheduler"
+        raise StepWarning(f"this may be the login node of a cluster: {'; '.join(found.site.signs)}", hint)
     if not found.session.connection.facts.platform.startswith("linux"):
         return "none: a job starts at once"
     _, waiting = found.jobs

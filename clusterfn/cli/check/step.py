@@ -6,7 +6,7 @@ import functools
 import json
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterfn.bridge import layout
@@ -103,7 +103,11 @@ class CheckState:
     def site(self) -> Site:
         """What the host offers; asked once for all steps, and its jobs in the same round trip."""
         _ = self._asked
-        return survey.survey(self.session.connection)
+        site, lacked = survey.survey(self.session.connection), self.session.found_commands
+        if lacked is None:
+            return site
+        # found at the connection already, whose agent has them since
+        return replace(site, login=site.login._replace(found={**site.login.found, self.host.scheduler: lacked}))
 
     @functools.cached_property
     def jobs(self) -> tuple[list[dict[str, Any]], int]:

@@ -87,8 +87,10 @@ def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) 
     draft = begun.host._replace(root=given.root or begun.host.root)
     connection = login.with_room(draft, answers, given.no_key, done)
     say(f"Looking at what {draft.name} offers …")
-    site = survey(connection)
+    site = survey(connection, folder=given.scheduler_path or "")
     choices.say_site(site)
+    if given.scheduler is None:
+        site = choices.ask_about_signs(site, draft.name, answers, lambda folder: survey(connection, folder=folder))
     root = given.root or (connection.host.root if connection.host.root != draft.root else None)
     keys = choices.keys(
         site, connection.facts.user, given.scheduler, root,

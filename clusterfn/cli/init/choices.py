@@ -18,6 +18,7 @@ from clusterfn.scheduler.site import Given
 
 FOLDER = ".clusterfn"
 _HOME = "$HOME"
+_BARE = "bare"
 
 
 def keys(
@@ -43,10 +44,56 @@ def keys(
     there, kind = site.schedulers.get(word), kind_of_site(word)
     if kind is not None and there is None:
         problem = f"that host has no {kind.title}: {kind.program} is missing"
-        raise ConfigError(problem, hint="leave --scheduler out")
+        hint = "leave --scheduler out, or name the folder of its commands with --scheduler-path"
+        raise ConfigError(problem, hint=hint)
     lines = {"scheduler": word, "root": root or _root(site, user, answers, try_root)}
+    if word in site.login.found:
+        lines.update(site.login.found[word].keys())
     options = there.choose_options(given, answers.one_of) if there else {}
     return {**lines, word: options} if options else lines
+
+
+def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str], Site]) -> Site:
+    """Have a person decide about a machine that may be a login node; jobs must never run on one by accident.
+
+    Args:
+        name: What the host is called.
+        look: Surveys the host again, with one more folder that may hold a scheduler's commands.
+
+    Returns:
+        What the host offers, with the scheduler whose folder was named.
+
+    Raises:
+        ConfigError: No person can be asked: it has the signs, and the options that answer.
+    """
+    if not site.signs:
+        return site
+    found = [site]
+
+    def check(text: str) -> None:
+        if text == _BARE:
+            return
+        if not text.startswith(("/", "~/")):
+            raise ConfigError(f"{text!r} is neither {_BARE} nor an absolute path")
+        found[0] = look(text)
+        if not found[0].schedulers:
+            raise ConfigError(f"no SLURM or Grid Engine answers to the commands in {text}")
+
+    unsupported = " and ".join(site.login.signs.unsupported)
+    say(f"{name} may be the login node of a cluster, where jobs must not run:")
+    for sign in site.signs:
+        say(f"  - {sign}")
+    if unsupported:
+        say(f"clusterfn cannot submit to {unsupported}.")
+    try:
+        question = f"Folder that has sbatch or qsub, or {_BARE} to run jobs on this machine itself"
+        answers.text(question, f"--scheduler-path FOLDER or --scheduler {_BARE}", check=check)
+    except ConfigError as error:
+        unknown = f"; clusterfn cannot submit to {unsupported}" if unsupported else ""
+        problem = f"{name} may be the login node of a cluster, and no SLURM or Grid Engine was found{unknown}"
+        hint = f"name the folder of sbatch or qsub with --scheduler-path FOLDER; --scheduler {_BARE} runs jobs on it"
+        raise ConfigError(problem, evidence=site.signs, hint=hint) from error
+    return found[0]
 
 
 def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
@@ -85,6 +132,9 @@ def suggestion(site: Site) -> str:
 def say_site(site: Site) -> None:
     """Print what was found, a line for each thing."""
     lines = site.schedulers[site.scheduler].overview() if site.schedulers else [Bare.overview]
+    commands = site.login.found.get(site.scheduler)
+    if commands is not None and commands.keys():
+        lines.append(f"its commands were found {commands.how}: {commands.in_words()}")
     lines += [f"{each.name} ({each.path}, {each.kind}): {_room(each)}" for each in site.volumes]
     if site.gpus is not None and site.gpus.trouble:
         lines.append(f"nvidia-smi fails: {site.gpus.trouble}")

@@ -25,6 +25,7 @@ from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, Header, error_of, no_frame, pack
 from clusterfn.hosts.transports import Asker, Stream, Transport
 from clusterfn.hosts.transports.base import KeepsStandby
+from clusterfn.scheduler import kind_of_site
 
 MARKER_S = 30.0
 HELLO_S = 60.0
@@ -93,6 +94,7 @@ def boot(
     """
     wanted = wanted_python(host)
     hello = {"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)}
+    hello["commands"] = commands_of(host)
     first = pack(hello) + ahead
     name = functools.partial(standby_name, wanted)
     standby = transport.take_standby(name) if isinstance(transport, KeepsStandby) else None
@@ -111,6 +113,13 @@ def boot(
     stream = transport.open(COMMAND, asker)
     with _closed_on_failure(stream):
         return _start(stream, host, wanted, first, meanwhile)
+
+
+def commands_of(host: Host) -> Header:
+    """Return where the commands of the host's scheduler are, and the one that its agent must find to submit a job."""
+    kind = kind_of_site(host.scheduler)
+    programs = list(kind.commands.programs[:1]) if kind else []
+    return {"path": list(host.scheduler_path), "env": dict(host.scheduler_env), "programs": programs}
 
 
 @contextlib.contextmanager

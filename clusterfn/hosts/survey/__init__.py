@@ -1,17 +1,18 @@
-"""Survey what a host offers its users, in one request: file systems and their room, partitions, GPUs, modules.
+"""Survey what a host offers its users: file systems and their room, schedulers and their partitions, GPUs, modules.
 
-The program is templates/survey.sh. It runs in the agent's environment, from which jobs are started. Only the folders
-and modules come from a login shell, where sites set them.
+`commands` first asks a login shell where a scheduler's commands are. The rest is one request, templates/survey.sh, in
+the agent's environment, from which jobs are started. Only the folders and modules come from a login shell, too.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.survey import parse
+from clusterfn.hosts.survey import commands, parse
+from clusterfn.hosts.survey.commands import LoginShell
 from clusterfn.hosts.survey.parse import SurveyedGpus, Volume
 from clusterfn.scheduler import SURVEY_UNSET, read_sites
 from clusterfn.scheduler.job_script import fill
@@ -46,6 +47,7 @@ class Site:
         conda: The path of a conda, mamba or micromamba; "" if there is none.
         root: The folder that is the host's root now, which is none of `volumes`; None if nothing could be learnt of it.
         silent: What did not answer in time: "gpus", "$SCRATCH".
+        login: What a login shell shows of schedulers and their commands.
     """
 
     volumes: tuple[Volume, ...]
@@ -57,6 +59,13 @@ class Site:
     conda: str = ""
     root: Volume | None = None
     silent: tuple[str, ...] = ()
+    login: LoginShell = LoginShell()
+
+    @property
+    def signs(self) -> tuple[str, ...]:
+        """What says that this is a login node, though no scheduler was found; each a sentence."""
+        has_gpus = self.gpus is not None and bool(self.gpus.names)
+        return () if self.schedulers else self.login.signs.sentences(has_gpus)
 
     @property
     def scheduler(self) -> str:
@@ -104,23 +113,27 @@ def _room(volume: Volume) -> str:
     return shown if files is None else f"{shown} and {files} files"
 
 
-def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
-    """Return what the host offers, by one request.
+def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S, folder: str = "") -> Site:
+    """Return what the host offers, by two requests.
 
     Args:
         connection: To the host, whose root is looked at too.
-        timeout_s: How long the login shell, and then all slow questions, may take; in whole seconds, at least 1.
+        timeout_s: How long a login shell, and then all slow questions, may take; in whole seconds, at least 1.
+        folder: One that may hold the scheduler's commands.
 
     Raises:
         HostError: The host did not answer.
     """
     mark = f"clusterfn-{secrets.token_hex(16)}"
     patience = max(round(timeout_s), 1)
+    here = connection.host.scheduler == "local"
+    login = LoginShell() if here else commands.look(connection, folder=folder, timeout_s=patience)
     facts = connection.facts
     argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
-    return read_site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), mark), facts.memory_bytes)
+    site = read_site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), mark), facts.memory_bytes)
+    return replace(site, login=login)
 
 
 def read_site(found: Mapping[str, Section], memory_bytes: int | None = None) -> Site:

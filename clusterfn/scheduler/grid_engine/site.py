@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import NodeGpus, Waiting
-from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section, check_given
+from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Commands, Given, SchedulerSite, Section, check_given
 
 # What most sites call these.
 USUAL_NAMES = {"parallel_environment": "smp", "memory": "h_vmem", "gpus": "gpu"}
@@ -34,9 +34,18 @@ class GridEngineSite(SchedulerSite):
     resources: Mapping[str, bool] = field(default_factory=dict)
     trouble: str = ""
 
+    commands = Commands(
+        programs=("qsub", "qconf", "qstat", "qdel", "qacct", "qhost"),
+        variables=("SGE_ROOT", "SGE_CELL", "SGE_CLUSTER_NAME", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"),
+        modules=("sge", "uge", "gridengine"),
+        usual=("$SGE_ROOT/bin/*", "/opt/sge/bin/*", "/opt/gridengine/bin/*", "/opt/uge/bin/*", "/usr/local/sge/bin/*"),
+        probe=("qconf", "-sql"),
+        bare="SGE_ROOT|^$",  # PBS has a qsub, too, but no qconf, which says nothing then
+        files=("/opt/sge", "/opt/gridengine", "/opt/uge"),
+    )
     title = "Grid Engine"
     program = "qconf"
-    wanted_address = "a host from which qsub works without loading a module"
+    wanted_address = "a host from which qsub works"
     no_accounts = "Grid Engine charges the project that clusterfn.yml names, or your default one"
 
     @classmethod

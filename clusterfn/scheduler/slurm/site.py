@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import SchedulerLimits
-from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Given, SchedulerSite, Section, check_given
+from clusterfn.scheduler.site import MISSING, NOT_THERE, Ask, Commands, Given, SchedulerSite, Section, check_given
 
 _NODES = re.compile(r"\d{1,18}", re.ASCII)
 _NOTHING = ("", "UNLIMITED", "(null)", "none")
@@ -63,12 +63,25 @@ class SlurmSite(SchedulerSite):
     accounts: tuple[Account, ...] = ()
     trouble: str = ""
 
+    commands = Commands(
+        programs=("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun", "sacctmgr"),
+        variables=("SLURM_CONF",),
+        modules=("slurm",),
+        usual=(
+            "$SLURM_ROOT/bin", "$SLURM_HOME/bin", "/opt/slurm/bin", "/opt/slurm/*/bin", "/usr/local/slurm/bin",
+            "/cm/shared/apps/slurm/current/bin", "/cm/local/apps/slurm/current/bin", "/usr/local/bin",
+        ),
+        probe=("sinfo", "--noheader", "--format=%P"),
+        bare="configuration source|process configuration file|cannot stat file|unable to status file",
+        files=(
+            "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/etc/slurm-wlm/slurm.conf", "/opt/slurm",
+            "/usr/local/etc/slurm.conf", "/usr/local/slurm/etc/slurm.conf", "/var/spool/slurm*", "/run/slurm*",
+            "/run/munge/munge.socket*",
+        ),
+    )  # fmt: skip
     title = "SLURM"
     program = "sinfo"
-    wanted_address = (
-        "the login node of the cluster, where sinfo works without loading a module; for a machine without a queue: "
-        "scheduler: bare"
-    )
+    wanted_address = "the login node of the cluster; for a machine without a queue: scheduler: bare"
     no_accounts = "SLURM does not say which accounts you may use"
 
     @classmethod

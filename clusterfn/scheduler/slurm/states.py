@@ -177,6 +177,7 @@ def full(said: str) -> str:
 
 # What sbatch says when it refuses -> one thing to do. The first that is found counts.
 _REFUSALS = (
+    ("configuration source", "clusterfn check finds what a login shell knows of SLURM: add it as `scheduler_env:`"),
     ("invalid partition", "set `slurm: partition:` to one that `sinfo` lists there"),
     ("no partition specified", "this site has no default partition: set `slurm: partition:` to one that `sinfo` lists"),
     ("invalid account", "set `slurm: account:` to one that `sacctmgr show user $USER withassoc` lists"),

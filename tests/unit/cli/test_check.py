@@ -142,7 +142,8 @@ def test_a_default_partition_that_is_down_fails():
 def test_no_sinfo_has_a_next_step():
     failed = fails(scheduler.scheduler, found(Site(()), "slurm"))
 
-    assert str(failed) == "there is no sinfo on cluster"
+    assert str(failed) == "there is no sinfo on cluster, nor does its login shell find one"
+    assert "scheduler_path:" in failed.hint
     assert "login node of the cluster" in failed.hint
     assert "scheduler: bare" in failed.hint
 

@@ -89,6 +89,7 @@ def test_the_number_is_found_whatever_a_site_prints(out):
         ("memory", "ask for less memory than one node has", Unsatisfiable, False),
         ("cards", "no more cores, memory or GPUs", Unsatisfiable, False),
         ("option", "remove that option", SubmitError, False),
+        ("unconfigured", "add it as `scheduler_env:`", SubmitError, False),
         ("dead", "controller does not answer", SubmitError, True),
         ("slow", "controller does not answer", SubmitError, True),
     ],

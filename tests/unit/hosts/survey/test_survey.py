@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume, parse, read_site, survey
 from clusterfn.scheduler.site import Section
@@ -378,8 +379,14 @@ def connection(home: Path) -> Any:
         reply.set_result(Completed(done.returncode, None, done.stdout, done.stderr))
         return reply
 
-    facts = SimpleNamespace(memory_bytes=2**36, user="ann", root=str(home / "root"))
-    return SimpleNamespace(run=asked, facts=facts, host=SimpleNamespace(name="here"))
+    def use_commands(host: Host) -> Any:
+        env.update(host.scheduler_env, PATH=":".join([*host.scheduler_path, path]))
+        reply: Future[None] = Future()
+        reply.set_result(None)
+        return reply
+
+    facts = SimpleNamespace(memory_bytes=2**36, user="ann", root=str(home / "root"), python=sys.executable)
+    return SimpleNamespace(run=asked, facts=facts, host=Host("here", "here", "bare", "x"), use_commands=use_commands)
 
 
 @needs_sh

@@ -1,0 +1,278 @@
+"""Find a scheduler's commands on this host as its user's login shell finds them, and what says that it has one.
+
+The client sends this file as text, `python -I -S -c TEXT QUESTIONS`, when the host has nothing of clusterfn yet: it
+needs no other module. It tries what sites do, in this order, and stops at the first that shows a scheduler: a login
+shell, PATH as it is, an interactive login shell (a guard in ~/.bashrc), `module load`, usual folders. Prints JSON.
+"""
+
+import contextlib
+import glob
+import json
+import os
+import pwd
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Variables = dict[str, str]
+
+# Shells that are login shells if their name begins with a dash; it can be combined with -i, as -l of tcsh cannot.
+_BY_NAME = ("sh", "ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh")
+_OUTPUT_LIMIT = 4 << 20
+_LIBRARIES = "LD_LIBRARY_PATH"
+_NO_LOADER = re.compile("shared librar", re.IGNORECASE)  # of a program whose libraries are not found
+_UNKNOWN = re.compile("not found|could not find|no such|unknown", re.IGNORECASE)  # what shells say of no program
+_PROBE_S = 5
+
+
+class LoginShell:
+    """What this user's login shell says when it is asked."""
+
+    def __init__(self, patience_s: float, programs: "list[str]") -> None:
+        self.path = _shell()
+        self.patience_s = patience_s
+        self.programs = programs
+        self.aliases: "dict[str, str]" = {}
+
+    def variables(self, interactive: bool, modules: "Any" = ()) -> "list[Variables]":
+        """Return its variables, and those after each of these modules was loaded."""
+        mark = "clusterfn-%s" % os.urandom(12).hex()
+        told = "%s -I -S -c %s" % (shlex.quote(sys.executable), _quoted(
+            "import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (mark[:9], mark[9:])
+        ))  # fmt: skip
+        lines = [told]
+        for name in modules:
+            lines += ["module load %s" % name, told]
+        lines += ["echo %s.about; type %s; alias %s; echo %s.end" % (mark, each, each, mark) for each in self.programs]
+        printed = self.ask(interactive, lines)
+        decoder, found = json.JSONDecoder(), []
+        for piece in printed.split(mark + "{")[1:]:
+            with contextlib.suppress(ValueError):  # cut off: it did not end in time
+                found.append(decoder.raw_decode("{" + piece)[0])
+        for program, about in zip(self.programs, printed.split("%s.about" % mark)[1:]):
+            about_it = [line.strip() for line in about.partition(mark)[0].splitlines() if not _UNKNOWN.search(line)]
+            self.aliases[program] = " ".join(about_it) or self.aliases.get(program, "")
+        return found
+
+    def ask(self, interactive: bool, lines: "list[str]") -> str:
+        """Give it these lines, and return what it prints. An rc file may read what is meant for it: empty lines.
+
+        It is killed after the last line: an interactive one that finds the end of its input may add these lines to its
+        history. Alone fish runs nothing before that end, and then keeps no history.
+        """
+        name, options = os.path.basename(self.path), ["-i"] if interactive else []
+        argv = ["-" + name] + options if name in _BY_NAME else [self.path, "-l"] + options
+        environ = dict(os.environ, TERM=os.environ.get("TERM") or "dumb", SHELL=self.path)
+        over, home = "clusterfn-%s.over" % os.urandom(12).hex(), os.path.expanduser("~")
+        try:
+            process = subprocess.Popen(
+                argv, executable=self.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                env=environ, start_new_session=True, cwd=home if os.path.isdir(home) else "/", bufsize=0,
+            )  # fmt: skip
+        except OSError:
+            return ""
+        timer = threading.Timer(self.patience_s, _end, [process.pid])
+        timer.daemon = True
+        timer.start()
+        printed = b""
+        try:
+            text = "\n" * 8 + "".join(line + "\n" for line in lines) + "echo %s\n" % over
+            with contextlib.suppress(OSError):
+                process.stdin.write(os.fsencode(text))  # type: ignore[union-attr]
+            if not interactive or name == "fish":
+                process.stdin.close()  # type: ignore[union-attr]
+            while over.encode() not in printed and len(printed) < _OUTPUT_LIMIT:
+                piece = process.stdout.read(1 << 16)  # type: ignore[union-attr]
+                if not piece:
+                    break
+                printed += piece
+        finally:
+            timer.cancel()
+            _end(process.pid)
+            process.wait()
+        return printed.decode("utf-8", "surrogateescape")
+
+
+def _shell() -> str:
+    if os.environ.get("SHELL"):
+        return os.environ["SHELL"]
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"
+    return "/bin/sh"
+
+
+def _quoted(text: str) -> str:
+    """Return a word that sh, csh and fish read alike; the text has no single quote left."""
+    return "'%s'" % text.replace("'", '"')
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def which(program: str, path: str) -> str:
+    """Return where a PATH has a program; "" if nowhere."""
+    places = (os.path.join(folder, program) for folder in path.split(os.pathsep) if os.path.isabs(folder))
+    return next((place for place in places if os.access(place, os.X_OK) and not os.path.isdir(place)), "")
+
+
+def find(wanted: "dict[str, Any]", shell: LoginShell) -> "dict[str, Any]":
+    """Return where each scheduler's commands are, by its word, in so far as PATH here does not show them.
+
+    Args:
+        wanted: By the word, its `programs` (the first submits), the `variables` that these read, `modules` and `usual`
+            folders that may have them; `probe`, a command that asks it, and `bare`, what that says where it has no
+            configuration: then its programs are installed, and it is not there.
+    """
+    here = os.environ.get("PATH", os.defpath)
+    ways = [("in PATH", [dict(os.environ)]), ("by a login shell", shell.variables(False))]
+    found = _first_with(wanted, ways)
+    if not found:
+        ways.append(("by an interactive login shell", shell.variables(True)))
+        found = _first_with(wanted, ways)
+    login = next((variables[0] for _, variables in reversed(ways) if variables), dict(os.environ))
+    if not found:
+        names = [name for each in wanted.values() for name in each["modules"]]
+        if _has_modules(login):
+            for name, variables in zip([""] + names, shell.variables(len(ways) > 2, names)):
+                ways.append(("by `module load %s`" % name, [variables]))
+            found = _first_with(wanted, ways)
+    if not found:
+        ways.append(("in a usual folder", [_with_folders(login, _usual(wanted, shell, login))]))
+        found = _first_with(wanted, ways)
+    shown = {}
+    for word, (how, variables) in found.items():
+        folders = _folders(wanted[word]["programs"], here, variables["PATH"])
+        shown[word] = {"how": how, "path": folders, "env": _needed(wanted[word], folders, variables)}
+    return {"found": shown, "login": login}
+
+
+def _first_with(wanted: "dict[str, Any]", ways: "list[Any]") -> "dict[str, Any]":
+    """Return for each scheduler the variables with which it is there: a login shell's before those here."""
+    found: "dict[str, Any]" = {}
+    for word, each in wanted.items():
+        for how, several in ways[1:] + ways[:1]:
+            for variables in several:
+                if word not in found and _is_there(each, variables):
+                    found[word] = (how, variables)
+    return found
+
+
+def _is_there(each: "dict[str, Any]", variables: "Variables") -> bool:
+    path = variables.get("PATH", "")
+    if not which(each["programs"][0], path):
+        return False
+    return not re.search(each["bare"], _say(each["probe"], variables), re.IGNORECASE)
+
+
+def _say(argv: "list[str]", variables: "Variables") -> str:
+    """Run a program with these variables and return what it says; nothing if it does not answer in time."""
+    program = which(argv[0], variables.get("PATH", ""))
+    try:
+        return subprocess.run(
+            [program, *argv[1:]], env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=_PROBE_S,
+        ).stdout.decode("utf-8", "replace")  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _folders(programs: "list[str]", here: str, path: str) -> "list[str]":
+    """Return the folders of PATH, in its order, that hold a program which PATH here lacks or has another file for."""
+    differing = []
+    for program in programs:
+        place, before = which(program, path), which(program, here)
+        if place and (not before or os.path.realpath(place) != os.path.realpath(before)):
+            differing.append(os.path.dirname(place).rstrip("/"))
+    return [folder for folder in dict.fromkeys(path.split(os.pathsep)) if folder.rstrip("/") in differing]
+
+
+def _needed(each: "dict[str, Any]", folders: "list[str]", variables: "Variables") -> "Variables":
+    """Return the variables that its commands need and do not have here."""
+    here = dict(os.environ)
+    extra = {name: variables[name] for name in each["variables"] if variables.get(name, "") not in ("", here.get(name))}
+    path = os.pathsep.join([*folders, here.get("PATH", os.defpath)])
+    differ = variables.get(_LIBRARIES, "") not in ("", here.get(_LIBRARIES))
+    if differ and _NO_LOADER.search(_say(each["probe"], dict(here, PATH=path, **extra))):
+        extra[_LIBRARIES] = variables[_LIBRARIES]
+    return extra
+
+
+def _has_modules(variables: "Variables") -> bool:
+    return any(name in variables for name in ("MODULESHOME", "LMOD_CMD", "LMOD_PKG", "MODULEPATH"))
+
+
+def _usual(wanted: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "list[str]":
+    """Return folders in which sites keep such commands, and those that an alias or a function names."""
+    folders = []
+    for each in wanted.values():
+        for program in each["programs"][:1]:
+            folders += re.findall(r"(/[^\s'\"`;:=]*)/%s\b" % re.escape(program), shell.aliases.get(program, ""))
+        for pattern in each["usual"]:
+            text = re.sub(r"\$(\w+)", lambda name: login.get(name.group(1), "/nowhere"), pattern)
+            folders += sorted(glob.glob(text), reverse=True)
+    return folders
+
+
+def _with_folders(variables: "Variables", folders: "list[str]") -> "Variables":
+    return dict(variables, PATH=os.pathsep.join([variables.get("PATH", ""), *folders]))
+
+
+def look_for_signs(asked: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "dict[str, Any]":
+    """Return what hints at a login node: files, variables, programs, modules, users, words about the machine."""
+    path = os.pathsep.join([login.get("PATH", ""), os.environ.get("PATH", os.defpath)])
+    listed = ""
+    if _has_modules(login):
+        listed = shell.ask(False, ["module -t avail"])
+    return {
+        "files": [found[0] for found in (sorted(glob.glob(pattern)) for pattern in asked["files"]) if found],
+        "variables": {name: login[name] for name in asked["variables"] if login.get(name)},
+        "programs": [name for name in asked["programs"] if which(name, path)],
+        "modules": [name for name in dict.fromkeys(listed.split()) if re.match(asked["modules"], name, re.I)][:5],
+        "users": _count_users(),
+        "hostname": socket.gethostname(),
+        "motd": "\n".join(_read(name) for name in asked["motd"])[:20000],
+        "aliases": {name: text[:300] for name, text in shell.aliases.items() if re.search(asked["aliases"], text)},
+    }
+
+
+def _count_users() -> int:
+    """Return how many users are logged in, by utmp or by logind, whichever knows more."""
+    users = set()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.check_output(["who"], stderr=subprocess.DEVNULL, timeout=5).decode("utf-8", "replace")
+        users = {line.split()[0] for line in listed.splitlines() if line.strip()}
+    there = [name for name in glob.glob("/run/user/*") if os.path.basename(name).isdigit()]
+    return max(len(users), sum(int(os.path.basename(name)) >= 1000 for name in there))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(20000)
+    except OSError:
+        return ""
+
+
+def main(questions: str) -> None:
+    asked = json.loads(questions)
+    programs = [each["programs"][0] for each in asked["wanted"].values()]
+    shell = LoginShell(asked["patience_s"], programs)
+    answer = find(asked["wanted"], shell)
+    login = answer.pop("login")
+    if asked.get("signs") and not answer["found"]:
+        answer["signs"] = look_for_signs(asked["signs"], shell, login)
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

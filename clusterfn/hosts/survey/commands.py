@@ -1,0 +1,112 @@
+"""Find a scheduler's commands on a host as a login shell finds them, and what says that it is a login node.
+
+The program that looks is bridge/login_shell.py. Afterwards the host's agent uses what it has found, so that every
+command finds its program; clusterfn.yml keeps it for the connections to come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import HostConnection
+from clusterfn.scheduler import SITES, SURVEY_UNSET, kind_of_site, login_node
+
+_PROGRAM = Path(__file__).parents[2] / "bridge" / "login_shell.py"
+_SHELLS = 4  # that it may try, one after another
+_SPARE_S = 20.0
+
+
+class FoundCommands(NamedTuple):
+    """Where the commands of one scheduler are, beyond what PATH of a command over ssh shows.
+
+    Attributes:
+        how: "by a login shell", for people.
+        path: The folders for `scheduler_path:`; none where PATH is enough.
+        env: The variables for `scheduler_env:`.
+    """
+
+    how: str
+    path: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+
+    def keys(self) -> dict[str, Any]:
+        """Return the lines of clusterfn.yml that say this."""
+        path, env = list(self.path), dict(self.env)
+        return {**({"scheduler_path": path} if path else {}), **({"scheduler_env": env} if env else {})}
+
+    def in_words(self) -> str:
+        """Return these lines as a person writes them: `scheduler_path: [/opt/slurm/bin]`."""
+        variables = ", ".join(f"{name}: {value}" for name, value in self.env.items())
+        lines = [f"scheduler_path: [{', '.join(self.path)}]"] if self.path else []
+        return ", ".join([*lines, *([f"scheduler_env: {{{variables}}}"] if variables else [])])
+
+    def on(self, host: Host) -> Host:
+        """Return the host with these folders and variables before its own."""
+        path = tuple(dict.fromkeys((*self.path, *host.scheduler_path)))
+        return host._replace(scheduler_path=path, scheduler_env={**host.scheduler_env, **self.env})
+
+
+class LoginShell(NamedTuple):
+    """What a login shell of the host shows.
+
+    Attributes:
+        found: The schedulers that are there, by the word of `scheduler:`.
+        signs: What says that this may be the login node of a cluster, each a sentence; asked if nothing was found.
+    """
+
+    found: Mapping[str, FoundCommands] = {}
+    signs: login_node.Signs = login_node.Signs()
+
+
+def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s: float = 10.0) -> LoginShell:
+    """Look for the commands of the schedulers that clusterfn knows, and have the host's agent use them.
+
+    Args:
+        only: The word of one scheduler; "" for all, and for signs of a login node.
+        folder: One more folder to look into.
+        timeout_s: How long each login shell may take.
+
+    Raises:
+        HostError: The host did not answer.
+    """
+    sites = {
+        word: kind for word in SITES if only in ("", word) and (kind := kind_of_site(word)) and kind.commands.programs
+    }
+    wanted = {
+        word: {**kind.commands._asdict(), "usual": [*filter(None, [folder]), *kind.commands.usual]}
+        for word, kind in sites.items()
+    }
+    asked = {"wanted": wanted, "patience_s": timeout_s, **({} if only else {"signs": login_node.questions()})}
+    argv = [connection.facts.python, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(asked)]
+    limit = _SHELLS * timeout_s + _SPARE_S
+    answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
+    shown = read(answer.out)
+    host = connection.host
+    for commands in shown.found.values():
+        host = commands.on(host)
+    if host != connection.host:
+        connection.use_commands(host).result(limit)
+    return shown
+
+
+def read(printed: bytes) -> LoginShell:
+    """Read what the program has printed; nothing where that makes no sense."""
+    try:
+        told = json.loads(printed.decode("utf-8", "surrogateescape"))
+        found = {
+            word: FoundCommands(str(each["how"]), tuple(each["path"]), dict(each["env"]))
+            for word, each in told["found"].items()
+            if word in SITES and _are_printable([*each["path"], *each["env"], *each["env"].values()])
+        }
+        return LoginShell(found, login_node.read_signs(told.get("signs") or {}))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return LoginShell()
+
+
+def _are_printable(texts: Sequence[str]) -> bool:
+    """Whether these can be shown, and written to clusterfn.yml."""
+    return all(text.isprintable() for text in texts)

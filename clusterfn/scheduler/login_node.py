@@ -1,0 +1,120 @@
+"""Signs that a machine without a known scheduler is the login node of a cluster, where nothing may be computed.
+
+Pure: bridge/login_shell.py answers the questions, and this module reads the answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from clusterfn.scheduler import SITES, kind_of_site
+from clusterfn.scheduler.site import SchedulerSite
+
+# of schedulers to which clusterfn cannot submit: what is there -> whose it is
+_FILES = {
+    **dict.fromkeys(("/etc/pbs.conf", "/var/spool/pbs", "/var/spool/torque"), "PBS"),
+    "/etc/lsf.conf": "LSF", "/etc/condor/condor_config": "HTCondor", "/cm/shared": "a cluster manager",
+}  # fmt: skip
+_VARIABLES = {
+    "PBS_CONF_FILE": "PBS", "PBS_SERVER": "PBS", "LSF_ENVDIR": "LSF", "LSF_SERVERDIR": "LSF",
+    "CONDOR_CONFIG": "HTCondor",
+}  # fmt: skip
+_CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
+_PROGRAMS = {"pbsnodes": "PBS", "bsub": "LSF", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
+_UNSUPPORTED = ("PBS", "LSF", "HTCondor", "Flux", "OAR")
+_MODULES = ("pbs", "pbspro", "torque", "lsf", "htcondor")
+_ALIAS = r"\balias|\bfunction\b|\(\)|\bssh\b|apptainer|singularity"
+_BY_SSH = re.compile(r"\bssh\s+(?:-\S+\s+)*([\w.@-]+)")
+_HOST_NAME = re.compile(r"(?:^|[^a-z])(?:login|logon|submit|headnode|frontend)(?![a-z])|^head\d*$", re.IGNORECASE)
+_MOTD = re.compile(
+    r"[^\n]*\b(?:(?:login|head|submit|compute)[ -]?nodes?|sbatch|qsub|bsub|batch (?:system|jobs?)|slurm)\b[^\n]*",
+    re.IGNORECASE,
+)
+_MANY = 10  # users at a time, on a machine without GPUs
+
+
+def _kinds() -> list[type[SchedulerSite]]:
+    return [kind for kind in map(kind_of_site, SITES) if kind is not None]
+
+
+def _files() -> dict[str, str]:
+    return {**{path: kind.title for kind in _kinds() for path in kind.commands.files}, **_FILES}
+
+
+def _variables() -> dict[str, str]:
+    return {**{name: kind.title for kind in _kinds() for name in kind.commands.variables}, **_VARIABLES}
+
+
+def questions() -> dict[str, Any]:
+    """Return what the host is asked about signs."""
+    modules = [*(name for kind in _kinds() for name in kind.commands.modules), *_MODULES]
+    return {
+        "files": list(_files()), "variables": [*_variables(), *_CONTAINERS], "programs": list(_PROGRAMS),
+        "modules": f"(?:{'|'.join(modules)})(?:[/-]|$)", "aliases": _ALIAS,
+        "motd": ["/etc/motd", "/run/motd.dynamic", "/etc/motd.d/cluster"],
+    }  # fmt: skip
+
+
+class Signs(NamedTuple):
+    """What says that a machine may be a login node.
+
+    Attributes:
+        strong: Sentences, each of which is enough to ask.
+        users: How many are logged in: many are a sign on a machine without GPUs.
+        unsupported: Schedulers among them that clusterfn does not know.
+    """
+
+    strong: tuple[str, ...] = ()
+    users: int = 0
+    unsupported: tuple[str, ...] = ()
+
+    def sentences(self, has_gpus: bool) -> tuple[str, ...]:
+        """Return what to show to a person; nothing if this looks like any server."""
+        crowd = (f"{self.users} users are logged in, and it has no GPUs",)
+        return self.strong + (crowd if self.users >= _MANY and not has_gpus else ())
+
+
+def read_signs(told: Mapping[str, Any]) -> Signs:
+    """Read the answers to `questions`.
+
+    Example:
+        >>> read_signs({"programs": ["bsub"]}).strong
+        ('it has bsub, which is of LSF',)
+    """
+    owners: list[str] = []
+
+    def of(owner: str) -> str:
+        owners.append(owner)
+        return f"which is of {owner}"
+
+    said = [f"it has {path}, {of(_owner(path))}" for path in map(str, told.get("files", ()))]
+    for name, value in dict(told.get("variables", {})).items():
+        if name in _CONTAINERS:
+            said.append(f"logins run in the container {value}, where a scheduler's commands may be missing")
+        else:
+            said.append(f"{name} is set in a login shell, {of(_variables()[name])}")
+    said += [f"it has {name}, {of(_PROGRAMS[name])}" for name in told.get("programs", ())]
+    modules = ", ".join(map(str, told.get("modules", ())))
+    said += [f"`module avail` lists {modules}"] if modules else []
+    said += [_about_alias(name, str(text)) for name, text in dict(told.get("aliases", {})).items()]
+    name = str(told.get("hostname", ""))
+    said += [f"it is called {name}"] if _HOST_NAME.search(name.partition(".")[0]) else []
+    greeting = _MOTD.search(str(told.get("motd", "")))
+    said += [f"its greeting says: {greeting[0].strip()[:120]}"] if greeting else []
+    unsupported = tuple(owner for owner in _UNSUPPORTED if owner in owners)
+    return Signs(tuple(said), int(told.get("users", 0)), unsupported)
+
+
+def _owner(path: str) -> str:
+    """Return whose file that is, by the pattern that has found it."""
+    matching: Sequence[str] = [owner for pattern, owner in _files().items() if path.startswith(pattern.rstrip("*"))]
+    return next(iter(matching), "a scheduler")
+
+
+def _about_alias(name: str, text: str) -> str:
+    to = _BY_SSH.search(text)
+    if to:
+        return f"{name} there means ssh to {to[1]}: if that has the commands, set up {to[1]} instead"
+    return f"{name} is an alias or a function of the login shell: {text[:120]}"

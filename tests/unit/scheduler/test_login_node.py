@@ -1,0 +1,60 @@
+"""Which answers of a machine say that it may be a login node."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterfn.scheduler.login_node import Signs, read_signs
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"files": ["/etc/slurm/slurm.conf"]}, "it has /etc/slurm/slurm.conf, which is of SLURM"),
+        ({"files": ["/var/spool/slurmd"]}, "it has /var/spool/slurmd, which is of SLURM"),
+        ({"files": ["/run/munge/munge.socket.2"]}, "which is of SLURM"),
+        ({"files": ["/cm/shared"]}, "which is of a cluster manager"),
+        ({"files": ["/etc/pbs.conf"]}, "which is of PBS"),
+        ({"variables": {"SGE_ROOT": "/opt/sge"}}, "SGE_ROOT is set in a login shell, which is of Grid Engine"),
+        ({"variables": {"APPTAINER_CONTAINER": "/a.sif"}}, "logins run in the container /a.sif"),
+        ({"programs": ["condor_submit"]}, "it has condor_submit, which is of HTCondor"),
+        ({"modules": ["lsf/10"]}, "`module avail` lists lsf/10"),
+        ({"hostname": "login03.hpc.example.edu"}, "it is called login03.hpc.example.edu"),
+        ({"hostname": "hpc-submit"}, "it is called hpc-submit"),
+        (
+            {"motd": "Welcome!\nDo not compute on the login nodes.\n"},
+            "its greeting says: Do not compute on the login nodes.",
+        ),
+        ({"aliases": {"sbatch": "sbatch is aliased to `ssh -x ann@sub.x.edu sbatch'"}}, "set up ann@sub.x.edu instead"),
+        ({"aliases": {"sbatch": "alias sbatch='apptainer exec a.sif sbatch'"}}, "an alias or a function"),
+    ],
+)
+def test_each_of_these_is_enough_to_ask(told, sentence):
+    for has_gpus in (True, False):
+        (said,) = read_signs(told).sentences(has_gpus)
+        assert sentence in said
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"hostname": "tensor01", "motd": "Welcome to Debian. Please log in and behave.", "users": 3},
+        {"hostname": "vm", "motd": "The programs included with the system are free software", "users": 9},
+        {"hostname": "loginov-pc", "modules": [], "files": [], "programs": [], "variables": {}, "aliases": {}},
+        {"hostname": "blockhead", "users": 1},
+    ],
+)
+def test_a_plain_server_has_no_signs(told):
+    assert read_signs(told).sentences(has_gpus=False) == ()
+
+
+def test_many_users_are_a_sign_only_without_gpus():
+    assert Signs(users=30).sentences(has_gpus=True) == ()
+    assert Signs(users=30).sentences(has_gpus=False) == ("30 users are logged in, and it has no GPUs",)
+
+
+def test_schedulers_that_clusterfn_does_not_know_are_named():
+    told = {"programs": ["bsub"], "files": ["/etc/pbs.conf", "/opt/slurm"]}
+
+    assert read_signs(told).unsupported == ("PBS", "LSF")
