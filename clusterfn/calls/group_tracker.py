@@ -132,7 +132,7 @@ class GroupTracker(BaseTracker):
     def _item_ended(self, index: int, kind: str) -> None:
         """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
         if kind == layout.PAYLOAD_BROKEN:  # damaged, and removed: the next call sends it again
-            self.session.there.clear()
+            self.session.contents.forget()
         to = self.group.outputs_to
         for pattern in self.job.outputs if to is not None and kind == layout.RETURNED else ():
             folder, own = self.work_folder(index), cast(Path, to) / str(index)

@@ -7,6 +7,7 @@ calls, the elements of a group and the calls of a session all go this way. `desc
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import json
 import posixpath
 import stat
@@ -209,9 +210,8 @@ def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mappi
     """
     before: list[Reply[Any]] = [*session.lay_out_bridge()]
     for path, folder in folders.items():
-        if path not in session.there:
-            files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
-            before.append(session.remember(path, session.connection.put_tree(path, files)))
+        files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
+        before += session.contents.send(path, functools.partial(session.connection.put_tree, path, files))
     return [*before, *send_contents(session, payload)]
 
 
@@ -219,8 +219,9 @@ def send_contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
     """Send the modules, files and large buffers that the host lacks: all of them are named by their content."""
     wanted = dict(_named_by_content(session.root, payload))
     asked = [path for path, what in wanted.items() if _size_of(what) > _WORTH_ASKING]
-    missing = session.missing(asked) | (wanted.keys() - session.there - set(asked))
-    return [session.remember(path, _put(session, path, wanted[path])) for path in missing]
+    missing = session.missing(asked) | (wanted.keys() - set(asked))
+    sent = [session.contents.send(path, functools.partial(_put, session, path, wanted[path])) for path in missing]
+    return [each for replies in sent for each in replies]
 
 
 def inputs_of(payload: Payload) -> list[Reply[Any]]:
