@@ -327,6 +327,7 @@ def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None 
 def _send_now(prepared: Prepared, job: Job[Any], tracker: Tracker) -> None:
     """Send the call, start it, and follow it."""
     session, spec = prepared.session, prepared.job
+    submission.await_room(session)
     inputs = submission.inputs_of(prepared.payload)  # before anything is sent: one of them may be held back
     job.submitted_at = time.monotonic()
     history.remember(job, prepared.config, spec.results)

@@ -208,6 +208,7 @@ def say_how(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimit
 def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     session = one.session
+    submit.await_room(session)
     inputs = submit.inputs_of(one.payload)
     before, environment = send_needs(one, made)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]

@@ -209,6 +209,7 @@ class SessionJob:
         self._abandoned.add(number)
 
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
+        submit.await_room(self._session)
         self._await_folder()
         self._send_skipped()
         before = submit.send_contents(self._session, payload)

@@ -237,10 +237,15 @@ class HostConnection:
         return self._send(_r.WaitRequest(path, with_files, drain, after, on_content, on_early))
 
     def still(
-        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, after: Sequence[Reply[Any]] = ()
-    ) -> Reply[None]:
-        """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`."""
-        return self._send(_r.StillRequest(path, silent_s, on_silent, after))
+        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, unless: str = "",
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[None]:  # fmt: skip
+        """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`.
+
+        Args:
+            unless: What explains the silence, once it exists.
+        """
+        return self._send(_r.StillRequest(path, silent_s, unless, on_silent, after))
 
     def run(
         self,
@@ -374,6 +379,13 @@ class HostConnection:
     def answers_here(self) -> bool:
         """Whether this thread brings the answers of this connection, so that it cannot wait for them."""
         return self.link.answers_here()
+
+    def has_room(self, within_s: float) -> bool:
+        """Wait until little is queued for the host; return False if too much of it is left after that time.
+
+        Waits for nothing on a thread that brings answers, or if the connection has ended.
+        """
+        return self.link.has_room(within_s)
 
     def close(self) -> None:
         """End the connection. Open requests fail; what was spawned keeps running."""

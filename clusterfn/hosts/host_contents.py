@@ -1,4 +1,4 @@
-"""What a host is known to have, and what is on its way there: nothing is sent twice, however slowly the host answers."""
+"""What a host is known to have, and what is on its way there: a host that answers slowly is sent nothing twice."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class HostState:
                 watch.remove(job_name)
 
     def missing(self, paths: list[str]) -> set[str]:
-        """Return which of these paths, absolute and named by their content, the host lacks; some may be on their way."""
+        """Return which of these paths, absolute and named by their content, the host lacks, or gets at this moment."""
         self._believe_no_longer()
         unknown = self.contents.unknown(paths)
         answers = self.connection.have(unknown).result(_PROBE_TIMEOUT_S) if unknown else []

@@ -9,7 +9,7 @@ from .inotify import new_inotify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Protocol, Set
+    from typing import Any, Callable, Deque, Dict, Optional, Protocol, Set
 
     from .inotify import Inotify
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 POLL_FIRST_S, POLL_LAST_S = 0.01, 0.25
 POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01  # while nothing changes, a hundredth of that time, up to so long
+SLICE_S = 0.02  # of a poll, after which other requests have their turn
 CPU_SHARE, TIME_SHARE = 0.01, 0.2  # of a core, and of this process's time, which a slow file server may take
 
 
@@ -37,6 +38,8 @@ class FileWatcher:
         readers: The loop's callbacks by file descriptor; inotify's is added.
     """
 
+    has_news = False  # of this poll
+
     def __init__(self, readers: "Dict[int, Callable[[int], None]]") -> None:
         self.readers = readers
         self.open: "Dict[Watching, int]" = {}
@@ -46,6 +49,9 @@ class FileWatcher:
         self.tried = False
         self.pause = POLL_FIRST_S
         self.next_poll = self.changed = 0.0
+        self.round: "Deque[Watching]" = collections.deque()  # those at which this poll has not looked yet
+        self.listed: "Dict[str, Optional[Set[str]]]" = {}
+        self.used_s = self.taken_s = 0.0  # by this poll
 
     def add(self, request: "Watching") -> None:
         if not self.tried:
@@ -100,18 +106,28 @@ class FileWatcher:
         return bool(request.safely(lambda: request.look(ask_server)))
 
     def poll(self, now: float) -> None:
+        """Look at all that is followed; if that takes long, at some now, and at the others when called again."""
         if not self.open or now < self.next_poll:
             return
+        if not self.round:
+            self.round.extend(self.open)
+            self.listed, self.used_s, self.taken_s, self.has_news = {}, 0.0, 0.0, False
         began, used = time.monotonic(), time.process_time()
-        listed: "Dict[str, Optional[Set[str]]]" = {}
-        changed = [self.check(request, True) for request in list(self.open) if self.may_have_changed(request, listed)]
+        while self.round and time.monotonic() - began < SLICE_S:
+            request = self.round.popleft()
+            if request in self.open and self.may_have_changed(request, self.listed) and self.check(request, True):
+                self.has_news = True
         ended = time.monotonic()
-        if any(changed):
+        self.used_s, self.taken_s = self.used_s + time.process_time() - used, self.taken_s + ended - began
+        if self.round:
+            self.next_poll = ended
+            return
+        if self.has_news:
             self.changed = ended
         idle_s = min((ended - self.changed) * IDLE_SHARE, POLL_IDLE_S)
         slower = max(min(self.pause * 1.5, POLL_LAST_S), idle_s)
-        share_s = max((time.process_time() - used) / CPU_SHARE, (ended - began) / TIME_SHARE)
-        self.pause = max(POLL_FIRST_S if any(changed) else slower, share_s)
+        share_s = max(self.used_s / CPU_SHARE, self.taken_s / TIME_SHARE)
+        self.pause = max(POLL_FIRST_S if self.has_news else slower, share_s)
         self.next_poll = ended + self.pause
 
     def may_have_changed(self, request: "Watching", listed: "Dict[str, Optional[Set[str]]]") -> bool:

@@ -6,13 +6,14 @@ import time
 
 from .compression import Compressor
 from .downloads import piece_of
+from .file_watcher import TIME_SHARE
 from .files import exists, read_at, size_of
-from .frames import pack
+from .frames import TURN_S, pack
 from .handler import RequestHandler, expand, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Callable, Deque, Dict, Optional
 
     from .frames import Frame, Header
 
@@ -157,21 +158,18 @@ class WaitHandler(RequestHandler):
 class StillHandler(RequestHandler):
     """Report each time that a file's content has not changed for `silent_s`, by this agent's clock.
 
-    A file that was never seen is not silent.
+    A file that was never seen is not silent, nor one next to which there is what explains its silence (`unless`).
     """
 
     LOOKS = 4
 
     def start(self) -> None:
         self.path = expand(self.header["path"])
+        self.unless = expand(self.header["unless"]) if self.header.get("unless") else ""
         self.silent = seconds(self.header, "silent_s", 60.0)
         self.seen = b""
         self.since = self.reported = time.monotonic()
-        self.turn()
-
-    def turn(self) -> None:
-        if not self.ended:
-            self.safely(self.check_content)
+        self.agent.stills.add(self, self.silent / self.LOOKS)
 
     def check_content(self) -> None:
         now = time.monotonic()
@@ -180,10 +178,56 @@ class StillHandler(RequestHandler):
             self.seen, self.since, self.reported = content, now, now
         if self.seen and now - self.reported >= self.silent:
             self.reported = now
-            self.send({"silent_s": now - self.since})
-        every_s = self.silent / self.LOOKS
-        # All of one interval look at the same moment: a thousand jobs wake this process no more often than one.
-        self.agent.at(every_s - now % every_s if every_s else 0.0, self.turn)
+            if not (self.unless and os.path.lexists(self.unless)):
+                self.send({"silent_s": now - self.since})
 
     def stop(self) -> None:
         self.end()
+
+    def release(self) -> None:
+        self.agent.stills.drop(self)
+
+
+class StillWatcher:
+    """Has all `StillHandler`s of one interval look in one round, which leaves most of the time to other requests.
+
+    On a slow file server a round takes longer than the interval; the next one begins later then.
+
+    Args:
+        at: As `Agent.at`.
+    """
+
+    def __init__(self, at: "Callable[[float, Callable[[], None]], None]") -> None:
+        self.at = at
+        self.open: "Dict[float, Dict[StillHandler, None]]" = {}
+
+    def add(self, request: StillHandler, every_s: float) -> None:
+        new = every_s not in self.open
+        self.open.setdefault(every_s, {})[request] = None
+        if new:
+            self.look(every_s, collections.deque(), 0.0)
+
+    def drop(self, request: StillHandler) -> None:
+        for requests in self.open.values():
+            requests.pop(request, None)
+
+    def look(self, every_s: float, left: "Deque[StillHandler]", used_s: float) -> None:
+        """Look for a turn at those of this round that are left, then again."""
+        if not left:
+            left.extend(self.open[every_s])
+        if not left:
+            del self.open[every_s]
+            return
+        began = now = time.monotonic()
+        while left and now - began < TURN_S:
+            request = left.popleft()
+            if not request.ended:
+                request.safely(request.check_content)
+            now = time.monotonic()
+        used_s += now - began
+        if left:
+            self.at(0.0, lambda: self.look(every_s, left, used_s))
+        else:
+            # All look at the same moment: a thousand jobs wake this process no more often than one.
+            pause_s = max(every_s - now % every_s if every_s else 0.0, used_s / TIME_SHARE)
+            self.at(pause_s, lambda: self.look(every_s, left, 0.0))

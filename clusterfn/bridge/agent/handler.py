@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from .file_watcher import FileWatcher
     from .frames import Frame, Header, Inbox, Outbox
+    from .growing_files import StillWatcher
 
     class AgentServices(Protocol):
         """The part of the agent that its handlers use."""
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         inbox: Inbox
         out: Outbox
         watcher: FileWatcher
+        stills: StillWatcher
         requests: "Dict[int, RequestHandler]"
         children: Dict[int, Callable[[int], None]]
         readers: Dict[int, Callable[[int], None]]

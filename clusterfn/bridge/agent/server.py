@@ -14,8 +14,8 @@ from .downloads import GetEachHandler, GetHandler
 from .facts import HelloHandler
 from .file_watcher import FileWatcher
 from .files import CHUNK, mark_used
-from .frames import FULL, Inbox, Outbox
-from .growing_files import FollowHandler, StillHandler, WaitHandler
+from .frames import FULL, TURN_S, Inbox, Outbox
+from .growing_files import FollowHandler, StillHandler, StillWatcher, WaitHandler
 from .handler import Failure, RequestHandler, expand
 from .listing import ListHandler
 from .pipes import USUAL, widen_pipe
@@ -25,7 +25,7 @@ from .uploads import PutHandler, PutTreeHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Set, Tuple
+    from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
 
     from .frames import Header
 
@@ -79,6 +79,7 @@ class Agent:
         self.out = Outbox(sink)
         self.inbox = Inbox(in_parts=True)
         self.received = memoryview(bytearray(CHUNK))
+        self.frames: "Optional[Iterator[Tuple[Header, bytes]]]" = None  # those in it that were not dispatched yet
         self.requests: "Dict[int, RequestHandler]" = {}
         self.waiting: "Dict[int, List[RequestHandler]]" = {}  # for the end of the request of that number
         self.failed: "OrderedDict[int, str]" = OrderedDict()
@@ -89,6 +90,7 @@ class Agent:
         self.counter = 0
         self.swept: "Set[str]" = set()
         self.watcher = FileWatcher(self.readers)
+        self.stills = StillWatcher(self.at)
         self.root = self.machine = ""
         self.umask = 0o077
         self.last_received = time.monotonic()
@@ -161,10 +163,19 @@ class Agent:
             widen_pipe(self.source)
         self.open = bool(size)
         self.last_received = time.monotonic()
-        for header, body in self.inbox.feed(self.received[:size]):
-            self.dispatch(header, body)
+        self.frames = self.inbox.feed(self.received[:size])
+        self.dispatch_some()
         if size < USUAL <= self.inbox.left:  # sshd gives a packet of 32 KB at a time: let some come together
             time.sleep(GATHER_S)
+
+    def dispatch_some(self) -> None:
+        """Dispatch what was read, for a turn: hundreds of requests may come at once, and answers must not wait."""
+        until = time.monotonic() + TURN_S
+        for header, body in self.frames or ():
+            self.dispatch(header, body)
+            if time.monotonic() >= until:
+                return
+        self.frames = None
 
     def seconds_until_due(self) -> float:
         """Return the seconds until the next timer, poll or timeout."""
@@ -178,16 +189,19 @@ class Agent:
     def turn(self) -> None:
         poll = select.poll()
         for fd in self.readers:
-            if fd != self.source or self.out.size < FULL:
+            if fd != self.source or (self.frames is None and self.out.size < FULL):
                 poll.register(fd, select.POLLIN)
         for fd in self.writers:
             poll.register(fd, select.POLLOUT)
         if self.out.pending():
             poll.register(self.out.fd, select.POLLOUT)
-        for fd, _ in poll.poll(int(self.seconds_until_due() * 1000) + 1):
+        dispatches = self.frames is not None and self.out.size < FULL
+        for fd, _ in poll.poll(0 if dispatches else int(self.seconds_until_due() * 1000) + 1):
             handler = self.readers.get(fd) or self.writers.get(fd)
             if handler:
                 handler(fd)
+        if dispatches:
+            self.dispatch_some()
         now = time.monotonic()
         while self.timers and self.timers[0][0] <= now:
             heapq.heappop(self.timers)[2]()

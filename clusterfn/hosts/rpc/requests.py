@@ -434,8 +434,11 @@ class ConversationRequest(OpenRequest[None]):
 class StillRequest(SimpleRequest[None]):
     """Report whenever a file has stopped changing."""
 
-    def __init__(self, path: str, silent_s: float, on_silent: Callable[[], Any], after: Sequence[Reply[Any]]) -> None:
-        super().__init__("still", {"path": path, "silent_s": silent_s}, lambda *_: None, after=after)
+    def __init__(
+        self, path: str, silent_s: float, unless: str, on_silent: Callable[[], Any], after: Sequence[Reply[Any]]
+    ) -> None:
+        fields = {"path": path, "silent_s": silent_s, "unless": unless}
+        super().__init__("still", fields, lambda *_: None, after=after)
         self._on_silent = on_silent
 
     def take(self, header: Header, body: bytes) -> None:
