@@ -210,11 +210,11 @@ def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: 
     session = one.session
     submit.await_room(session)
     inputs = submit.inputs_of(one.payload)
-    before, environment = send_needs(one, made)
+    needs, environment = send_needs(one, made)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(session, tracker, made, sent, before, inputs)
+    folder = submit.send_folder(session, tracker, made, sent, needs, inputs)
     job_display.remember_going(made)
     tracker.inputs = one.payload.inputs
-    tracker.start(range(1, tracker.spec.elements + 1), [*before, folder])
+    tracker.start(range(1, tracker.spec.elements + 1), [*needs.before, folder])
     if environment and session.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)

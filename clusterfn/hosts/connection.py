@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.rpc.frames import AgentStream, Header
 
 __all__ = [
-    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "Reply",
+    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "Needed", "Reply",
     "SpawnReply", "Spawned", "TreeFile", "connect", "connection_for",
 ]  # fmt: skip
 
@@ -88,6 +88,21 @@ class TreeFile(NamedTuple):
     data: Data
     mode: int = 0o600
     crc: int | None = None
+
+
+class Needed(NamedTuple):
+    """What a folder needs beside it on the host.
+
+    Attributes:
+        paths: Absolute.
+        whole: Those of them that are trees with a list of their files, `MANIFEST`, by which they are checked.
+        on_lacking: Called on the reader thread with those that are gone, and a function to call once they were sent
+            again, with the error if they were not.
+    """
+
+    paths: Sequence[str]
+    whole: Sequence[str]
+    on_lacking: Callable[[list[str], Callable[[HostError | None], None]], Any]
 
 
 class ListedFile(NamedTuple):
@@ -154,19 +169,25 @@ class HostConnection:
         return self._send(_r.UploadRequest("put", fields, _written, [data], after))
 
     def put_tree(
-        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = ()
-    ) -> Reply[bool]:
+        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = (),
+        needs: Needed | None = None,
+    ) -> Reply[bool]:  # fmt: skip
         """Write a folder: whole or not at all. True if it was written, False if it was there.
 
         Args:
             sync: Whether it must survive a power cut. Not needed for what is useless after one.
+            needs: What must be there before.
         """
         names = [
             [file.name, _r.size_of(file.data), file.mode, *(() if file.crc is None else (None, file.crc))]
             for file in files
         ]
         fields = {"path": path, "files": names, "sync": sync}
-        return self._send(_r.UploadRequest("put_tree", fields, _written, [file.data for file in files], after))
+        data = [file.data for file in files]
+        if needs is None:
+            return self._send(_r.UploadRequest("put_tree", fields, _written, data, after))
+        fields.update(needs=list(needs.paths), whole=list(needs.whole))
+        return self._send(_r.UploadRequest("put_tree", fields, _written, data, after, needs.on_lacking))
 
     def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
         """Whether each path exists."""

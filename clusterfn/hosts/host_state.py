@@ -150,16 +150,17 @@ class HostState:
             return []
         # a tree that is there is left alone
         self.connection.run(exit_flush.removal_command(bridge)).result(_PROBE_TIMEOUT_S)
-        return self.contents.send(bridge, lambda: self._put_bridge(bridge))
+        return self.contents.send(bridge, lambda: self.put_bridge(bridge))
 
     def lay_out_bridge(self) -> list[Reply[bool]]:
         """Send the bridge if the host lacks it; what needs it is sent after these."""
         if self.has_bridge:
             return []
         bridge = self.bridge
-        return self.contents.send(bridge, lambda: self._put_bridge(bridge))
+        return self.contents.send(bridge, lambda: self.put_bridge(bridge))
 
-    def _put_bridge(self, bridge: str) -> Reply[bool]:
+    def put_bridge(self, bridge: str) -> Reply[bool]:
+        """Send the bridge of this version to that folder."""
         files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
         return self.connection.put_tree(bridge, files)
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any, List, Optional, Union
 
 CHUNK = 256 * 1024
+MANIFEST = "files.json"  # in a tree that is checked: the size of each file, by its name
 _SYNCS_AT_ONCE = 16
 _STORED = ("blobs", "files", "sources", "shims", "bridge")
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         readers: Dict[int, Callable[[int], None]]
         writers: Dict[int, Callable[[int], None]]
         swept: Set[str]
+        whole_until: Dict[str, float]
 
         def at(self, seconds: float, action: Callable[[], None]) -> None: ...
         def forget(self, request: "RequestHandler", error: Optional[Header]) -> None: ...
@@ -104,6 +105,10 @@ class RequestHandler:
     def chunk(self, body: "Frame", last: bool) -> None:
         """Take bytes of the client, or a part of them, whose memory is used again after this."""
         raise Failure("bad", "this request does not take chunks")
+
+    def again(self, failed: "Optional[Header]") -> None:
+        """Look again for what was lacking, or fail with the error for which the client did not send it."""
+        raise Failure("bad", "this request lacks nothing")
 
     def is_urgent(self) -> bool:
         """Whether its frames are sent before those of transfers."""

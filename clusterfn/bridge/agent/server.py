@@ -89,6 +89,7 @@ class Agent:
         self.timers: "List[Tuple[float, int, Callable[[], None]]]" = []
         self.counter = 0
         self.swept: "Set[str]" = set()
+        self.whole_until: "Dict[str, float]" = {}
         self.watcher = FileWatcher(self.readers)
         self.stills = StillWatcher(self.at)
         self.root = self.machine = ""
@@ -114,6 +115,11 @@ class Agent:
                 taker = request
                 small = "zlib" in header
                 taker.safely(lambda: taker.chunk(decompress(body) if small else body, bool(header.get("last"))))
+            return
+        if header.get("do") == "again":
+            if request is not None:
+                asker, failed = request, header.get("failed")
+                asker.safely(lambda: asker.again(failed))
             return
         new = HANDLERS.get(str(header.get("do")), UnknownHandler)(self, header, body)
         self.requests[new.id] = new
