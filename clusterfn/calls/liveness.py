@@ -235,12 +235,28 @@ class LivenessMonitor:
         if self._ended or self._unanswered > LOOKS:
             return
         if self._unanswered == LOOKS:
-            if self._on_cannot_conclude is not None:
-                self._on_cannot_conclude(error)
+            self._give_up(error)
             return
+        self._tracker.session.contents.forget()  # the bridge may be what is gone
         again = threading.Timer(_ROOM_S if isinstance(error, HostDiskFull) else 0.0, self.process_ended)
         again.daemon = True
         again.start()
+
+    def _give_up(self, error: ClusterfnError) -> None:
+        """Report the error, or that the job's files are gone."""
+        folder, host = self._tracker.folder, self._tracker.session.host.name
+
+        def looked(reply: Reply[list[bool]]) -> None:
+            is_gone = reply.exception(0) is None and not reply.result(0)[0]
+            gone = ClusterfnError(
+                f"{host} has lost the job's files: its root was removed, or another file system is there",
+                stage="supervisor", evidence=[f"there is no {folder}"],
+                hint=f"check {self._tracker.session.root} on {host}, and call again",
+            )  # fmt: skip
+            if self._on_cannot_conclude is not None:
+                self._on_cannot_conclude(gone if is_gone else error)
+
+        self._tracker.connection.have([folder]).add_done_callback(looked)
 
     def parse_conclusion(self, answer: Completed) -> dict[str, Any]:
         """Read the answer to `conclude`; raises as the function `parse_conclusion`."""
