@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Protocol, Set
 
+    from .disk_sync import DiskSync
     from .file_watcher import FileWatcher
     from .frames import Frame, Header, Inbox, Outbox
     from .growing_files import StillWatcher
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         children: Dict[int, Callable[[int], None]]
         readers: Dict[int, Callable[[int], None]]
         writers: Dict[int, Callable[[int], None]]
+        disk_sync: DiskSync
         swept: Set[str]
         whole_until: Dict[str, float]
 

@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 
 from .compression import decompress
+from .disk_sync import DiskSync
 from .downloads import GetEachHandler, GetHandler
 from .facts import HelloHandler
 from .file_watcher import FileWatcher
@@ -88,6 +89,7 @@ class Agent:
         self.writers: "Dict[int, Callable[[int], None]]" = {}
         self.timers: "List[Tuple[float, int, Callable[[], None]]]" = []
         self.counter = 0
+        self.disk_sync = DiskSync(self.children)
         self.swept: "Set[str]" = set()
         self.whole_until: "Dict[str, float]" = {}
         self.watcher = FileWatcher(self.readers)
