@@ -9,7 +9,7 @@ from .inotify import new_inotify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, Optional, Protocol, Set
+    from typing import Any, Callable, Deque, Dict, Optional, Protocol, Set, Tuple
 
     from .inotify import Inotify
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 POLL_FIRST_S, POLL_LAST_S = 0.01, 0.25
 POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01  # while nothing changes, a hundredth of that time, up to so long
+_UNWATCHED = (-1, "")
 SLICE_S = 0.02  # of a poll, after which other requests have their turn
 CPU_SHARE, TIME_SHARE = 0.01, 0.2  # of a core, and of this process's time, which a slow file server may take
 
@@ -42,9 +43,10 @@ class FileWatcher:
 
     def __init__(self, readers: "Dict[int, Callable[[int], None]]") -> None:
         self.readers = readers
-        self.open: "Dict[Watching, int]" = {}
+        self.open: "Dict[Watching, Tuple[int, str]]" = {}  # the number of the watched folder, and a name in it
         self.armed: "Dict[Watching, str]" = {}
-        self.folders: "Dict[int, Set[Watching]]" = collections.defaultdict(set)
+        # By the folder's number: those that wait for this name in it; "" for any, in the folder of the file itself.
+        self.folders: "Dict[int, Dict[str, Dict[Watching, None]]]" = {}
         self.inotify: "Optional[Inotify]" = None
         self.tried = False
         self.pause = POLL_FIRST_S
@@ -59,7 +61,7 @@ class FileWatcher:
             self.inotify = new_inotify()
             if self.inotify:
                 self.readers[self.inotify.fd] = self.on_events
-        self.open[request] = -1
+        self.open[request] = _UNWATCHED
         self.arm(request)
         self.pause = POLL_FIRST_S
         self.changed = time.monotonic()
@@ -71,20 +73,22 @@ class FileWatcher:
         folder = ""
         while self.inotify and folder != existing_folder(request.path):
             folder = existing_folder(request.path)
-            number = self.inotify.add(folder)
-            if number != self.open[request]:
+            own = folder == os.path.dirname(request.path)
+            watched = self.inotify.add(folder), "" if own else request.path[len(folder) :].strip("/").partition("/")[0]
+            if watched != self.open[request]:
                 self.disarm(request)
-                self.open[request] = number
-                self.folders[number].add(request)
+                self.open[request] = watched
+                self.folders.setdefault(watched[0], {}).setdefault(watched[1], {})[request] = None
         self.armed[request] = folder or existing_folder(request.path)
 
     def disarm(self, request: "Watching") -> None:
-        number = self.open[request]
-        self.folders[number].discard(request)
-        if not self.folders[number]:
-            del self.folders[number]
-            if self.inotify and number >= 0:
-                self.inotify.remove(number)
+        number, name = self.open[request]
+        names = self.folders.get(number, {})
+        names.get(name, {}).pop(request, None)
+        if not names.get(name):
+            names.pop(name, None)
+        if not names and self.folders.pop(number, None) is not None and self.inotify and number >= 0:
+            self.inotify.remove(number)
 
     def drop(self, request: "Watching") -> None:
         if request in self.open:
@@ -94,14 +98,16 @@ class FileWatcher:
 
     def on_events(self, _fd: int) -> None:
         assert self.inotify is not None
-        for number in self.inotify.events():
-            for request in list(self.folders.get(number, ())):
+        for number, name in self.inotify.changes():
+            names = self.folders.get(number, {})
+            # A thousand jobs wait for a folder in the same one, and each for another name.
+            for request in [*names.get(name, ()), *(names.get("", ()) if name else ())]:
                 self.check(request, False)
 
     def check(self, request: "Watching", ask_server: bool) -> bool:
         if request not in self.open:
             return False
-        if not os.path.isdir(os.path.dirname(request.path)) or self.open[request] < 0 or ask_server:
+        if not os.path.isdir(os.path.dirname(request.path)) or self.open[request][0] < 0 or ask_server:
             self.arm(request)
         return bool(request.safely(lambda: request.look(ask_server)))
 
