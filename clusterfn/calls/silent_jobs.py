@@ -124,11 +124,10 @@ class SilentJobs:
     def _on_evidence(self, asked: list[tuple[SilentJob, str]], reply: Reply[Completed]) -> None:
         if reply.exception() is None:
             text = (reply.result(0).out + reply.result(0).err).decode("utf-8", "replace")
-            several = len(asked) > 1  # of most of them only this shows that they live: the log of each costs a process
-            self._gone.extend(
-                (job, submission, text) for job, submission in asked
-                if not several or job.explain(text, "", submission) is not None
-            )  # fmt: skip
+            # This alone shows that most of many jobs live; a scheduler's answer about one may need its log.
+            together = self._most(self._session()) > 1
+            gone = [each for each in asked if not together or each[0].explain(text, "", each[1]) is not None]
+            self._gone.extend((job, submission, text) for job, submission in gone)
         self._concluding = lanes = max(1, min(_CONCLUDED_AT_ONCE, len(self._gone)))
         for _ in range(lanes):
             self._conclude_next()
