@@ -1,4 +1,4 @@
-"""Many submits: calls in a loop from one program, on a new root and on a used one, on hosts that are slow or far away."""
+"""Many submits: calls in a loop from one program, on a new root and on a used one, and on slow hosts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def many(lab: Lab) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder, many_submits(lab, Path(folder), alias) as host:
             rows += _rows(f"{COUNTS[-1]} calls over {title}, new root", host.submit(COUNTS[-1]))
             for count in COUNTS:
-                rows += _rows(f"{count} {'calls' if count > 1 else 'call'} over {title}", host.submit(count), many_of_them=count >= 100)
+                what = f"{count} {'calls' if count > 1 else 'call'} over {title}"
+                rows += _rows(what, host.submit(count), many_of_them=count >= 100)
     return rows
 
 

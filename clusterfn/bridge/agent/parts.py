@@ -19,7 +19,7 @@ DAY_S = 24 * 3600.0
 _LONGEST_NAME = 200  # bytes, which leave room for the rest of a part's name below the 255 of file systems
 READ_BACK_A_TURN = 16 * 1024 * 1024
 PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
-OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
+_OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
 
 
 class PartWriter(RequestHandler):
@@ -50,7 +50,7 @@ class PartWriter(RequestHandler):
         folder, name = os.path.split(self.path)
         begin = os.path.join(folder, os.fsdecode(os.fsencode(name)[:_LONGEST_NAME]))
         if not self.resumable:
-            return "%s.part-%d-%d" % (begin, OWN, self.id)
+            return "%s.part-%d-%d" % (begin, _OWN, self.id)
         return "%s.part-%d-%d%03d" % (begin, zlib.crc32(self.boot.encode()), self.header["resume"], sending)
 
     def take_over(self) -> None:

@@ -16,12 +16,14 @@ from .facts import HelloHandler
 from .file_watcher import FileWatcher
 from .files import CHUNK, mark_used
 from .frames import FULL, TURN_S, Inbox, Outbox
-from .growing_files import FollowHandler, StillHandler, StillWatcher, WaitHandler
+from .growing_files import FollowHandler, StillHandler, WaitHandler
 from .handler import Failure, RequestHandler, expand
 from .listing import ListHandler
+from .needs import Needs
 from .pipes import USUAL, widen_pipe
 from .processes import RepeatHandler, RunHandler, SpawnHandler
 from .sockets import ConnectHandler, ConverseHandler
+from .still_watcher import StillWatcher
 from .uploads import PutHandler, PutTreeHandler
 
 TYPE_CHECKING = False
@@ -91,7 +93,7 @@ class Agent:
         self.counter = 0
         self.disk_sync = DiskSync(self.children)
         self.swept: "Set[str]" = set()
-        self.whole_until: "Dict[str, float]" = {}
+        self.needs = Needs()
         self.watcher = FileWatcher(self.readers)
         self.stills = StillWatcher(self.at)
         self.root = self.machine = ""

@@ -7,16 +7,15 @@ next agent continues a large one. A later agent removes what was left of these, 
 import collections
 import contextlib
 import errno
-import json
 import os
 import sys
 import time
 import zlib
 
-from .files import MANIFEST, existing_folder, make_parent, mark_used, remove_tree, write_all
+from .files import existing_folder, make_parent, mark_used, remove_tree, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
 from .moved import refuse_moving
-from .parts import OWN, PartWriter, boot_id, remove_old_parts
+from .parts import PartWriter, boot_id, remove_old_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ SWEEP_DELAY_S = 1.0
 FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
 FSYNCS_IN_LOOP = 16
 FLUSHED_AT_ONCE = 16 * 1024 * 1024
-CHECK_SHARE = 0.1  # of the time, which checks of one tree may take
 TOUCH_S, RECENT_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
 
 
@@ -183,7 +181,8 @@ class UploadHandler(PartWriter):
 
     def on_synced(self, code: int) -> None:
         def finish() -> None:
-            raise_error(code)
+            if code:
+                raise OSError(code, os.strerror(code))
             self.synced = True
             self.maybe_finish()
 
@@ -210,7 +209,8 @@ class UploadHandler(PartWriter):
 
     def on_named(self, code: int) -> None:
         def finish() -> None:
-            raise_error(code)
+            if code:
+                raise OSError(code, os.strerror(code))
             self.end()
 
         self.safely(finish)
@@ -276,27 +276,8 @@ class PutTreeHandler(UploadHandler):
             raise Failure(failed["kind"], failed["message"])
         self.maybe_finish()
 
-    def lacks(self) -> "List[str]":
-        """Return what of its `needs` is gone; a tree that is damaged is moved aside first."""
-        whole = self.header.get("whole") or ()
-        needs = [expand(path) for path in self.header.get("needs") or ()]
-        return [path for path in needs if not os.path.lexists(path) or (path in whole and self.is_damaged(path))]
-
-    def is_damaged(self, path: str) -> bool:
-        began = time.monotonic()
-        if began < self.agent.whole_until.get(path, 0.0):
-            return False
-        if is_whole(path):
-            now = time.monotonic()
-            self.agent.whole_until[path] = now + (now - began) / CHECK_SHARE
-            return False
-        aside = "%s.part-%d-%d" % (path, OWN, self.id)
-        os.rename(path, aside)
-        remove_tree(aside)
-        return True
-
     def finish(self) -> None:
-        lacking = self.lacks()
+        lacking = self.agent.needs.lacking(self.header)
         if lacking and not self.has_asked:
             self.has_asked = True
             return self.send({"lacking": lacking})
@@ -309,19 +290,3 @@ class PutTreeHandler(UploadHandler):
                 raise
             return self.end(existed=True)
         return self.end_when_named()
-
-
-def raise_error(code: int) -> None:
-    """Raise the error of the operating system of that number, unless it is 0."""
-    if code:
-        raise OSError(code, os.strerror(code))
-
-
-def is_whole(tree: str) -> bool:
-    """Whether each file of a tree that has a list of them is there, with its size."""
-    try:
-        with open(os.path.join(tree, MANIFEST), "rb") as file:
-            files = json.loads(file.read().decode("utf-8"))
-        return all(os.stat(os.path.join(tree, name)).st_size == size for name, size in files.items())
-    except (OSError, ValueError):
-        return False
