@@ -87,8 +87,10 @@ def _sections(place: Place, wanted: dict[str, tuple[float, float]]) -> dict[str,
         "One client, many jobs": growth.many_jobs,
     }
     loops: dict[str, Callable[[], list[Row]]] = {}
-    if lab:
-        loops = {"Many submits": lambda: submits.many(lab), "Many submits on slow hosts": lambda: submits.slow(lab)}
+    if lab and "submits" in wanted:
+        loops["Many submits"] = lambda: submits.many(lab, *wanted["submits"])
+        loops["Many submits on slow hosts"] = lambda: submits.slow(lab)
+    loops["Many submits to a host in memory"] = submits.in_memory
     parts = {"latency": latency, "growth": beside, "submits": loops}
     return {title: measure for name, part in parts.items() if name in wanted for title, measure in part.items()}
 

@@ -6,12 +6,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.measure import Series
 from benchmarks.report import Row
 from tests.e2e.many_submits import Submitted, many_submits
+from tests.fakes.growth import grow
+from tests.fakes.slurm_hosts import slurm_hosts
 from tests.lab.handle import Lab
 
-COUNTS = (1, 10, 100, 300)
+COUNTS = (1, 10, 100, 1_000)
+IN_MEMORY = 20_000  # of a host in memory: two cores would need hours for as many processes
 _ALIASES = {"SSH": "py36-bash", "SLURM": "slurm-bash", "Grid Engine": "gridengine-bash"}
 _SLOW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "agent stopped for 30 s": ({}, {"count": 100, "stopped_s": 30.0}),
@@ -23,14 +28,16 @@ _SLOW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 _LATE_S, _AGENT_MB, _FORKS, _REQUESTS = 5, 40, 3, 9
 
 
-def many(lab: Lab) -> list[Row]:
+def many(lab: Lab, fewest: float, most: float) -> list[Row]:
     """So many calls on each scheduler, first on a new root."""
     rows = []
+    counts = [count for count in COUNTS if fewest <= count <= most]
     for title, alias in _ALIASES.items():
         with tempfile.TemporaryDirectory() as folder, many_submits(lab, Path(folder), alias) as host:
-            rows += _rows(f"{COUNTS[-1]} calls over {title}, new root", host.submit(COUNTS[-1]))
-            for count in COUNTS:
-                what = f"{count} {'calls' if count > 1 else 'call'} over {title}"
+            new = f"{counts[-1]:,} calls over {title}, new root"
+            rows += _rows(new, host.submit(counts[-1]), many_of_them=counts[-1] >= 100)
+            for count in counts:
+                what = f"{count:,} {'calls' if count > 1 else 'call'} over {title}"
                 rows += _rows(what, host.submit(count), many_of_them=count >= 100)
     return rows
 
@@ -42,6 +49,23 @@ def slow(lab: Lab) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder, many_submits(lab, Path(folder), **place) as host:
             title = f"{calls['count']} calls, new root, {what}"
             rows += _rows(title, host.submit(**calls), late_s=_LATE_S + 2 * place.get("sync_s", 0.0))
+    return rows
+
+
+def in_memory() -> list[Row]:
+    """The largest count, from a real client to a host in memory that answers at once."""
+    rows = []
+    for scheduler in ("slurm", "bare"):
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as changed:
+            changed.setenv("XDG_STATE_HOME", folder)
+            with slurm_hosts(changed, Path(folder), 1, first=1000 + len(rows), scheduler=scheduler) as world:
+                found = grow(world, IN_MEMORY, measures_memory=False)
+        what = f"{IN_MEMORY:,} calls to a host in memory ({scheduler}), each"
+        rows += [
+            Row(f"{what}: requests", Series((found.messages,)), "x", limit=_REQUESTS),
+            Row(f"{what}: resident memory of client and host", Series((found.resident_kb,)), "KB"),
+            Row(f"{what}: CPU to submit it", Series((found.submit_ms / 1e3,))),
+        ]
     return rows
 
 

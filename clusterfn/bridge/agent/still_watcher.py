@@ -32,13 +32,13 @@ class StillWatcher:
         self.at = at
         self.open: "Dict[float, Dict[Looking, None]]" = {}
 
-    def add(self, request: Looking, every_s: float) -> None:
+    def add(self, request: "Looking", every_s: float) -> None:
         new = every_s not in self.open
         self.open.setdefault(every_s, {})[request] = None
         if new:
             self.look(every_s, collections.deque(), 0.0)
 
-    def drop(self, request: Looking) -> None:
+    def drop(self, request: "Looking") -> None:
         for requests in self.open.values():
             requests.pop(request, None)
 
