@@ -48,7 +48,9 @@ def slow(lab: Lab) -> list[Row]:
     for what, (place, calls) in _SLOW.items():
         with tempfile.TemporaryDirectory() as folder, many_submits(lab, Path(folder), **place) as host:
             title = f"{calls['count']} calls, new root, {what}"
-            rows += _rows(title, host.submit(**calls), late_s=_LATE_S + 2 * place.get("sync_s", 0.0))
+            # Many programs share the two cores of this machine with their host: about their ends nothing is promised.
+            late_s = None if "programs" in calls else _LATE_S + 2 * place.get("sync_s", 0.0)
+            rows += _rows(title, host.submit(**calls), late_s=late_s)
     return rows
 
 
@@ -69,7 +71,7 @@ def in_memory() -> list[Row]:
     return rows
 
 
-def _rows(what: str, took: Submitted, late_s: float = _LATE_S, many_of_them: bool = True) -> list[Row]:
+def _rows(what: str, took: Submitted, late_s: float | None = _LATE_S, many_of_them: bool = True) -> list[Row]:
     """One row for each thing; few calls have large shares in the connection, about which nothing is promised."""
     values = (
         ("all results", took.took_s, "s", None), ("known after its end", took.late_s, "s", late_s),
