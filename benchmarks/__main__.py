@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import calls, costs, environments, growth, helpers, round_trips, sweep_rows, transfers
+from benchmarks import calls, costs, environments, growth, helpers, round_trips, submits, sweep_rows, transfers
 from benchmarks.peers import measure as peers
 from benchmarks.place import Place, made
 from benchmarks.report import Row, aligned, commit, machine, reason_of, table, write
 from benchmarks.sweeps import CHARTS, HEADERS, Point, Sweep, chosen, rows, save, where_others_win
 from tests.lab.handle import Lab
 
-ROWS = ("latency", "calls", "bytes", "growth", "round-trips", "transfers", "environments")
+ROWS = ("latency", "calls", "bytes", "growth", "submits", "round-trips", "transfers", "environments")
 _DRAWS = Path(__file__).parents[1] / "docs" / "pictures" / "draw_benchmarks.py"
 
 
@@ -86,7 +86,13 @@ def _sections(place: Place, wanted: dict[str, tuple[float, float]]) -> dict[str,
         "Beside the function": lambda: costs.beside(place, lab),
         "One client, many jobs": growth.many_jobs,
     }
-    return {**(latency if "latency" in wanted else {}), **(beside if "growth" in wanted else {})}
+    loops: dict[str, Callable[[], list[Row]]] = {}
+    if lab and "submits" in wanted:
+        loops["Many submits"] = lambda: submits.many(lab, *wanted["submits"])
+        loops["Many submits on slow hosts"] = lambda: submits.slow(lab)
+    loops["Many submits to a host in memory"] = submits.in_memory
+    parts = {"latency": latency, "growth": beside, "submits": loops}
+    return {title: measure for name, part in parts.items() if name in wanted for title, measure in part.items()}
 
 
 def _tables(place: Place, lab: Lab, wanted: dict[str, tuple[float, float]]) -> dict[str, Callable[[], str]]:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
     from clusterfn.calls.worker_limit import WorkerLimit
     from clusterfn.config.options import Options
-    from clusterfn.hosts.connection import Reply
     from clusterfn.scheduler.base import Scheduler
 
 R = TypeVar("R")
@@ -329,22 +328,23 @@ def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None 
 def _send_now(prepared: Prepared, job: Job[Any], tracker: Tracker) -> None:
     """Send the call, start it, and follow it."""
     session, spec = prepared.session, prepared.job
+    submission.await_room(session)
     inputs = submission.inputs_of(prepared.payload)  # before anything is sent: one of them may be held back
     job.submitted_at = time.monotonic()
     history.remember(job, prepared.config, spec.results, spec.secrets)
-    before, environment = send_needs(prepared, job)
-    submission.submit_job(session, spec, prepared.payload, before, job, tracker, inputs)
+    needs, environment = send_needs(prepared, job)
+    submission.submit_job(session, spec, prepared.payload, needs, job, tracker, inputs)
     if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself
         environment.report_to(lambda what: tracker.waits_for(job, what), tracker.cannot_have)
     tracker.follow(job, 1)
     job_display.remember_going(job)
 
 
-def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any]], EnvironmentUpload | None]:
+def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[submission.Needs, EnvironmentUpload | None]:
     """Send what the host lacks, and start the builder of an environment that is made.
 
     Returns:
-        The requests that must succeed before the job is started, and the upload of the environment.
+        What the job needs, and the upload of the environment.
     """
     environment, made = None, prepared.ready.made
     with job_display.nothing_runs():
@@ -352,8 +352,10 @@ def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any
             from clusterfn.calls import environment_upload  # takes time to import
 
             environment = environment_upload.upload_for(prepared.session, made, job, console.tell)
-        before = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
-    return [*before, *(environment.before if environment else ())], environment
+        needs = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
+    if environment is not None:
+        needs = needs._replace(before=[*needs.before, *environment.before])
+    return needs, environment
 
 
 def _variables_of(host: Host, options: Options) -> tuple[dict[str, str], dict[str, str]]:

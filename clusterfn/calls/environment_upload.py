@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import posixpath
 import secrets
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -59,6 +61,13 @@ class EnvironmentUpload:
 
     before: Sequence[Reply[Any]] = ()
     build: RemoteBuild | None = None
+
+    def share(self) -> bool:
+        """Let one more job take part in it; False if it is over, or some of it has failed."""
+        is_sent = all(reply.done() for reply in self.before)
+        if is_sent and (self.build is None or self.build.is_over()):
+            return False
+        return all(reply.share() or (reply.done() and reply.exception(0) is None) for reply in self.before)
 
     def report_to(self, waits_for: Callable[[str], None], cannot_have: CannotHave) -> None:
         """Report to a job that waits in a queue how far its environment is, and that there will be none.
@@ -123,7 +132,30 @@ def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Pr
     return True
 
 
+class _LastUpload:
+    """The last upload of one environment to one host; the lock is held while another is made."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.upload = EnvironmentUpload()
+
+
+_uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref.WeakKeyDictionary()
+
+
 def upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+    """Send what the host lacks of it, and start its builder; once, however many jobs ask before it is there.
+
+    Raises as `_upload`.
+    """
+    last = _uploads.setdefault(session, {}).setdefault(made.ready, _LastUpload())
+    with last.lock:
+        if made.ready not in session.contents and not last.upload.share():
+            last.upload = _upload(session, made, say, on_progress)
+        return EnvironmentUpload() if made.ready in session.contents else last.upload
+
+
+def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder.
 
     Args:

@@ -98,6 +98,7 @@ class GroupTracker(BaseTracker):
         self._looks = LookCounter()
         self._again = 0
         self._complete: Reply[bytes] | None = None
+        self._explaining: Reply[Completed] | None = None
         self._over = self.said_quiet = False
         group.backend = self
 
@@ -134,7 +135,7 @@ class GroupTracker(BaseTracker):
     def _item_ended(self, index: int, kind: str) -> None:
         """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
         if kind == layout.PAYLOAD_BROKEN:  # damaged, and removed: the next call sends it again
-            self.session.there.clear()
+            self.session.contents.forget()
         to = self.group.outputs_to
         for pattern in self.job.outputs if to is not None and kind == layout.RETURNED else ():
             folder, own = self.work_folder(index), cast(Path, to) / str(index)
@@ -318,7 +319,10 @@ class GroupTracker(BaseTracker):
         ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
         if self._looks.gone >= (liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN):
             in_order = sorted(ids, key=lambda each: (len(each), each))  # the newest has the last word
-            liveness.explain_unstarted(self.session, self.folder, in_order, self._doubt, self._fail_unstarted)
+            if self._explaining is None or self._explaining.done():  # each look may ask
+                self._explaining = liveness.explain_unstarted(
+                    self.session, self.folder, in_order, self._doubt, self._fail_unstarted
+                )
 
     def _fail_unstarted(self, verdict: SchedulerVerdict) -> None:
         if not self._failing_rest and not self._over:  # two looks may have asked

@@ -600,7 +600,7 @@ class Tracker(BaseTracker):
         if told["kind"] == layout.ENVIRONMENT and told.get("stage") == "start":  # the bridge there is gone or damaged
             self.session.distrust()
         elif told["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
-            self.session.there.clear()
+            self.session.contents.forget()
         if self.doubt is not None and told.get("stage") == "submit":  # it was not submitted: nothing of it stays
             job.on_refused(self.doubt)
             self.cancel_at_scheduler()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
+from clusterfn.calls import silent_jobs
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
 from clusterfn.hosts.rpc.frames import error_of
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
 LOOKS = 2
 LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this moment: for more than a minute
-_LOG_TAIL = 4000
 _BEGIN_S = 15.0
 _ROOM_S = 5.0  # between two tries on a full disk
 _EVIDENCE_S = 60.0  # between two questions to a controller about one silent element
@@ -81,6 +81,8 @@ class LivenessMonitor:
         self._tracker = tracker
         self._still: Reply[None] | None = None
         self._looks = LookCounter()
+        self._looking: Reply[list[bool]] | None = None  # for its heartbeat
+        self._concluding: Reply[Completed] | None = None
         self._ended = False
         self._is_listed = self._is_silent = False
         self._ask_from = 0.0
@@ -99,7 +101,8 @@ class LivenessMonitor:
         """Watch for the heartbeat of the present attempt to stop."""
         if self._still is not None:
             self._still.cancel()
-        self._still = self._tracker.connection.still(self._heartbeat, SILENT_AFTER_S, self._silent)
+        ended = posixpath.join(self._tracker.attempt_folder, layout.OUTCOME)  # whose news may be on its way
+        self._still = self._tracker.connection.still(self._heartbeat, SILENT_AFTER_S, self._silent, unless=ended)
 
     def end(self) -> None:
         """Stop monitoring: the job has an outcome."""
@@ -130,9 +133,10 @@ class LivenessMonitor:
 
     def process_ended(self) -> None:
         """Take note that the job's script has ended; if its heartbeat never began, nothing else would report it."""
-        if self._ended:
+        if self._ended or (self._looking is not None and not self._looking.done()):
             return
-        _then(self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask())
+        self._looking = self._tracker.connection.have([self._heartbeat])
+        _then(self._looking, lambda there: None if there[0] else self._ask())
 
     def look_until_it_begins(self) -> None:
         """Ask again and again until the job begins: another process submits it, and does not report how that went."""
@@ -148,7 +152,7 @@ class LivenessMonitor:
         again.start()
 
     def _silent(self) -> None:
-        """Look for the job: one look answers for all jobs whose file system hangs, one question for each would not."""
+        """Look for the job, or have it asked about: either answers for all jobs that are silent together."""
         session, now = self._tracker.session, time.monotonic()
         session.watch.look_now()
         if self._is_listed:
@@ -158,22 +162,37 @@ class LivenessMonitor:
             self._ask()
 
     def _ask(self) -> None:
-        """Ask the scheduler about the submission that holds the claim: others of this job have long ended."""
-        if self._ended:
-            return
-        tracker = self._tracker
-        claim = tracker.connection.run(["cat", posixpath.join(tracker.folder, layout.CLAIM)])
-        _then(claim, lambda read: self._ask_about(read.out.decode("ascii", "replace").strip() or tracker.scheduler_id))
+        """Have the host asked about it, together with others."""
+        if not self._ended:
+            silent_jobs.of_host(self._tracker.session).ask(self)
 
-    def _ask_about(self, submission: str) -> None:
-        tracker, scheduler = self._tracker, self._tracker.session.scheduler
-        tracker.scheduler_id = tracker.scheduler_id or submission
-        if not submission:
+    # as a `silent_jobs.SilentJob`
+
+    @property
+    def folder(self) -> str:
+        """The job's."""
+        return self._tracker.folder
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its outcome is known."""
+        return self._ended
+
+    def log_path(self) -> str:
+        """Return the scheduler's log."""
+        return self._tracker.log_path("scheduler")
+
+    def claimed_by(self, claim: str) -> str:
+        """Take what its claim holds, "" without one; return the submission to ask about, "" if there is none."""
+        submission = claim or self._tracker.scheduler_id
+        self._tracker.scheduler_id = self._tracker.scheduler_id or submission
+        if not submission and not self._ended:
             self._never_seen()
-            return
-        log = tracker.connection.run(["tail", "-c", str(_LOG_TAIL), tracker.log_path("scheduler")])
-        answer = tracker.connection.run(scheduler.evidence_command(submission), unset=scheduler.unset)
-        _then(log, lambda tail: _then(answer, lambda said: self._explain(said, tail, submission)))
+        return submission
+
+    def explain(self, said: str, log: str, submission: str) -> SchedulerVerdict | None:
+        """Return what has ended it; None if it may live."""
+        return self._tracker.session.scheduler.explain(Evidence(said, log, submission))
 
     def _never_seen(self) -> None:
         """Conclude a job without a claim or an id that no look by its name has found: it was never submitted."""
@@ -187,22 +206,20 @@ class LivenessMonitor:
 
     def _never_began(self, message: str) -> None:
         verdict = SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
-        self.conclude(verdict).add_done_callback(self._on_concluded)
-
-    def _explain(self, said: Completed, log: Completed, submission: str) -> None:
-        text = (said.out + said.err).decode("utf-8", "replace")
-        evidence = Evidence(text, log.out.decode("utf-8", "replace"), submission)
-        verdict = self._tracker.session.scheduler.explain(evidence)
-        if verdict is not None and not self._ended:
-            self.conclude(verdict).add_done_callback(self._on_concluded)
+        self.conclude(verdict).add_done_callback(self.on_concluded)
 
     def conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
-        """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues."""
-        concluded = self.conclude(verdict)
-        _then(concluded, lambda answer: None if _has_begun(answer) else self._tracker.cancel_at_scheduler())
-        concluded.add_done_callback(self._on_concluded)
+        """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
 
-    def _on_concluded(self, concluded: Reply[Completed]) -> None:
+        Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
+        """
+        if self._concluding is not None and not self._concluding.done():
+            return
+        concluded = self._concluding = self.conclude(verdict)
+        _then(concluded, lambda answer: None if _has_begun(answer) else self._tracker.cancel_at_scheduler())
+        concluded.add_done_callback(self.on_concluded)
+
+    def on_concluded(self, concluded: Reply[Completed]) -> None:
         """Check the answer; if the host gave none, the next missed heartbeat asks again."""
         error = concluded.exception()
         if isinstance(error, HostDiskFull):  # the bridge that it needs finds no room
@@ -220,12 +237,28 @@ class LivenessMonitor:
         if self._ended or self._unanswered > LOOKS:
             return
         if self._unanswered == LOOKS:
-            if self._on_cannot_conclude is not None:
-                self._on_cannot_conclude(error)
+            self._give_up(error)
             return
+        self._tracker.session.contents.forget()  # the bridge may be what is gone
         again = threading.Timer(_ROOM_S if isinstance(error, HostDiskFull) else 0.0, self.process_ended)
         again.daemon = True
         again.start()
+
+    def _give_up(self, error: ClusterfnError) -> None:
+        """Report the error, or that the job's files are gone."""
+        folder, host = self._tracker.folder, self._tracker.session.host.name
+
+        def looked(reply: Reply[list[bool]]) -> None:
+            is_gone = reply.exception(0) is None and not reply.result(0)[0]
+            gone = ClusterfnError(
+                f"{host} has lost the job's files: its root was removed, or another file system is there",
+                stage="supervisor", evidence=[f"there is no {folder}"],
+                hint=f"check {self._tracker.session.root} on {host}, and call again",
+            )  # fmt: skip
+            if self._on_cannot_conclude is not None:
+                self._on_cannot_conclude(gone if is_gone else error)
+
+        self._tracker.connection.have([folder]).add_done_callback(looked)
 
     def parse_conclusion(self, answer: Completed) -> dict[str, Any]:
         """Read the answer to `conclude`; raises as the function `parse_conclusion`."""
@@ -317,10 +350,10 @@ def cannot_conclude_error(group: GroupState, message: str) -> ClusterfnError:
 def explain_unstarted(
     session: HostState, folder: str, scheduler_ids: Sequence[str], doubt: SubmitError | None,
     then: Callable[[SchedulerVerdict], object],
-) -> None:  # fmt: skip
+) -> Reply[Completed] | None:  # fmt: skip
     """Find out from the scheduler why elements that have not begun never will, and pass the verdict on.
 
-    Passes nothing on while the scheduler says that one of them may live, or does not answer.
+    Passes nothing on while the scheduler says that one of them may live, or does not answer. Returns the question.
 
     Args:
         folder: The group's.
@@ -329,7 +362,7 @@ def explain_unstarted(
     """
     if not scheduler_ids:
         unless_refused(session.connection, folder, lambda: then(_never_submitted(doubt) if doubt else _FORGOTTEN))
-        return
+        return None
     scheduler, first = session.scheduler, scheduler_ids[0]
 
     def answered(said: Completed) -> None:
@@ -340,7 +373,9 @@ def explain_unstarted(
         elif verdict is not None:
             explain_unstarted(session, folder, scheduler_ids[1:], doubt, then)
 
-    _then(session.connection.run(scheduler.evidence_command(first), unset=scheduler.unset), answered)
+    asked = session.connection.run(scheduler.evidence_command(first), unset=scheduler.unset)
+    _then(asked, answered)
+    return asked
 
 
 def _never_submitted(doubt: SubmitError) -> SchedulerVerdict:

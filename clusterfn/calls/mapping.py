@@ -208,12 +208,13 @@ def say_how(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimit
 def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     session = one.session
+    submit.await_room(session)
     inputs = submit.inputs_of(one.payload)
-    before, environment = send_needs(one, made)
+    needs, environment = send_needs(one, made)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(session, tracker, made, sent, before, inputs)
+    folder = submit.send_folder(session, tracker, made, sent, needs, inputs)
     job_display.remember_going(made)
     tracker.inputs = one.payload.inputs
-    tracker.start(range(1, tracker.spec.elements + 1), [*before, folder])
+    tracker.start(range(1, tracker.spec.elements + 1), [*needs.before, folder])
     if environment and session.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)

@@ -210,26 +210,27 @@ class SessionJob:
         self._abandoned.add(number)
 
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
+        submit.await_room(self._session)
         self._await_folder()
         self._send_skipped()
-        before = submit.send_contents(self._session, payload)
+        needs = submit.send_contents(self._session, payload)
         sources = payload.sources
         modules = [layout.sources_dir(self.spec.root, sources.digest)] if sources else []
         facts = {"sys_path": modules, **call.tracker.facts}
-        streamed = StreamedSessionCall(call, lambda: self._send_files(call, payload, facts, []))
-        if before or not streamed.send(self._stream, payload.data, facts):
-            self._send_files(call, payload, facts, before)
+        streamed = StreamedSessionCall(call, lambda: self._send_files(call, payload, facts, needs._replace(before=[])))
+        if needs.before or not streamed.send(self._stream, payload.data, facts):
+            self._send_files(call, payload, facts, needs)
             call.tracker.follow(call, 1)
 
     def _send_files(
-        self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], before: Sequence[Reply[Any]]
+        self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: submit.Needs
     ) -> None:
         """Send the folder of a call; the host ignores it if it has that already."""
         files = [
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
-        sent = submit.send_folder(self._session, call.tracker, call, files, before, durable=False)
+        sent = submit.send_folder(self._session, call.tracker, call, files, needs, durable=False)
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
         sent.add_done_callback(lambda reply: self._refused(call, reply))

@@ -6,12 +6,13 @@ calls, the elements of a group and the calls of a session all go this way. `desc
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls import console
@@ -19,8 +20,8 @@ from clusterfn.calls.files import FileUpload
 from clusterfn.calls.resubmit import PendingSubmission, SubmissionListener
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle
-from clusterfn.hosts.connection import Reply, TreeFile
-from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
+from clusterfn.hosts.connection import Needed, Reply, TreeFile
+from clusterfn.hosts.exit_flush import await_at_exit, remove_folder, run_in_thread
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
+TOLD_S = 10.0
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
@@ -51,12 +53,22 @@ class Sent(Protocol):
         """Take the transfer of files that are being sent."""
 
 
+def await_room(session: HostState) -> None:
+    """Wait while much that was submitted has not left this machine: the host, or the way to it, takes no more."""
+    connection, has_told = session.connection, False
+    while not connection.has_room(TOLD_S):
+        if not has_told:
+            has_told, state = True, connection.state
+            why = f"no connection ({state.cause})" if state.name != "connected" else "it takes them slowly"
+            console.tell(f"waiting to send more calls to {session.host.name}: {why}")
+
+
 def submit_job(
-    session: HostState, spec: JobSpec, payload: Payload, before: Sequence[Reply[Any]], job: Job[Any], tracker: Tracker,
+    session: HostState, spec: JobSpec, payload: Payload, needs: Needs, job: Job[Any], tracker: Tracker,
     inputs: Sequence[Reply[Any]] = (),
 ) -> None:  # fmt: skip
-    """Put the job's folder and its start on the stream, after `before` and `inputs`; `job` gets a refusal later."""
-    folder = send_folder(session, tracker, job, job_files(spec, payload), before, inputs)
+    """Put the job's folder and its start on the stream, after what it needs; `job` gets a refusal later."""
+    folder = send_folder(session, tracker, job, job_files(spec, payload), needs, inputs)
     tracker.submission = start(session, submission_of(session, spec), [folder], JobSubmission(tracker, job))
 
 
@@ -160,26 +172,60 @@ def is_from_host(error: BaseException) -> bool:
 # what is sent
 
 
-def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> list[Reply[Any]]:
-    """Send what the host lacks: the bridge, these folders of the environment, modules, files, buffers.
+class Needs(NamedTuple):
+    """What a job needs on its host in addition to its own folder.
 
-    Returns:
-        The requests that must succeed before the job is started.
+    Attributes:
+        before: The requests that must succeed before it is started.
+        uploads: By path, what sends it.
+        bridge: The path of the bridge among these; "" without one.
     """
-    before: list[Reply[Any]] = [*session.lay_out_bridge()]
+
+    before: list[Reply[Any]]
+    uploads: Mapping[str, Callable[[], Reply[bool]]]
+    bridge: str = ""
+
+
+def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> Needs:
+    """Send what the host lacks: the bridge, these folders of the environment, modules, files, buffers."""
+    bridge, before = session.bridge, session.lay_out_bridge()
+    uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(session.put_bridge, bridge)}
     for path, folder in folders.items():
-        if path not in session.there:
-            files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
-            before.append(session.remember(path, session.connection.put_tree(path, files)))
-    return [*before, *send_contents(session, payload)]
+        files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
+        uploads[path] = functools.partial(session.connection.put_tree, path, files)
+        before += session.contents.send(path, uploads[path])
+    contents = send_contents(session, payload)
+    return Needs([*before, *contents.before], {**uploads, **contents.uploads}, bridge)
 
 
-def send_contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
+def send_contents(session: HostState, payload: Payload) -> Needs:
     """Send the modules, files and large buffers that the host lacks: all of them are named by their content."""
     wanted = dict(_named_by_content(session.root, payload))
     asked = [path for path, what in wanted.items() if _size_of(what) > _WORTH_ASKING]
-    missing = session.missing(asked) | (wanted.keys() - session.there - set(asked))
-    return [session.remember(path, _put(session, path, wanted[path])) for path in missing]
+    missing = session.missing(asked) | (wanted.keys() - set(asked))
+    uploads = {path: functools.partial(_put, session, path, what) for path, what in wanted.items()}
+    sent = [session.contents.send(path, uploads[path]) for path in missing]
+    return Needs([each for replies in sent for each in replies], uploads)
+
+
+def _needed(session: HostState, needs: Needs) -> Needed:
+    """Return what a folder needs, and have sent again what the host finds gone or damaged when it gets the folder."""
+
+    def send_again(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
+        session.contents.forget(paths)
+        error = None
+        try:
+            sent = [session.contents.send(path, needs.uploads[path]) for path in paths]
+            errors = [reply.exception(None) for replies in sent for reply in replies]
+            error = next((each for each in errors if isinstance(each, HostError)), None)
+        except HostError as ended:
+            error = ended
+        go_on(error)
+
+    return Needed(
+        list(needs.uploads), [needs.bridge] if needs.bridge else [],
+        lambda paths, go_on: run_in_thread(lambda: send_again(paths, go_on), "clusterfn-send-again"),
+    )  # fmt: skip
 
 
 def inputs_of(payload: Payload) -> list[Reply[Any]]:
@@ -196,18 +242,19 @@ class SendingTracker(Protocol):
 
 
 def send_folder(
-    session: HostState, tracker: SendingTracker, job: Sent, files: Sequence[TreeFile], before: Sequence[Reply[Any]],
+    session: HostState, tracker: SendingTracker, job: Sent, files: Sequence[TreeFile], needs: Needs,
     inputs: Sequence[Reply[Any]] = (), *, durable: bool | None = None,
 ) -> Reply[bool]:  # fmt: skip
-    """Send the job's own folder, which appears as a whole after `before`, and show how far all of that is.
+    """Send the job's own folder, which appears as a whole once all it needs is there, and show how far all of that is.
 
     Args:
         inputs: Requests of other jobs that must succeed first, and that go on if the sending of this one is stopped.
         durable: Whether it must survive a power cut; by default if the scheduler's queue does.
     """
     sync = session.scheduler.has_nodes if durable is None else durable
-    folder = session.connection.put_tree(tracker.folder, files, sync=sync, after=[*inputs, *before])
-    tracker.laid_out, tracker.sending = folder, Sending([*before, folder])
+    after = [*inputs, *needs.before]
+    folder = session.connection.put_tree(tracker.folder, files, sync=sync, after=after, needs=_needed(session, needs))
+    tracker.laid_out, tracker.sending = folder, Sending([*needs.before, folder])
     job.on_transfer(tracker.sending)
     return folder
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from clusterfn.bridge.agent.files import MANIFEST
 from clusterfn.hosts import serialization
 
 _LIBRARY = Path(__file__).parents[1]
@@ -81,6 +83,7 @@ def bridge() -> FileBundle:
     files.update(python_files(inside / "serialization", "_clusterfn_wire/"))
     files.update(python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/"))
     files.update(python_files(_LIBRARY, "library/clusterfn/", _is_for_jobs))
+    files[MANIFEST] = json.dumps({name: len(data) for name, data in files.items()}).encode()
     return make(files)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.rpc.frames import AgentStream, Header
 
 __all__ = [
-    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "Reply",
+    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "Needed", "Reply",
     "SpawnReply", "Spawned", "TreeFile", "connect", "connection_for",
 ]  # fmt: skip
 
@@ -94,6 +94,21 @@ class TreeFile(NamedTuple):
     crc: int | None = None
 
 
+class Needed(NamedTuple):
+    """What a folder needs beside it on the host.
+
+    Attributes:
+        paths: Absolute.
+        whole: Those of them that are trees with a list of their files, `MANIFEST`, by which they are checked.
+        on_lacking: Called on the reader thread with those that are gone, and a function to call once they were sent
+            again, with the error if they were not.
+    """
+
+    paths: Sequence[str]
+    whole: Sequence[str]
+    on_lacking: Callable[[list[str], Callable[[HostError | None], None]], Any]
+
+
 class ListedFile(NamedTuple):
     """One file found by `list`; `mtime` is the host's clock."""
 
@@ -158,19 +173,25 @@ class HostConnection:
         return self._send(_r.UploadRequest("put", fields, _written, [data], after))
 
     def put_tree(
-        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = ()
-    ) -> Reply[bool]:
+        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = (),
+        needs: Needed | None = None,
+    ) -> Reply[bool]:  # fmt: skip
         """Write a folder: whole or not at all. True if it was written, False if it was there.
 
         Args:
             sync: Whether it must survive a power cut. Not needed for what is useless after one.
+            needs: What must be there before.
         """
         names = [
             [file.name, _r.size_of(file.data), file.mode, *(() if file.crc is None else (None, file.crc))]
             for file in files
         ]
         fields = {"path": path, "files": names, "sync": sync}
-        return self._send(_r.UploadRequest("put_tree", fields, _written, [file.data for file in files], after))
+        data = [file.data for file in files]
+        if needs is None:
+            return self._send(_r.UploadRequest("put_tree", fields, _written, data, after))
+        fields.update(needs=list(needs.paths), whole=list(needs.whole))
+        return self._send(_r.UploadRequest("put_tree", fields, _written, data, after, needs.on_lacking))
 
     def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
         """Whether each path exists."""
@@ -241,10 +262,15 @@ class HostConnection:
         return self._send(_r.WaitRequest(path, with_files, drain, after, on_content, on_early))
 
     def still(
-        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, after: Sequence[Reply[Any]] = ()
-    ) -> Reply[None]:
-        """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`."""
-        return self._send(_r.StillRequest(path, silent_s, on_silent, after))
+        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, unless: str = "",
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[None]:  # fmt: skip
+        """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`.
+
+        Args:
+            unless: What explains the silence, once it exists.
+        """
+        return self._send(_r.StillRequest(path, silent_s, unless, on_silent, after))
 
     def run(
         self,
@@ -393,6 +419,13 @@ class HostConnection:
     def answers_here(self) -> bool:
         """Whether this thread brings the answers of this connection, so that it cannot wait for them."""
         return self.link.answers_here()
+
+    def has_room(self, within_s: float) -> bool:
+        """Wait until little is queued for the host; return False if too much of it is left after that time.
+
+        Waits for nothing on a thread that brings answers, or if the connection has ended.
+        """
+        return self.link.has_room(within_s)
 
     def close(self) -> None:
         """End the connection. Open requests fail; what was spawned keeps running."""

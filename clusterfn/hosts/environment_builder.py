@@ -169,12 +169,14 @@ class RemoteBuild:
         self._log = log
         self._outcome: Future[BuildProgress] = Future()
         self._partial = b""
-        self._on_progress: Callable[[BuildProgress], None] = lambda _: None
+        self._listeners: list[Callable[[BuildProgress], None]] = []
         self._looks = LookCounter()
 
     def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
-        """Follow it from its first line on; return a future of its last."""
-        self._on_progress = on_progress
+        """Follow it from its first line on; return a future of its last. Many jobs may wait for one build."""
+        self._listeners.append(on_progress)
+        if len(self._listeners) > 1:
+            return self._outcome
         following = self._session.connection.follow(self._log, self._receive)
         following.add_done_callback(self.started)
 
@@ -185,6 +187,14 @@ class RemoteBuild:
 
         self._outcome.add_done_callback(stop_following)
         return self._outcome
+
+    def is_over(self) -> bool:
+        """Whether the outcome is known."""
+        return self._outcome.done()
+
+    def _on_progress(self, told: BuildProgress) -> None:
+        for listener in list(self._listeners):
+            listener(told)
 
     def when_over(self, then: Callable[[], None]) -> None:
         """Call `then` once the outcome is known."""

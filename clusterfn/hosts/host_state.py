@@ -23,6 +23,7 @@ from clusterfn.hosts import bridge_bundle, exit_flush, gpus, site_rules
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver, ResolvedEnvironment
+from clusterfn.hosts.host_contents import HostContents
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
 from clusterfn.hosts.site_rules import SiteRules
 from clusterfn.scheduler import scheduler_for
@@ -47,15 +48,15 @@ class HostState:
         host: Which.
 
     Attributes:
-        there: Paths on the host that are known to be there.
+        contents: What is known to be there, or is on its way.
         limits: What its scheduler said of what it allows; None until it was asked.
         found_commands: Where a login shell has shown the scheduler's commands, which PATH lacks; None if it has them.
     """
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.there: set[str] = set()
-        self._looked, self._again = time.time(), False
+        self.contents = HostContents()
+        self._looked = time.time()
         self.limits: list[str] | None = None
         self.found_commands: FoundCommands | None = None
         self._suffix = ""
@@ -87,7 +88,10 @@ class HostState:
         connected = hosts.connection_for(host, have=have, probe=self._probe, meanwhile=meanwhile)
         if connected.facts.lacking:
             self._find_commands(connected)
-        self._connected = connected
+        self.contents.forget()
+        if connected.facts.have[:1] == (True,):
+            self.contents.add([posixpath.join(connected.facts.root, self._bridge_name)])
+        self._looked, self._connected = time.time(), connected
         return connected
 
     def _find_commands(self, connection: hosts.HostConnection) -> None:
@@ -124,8 +128,7 @@ class HostState:
     def has_bridge(self) -> bool:
         """Whether the host already has the bridge of this version."""
         self._believe_no_longer()
-        found = self.connection.facts.have[:1] == (True,) and not self._suffix and not self._again
-        return found or self.bridge in self.there
+        return self.bridge in self.contents
 
     @property
     def has_held_allocation(self) -> bool:
@@ -152,43 +155,37 @@ class HostState:
         with contextlib.suppress(HostError):  # it has another name below; the next request to that host raises it
             self.connection.run(exit_flush.removal_command(self.bridge))
         self._suffix = f"-{secrets.token_hex(4)}"
-        self.there.clear()
+        self.contents.forget()
 
     def mend_bridge(self, bridge: str) -> list[Reply[bool]]:
         """Send again, under its own name, the bridge that jobs were sent with; not one of another version.
 
         What needs it goes after these.
         """
-        self.there.clear()
+        self.contents.forget()
         if not posixpath.basename(bridge).startswith(bridge_bundle.bridge().digest):
             return []
         # a tree that is there is left alone
         self.connection.run(exit_flush.removal_command(bridge)).result(_PROBE_TIMEOUT_S)
-        files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
-        return [self.remember(bridge, self.connection.put_tree(bridge, files))]
+        return self.contents.send(bridge, lambda: self.put_bridge(bridge))
 
     def lay_out_bridge(self) -> list[Reply[bool]]:
         """Send the bridge if the host lacks it; what needs it is sent after these."""
         if self.has_bridge:
             return []
+        bridge = self.bridge
+        return self.contents.send(bridge, lambda: self.put_bridge(bridge))
+
+    def put_bridge(self, bridge: str) -> Reply[bool]:
+        """Send the bridge of this version to that folder."""
         files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
-        return [self.remember(self.bridge, self.connection.put_tree(self.bridge, files))]
+        return self.connection.put_tree(bridge, files)
 
     def _believe_no_longer(self) -> None:
         """Ask again once an hour what is there: the host removes what no client has asked for in a long time."""
         if abs(time.time() - self._looked) > _BELIEVED_S:
-            self._looked, self._again = time.time(), True
-            self.there.clear()
-
-    def remember(self, path: str, sent: Reply[bool]) -> Reply[bool]:
-        """Remember, once it has arrived, that this path is on the host."""
-
-        def arrived(reply: Reply[bool]) -> None:
-            if reply.exception() is None:
-                self.there.add(path)
-
-        sent.add_done_callback(arrived)
-        return sent
+            self._looked = time.time()
+            self.contents.forget()
 
     def supervise(
         self, command: str, *args: str, bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
@@ -243,14 +240,12 @@ class HostState:
                 watch.remove(job_name)
 
     def missing(self, paths: list[str]) -> set[str]:
-        """Return which of these paths, absolute and named by their content, the host lacks."""
+        """Return which of these paths, absolute and named by their content, the host lacks, or gets at this moment."""
         self._believe_no_longer()
-        unknown = [path for path in paths if path not in self.there]
-        if not unknown:
-            return set()
-        answers = self.connection.have(unknown).result(_PROBE_TIMEOUT_S)
-        self.there.update(path for path, there in zip(unknown, answers) if there)
-        return {path for path, there in zip(unknown, answers) if not there}
+        unknown = self.contents.unknown(paths)
+        answers = self.connection.have(unknown).result(_PROBE_TIMEOUT_S) if unknown else []
+        self.contents.add(path for path, there in zip(unknown, answers) if there)
+        return {path for path in paths if path not in self.contents}
 
     def environment(
         self, wanted: EnvironmentRequest, say: Callable[[str], None] = lambda _: None

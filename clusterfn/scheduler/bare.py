@@ -113,13 +113,15 @@ class Bare(Scheduler):
 
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Shows the boot id and, if the process is there, its line in /proc."""
-        pid = (scheduler_id.split(":") + ["", ""])[1]
-        stat = (f"/proc/{pid}/stat",) if _PID.fullmatch(pid) else ()
-        return ("cat", "/proc/sys/kernel/random/boot_id", *stat)
+        return self.evidence_of_all([scheduler_id])
+
+    def evidence_of_all(self, scheduler_ids: Sequence[str]) -> tuple[str, ...]:
+        pids = [(each.split(":") + ["", ""])[1] for each in scheduler_ids]
+        return ("cat", "/proc/sys/kernel/random/boot_id", *(f"/proc/{pid}/stat" for pid in pids if _PID.fullmatch(pid)))
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """Recognize a rebooted host or a process that is gone; None while it lives, and where there is no /proc."""
-        boot, _, stat = evidence.answer.partition("\n")
+        boot, _, stats = evidence.answer.partition("\n")
         submitted_boot, _, process = evidence.scheduler_id.partition(":")
         if not _BOOT_ID.fullmatch(boot) or not submitted_boot:
             return None
@@ -127,7 +129,7 @@ class Bare(Scheduler):
             return SchedulerVerdict(
                 layout.NODE, "the host was restarted while the job was there", _tail(evidence), _AGAIN
             )
-        return None if _same_process(stat, process) else _gone(evidence)
+        return None if _lives(stats, process) else _gone(evidence)
 
     def in_words(self, state: JobState) -> str:
         return state.reason or state.state.lower()
@@ -138,6 +140,12 @@ _WAITS = re.compile(r"(.+?\.[0-9a-f]{16})(?:\.[0-9]+)?\|PENDING\|(.*)")
 _PID = re.compile("[1-9][0-9]{0,9}")
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _AGAIN = "call the function again"
+
+
+def _lives(stats: str, process: str) -> bool:
+    """Whether one of these lines is of that process."""
+    begin = process.partition(":")[0] + " "
+    return any(_same_process(stat, process) for stat in stats.split("\n") if stat.startswith(begin))
 
 
 def _same_process(stat: str, process: str) -> bool:

@@ -331,6 +331,10 @@ class Scheduler(ABC):
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Return the command that shows what is left of a job, for `explain`."""
 
+    def evidence_of_all(self, scheduler_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return one command that shows as much of several jobs; () where each has to be asked about by itself."""
+        return ()
+
     @abstractmethod
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """Return what ended the job; None if it may live or nothing is known. A silent heartbeat must agree."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import cluster, errors
+from clusterfn import Session, cluster, errors
 from clusterfn.calls import attach, history
 from clusterfn.hosts.host_state import open_session
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
@@ -33,49 +35,98 @@ def double(x):
     return 2 * x
 
 
-def test_a_bridge_that_was_removed_ends_one_call_and_is_there_for_the_next(root):
-    f = cluster(double)
-    assert f(1) == 2
-    shutil.rmtree(root / "bridge")
-
-    with pytest.raises(errors.ClusterfnError) as caught:
-        f.submit(2).result(timeout=150)
-
-    assert "supervise.py" in str(caught.value)
-    assert f.submit(3).result(timeout=150) == 6
+def waits_to_be_killed(path):
+    part = Path(f"{path}.part")
+    part.write_text(str(os.getppid()))
+    part.rename(path)
+    time.sleep(600)
 
 
-def test_a_bridge_that_was_damaged_ends_one_call_and_is_whole_for_the_next(root):
-    f = cluster(double)
-    assert f(1) == 2
+def gone(folder: Path) -> None:
+    """Remove a folder; an agent or a job may write into it at this moment."""
+    until(lambda: not shutil.rmtree(folder, ignore_errors=True) and not folder.exists())
+
+
+def everything(root: Path) -> None:
+    gone(root)
+
+
+def the_bridge(root: Path) -> None:
+    gone(root / "bridge")
+
+
+def the_jobs(root: Path) -> None:
+    gone(root / "jobs")
+
+
+def the_machines(root: Path) -> None:
+    gone(root / "machines")
+
+
+def the_blobs(root: Path) -> None:
+    gone(root / "blobs")
+
+
+def a_file_of_the_bridge(root: Path) -> None:
     for worker in root.glob("bridge/*/worker.py"):
         worker.unlink()
 
-    with pytest.raises(errors.EnvironmentBuildError, match="the bridge on the host is damaged"):
-        f(2)
 
-    assert f(3) == 6
+def bytes_of_the_bridge(root: Path) -> None:
+    for main in root.glob("bridge/*/_clusterfn/bridge/worker/main.py"):
+        os.truncate(main, 10)
 
 
-def test_a_root_that_was_removed_ends_one_call_at_most(root):
+LOSSES = [everything, the_bridge, the_jobs, the_machines, the_blobs, a_file_of_the_bridge, bytes_of_the_bridge]
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
+def test_what_a_host_has_lost_is_sent_again_and_the_call_runs(root, lose):
+    f, large = cluster(lambda data, x: len(data) + x), b"x" * (1 << 20)
+    assert f(large, 1) == len(large) + 1
+    time.sleep(0.2)  # a host checks its bridge no more often than it has time for
+
+    lose(root)
+
+    assert f.submit(large, 2).result(timeout=150) == len(large) + 2
+
+
+@pytest.mark.parametrize("lose", [everything, the_bridge], ids=lambda lose: lose.__name__)
+def test_a_map_and_a_session_run_on_a_host_that_has_lost_what_they_need(root, lose):
     f = cluster(double)
     assert f(1) == 2
-    root.rename(root.with_name("gone"))
 
-    job = f.submit(2)
-    assert isinstance(job.exception(timeout=150), (errors.ClusterfnError, type(None)))
-    assert f.submit(3).result(timeout=150) == 6
+    lose(root)
+    assert f.map([2, 3]).results(150) == [4, 6]
+
+    lose(root)
+    with Session() as session:
+        assert session.submit(double, 4).result(150) == 8
 
 
-def test_large_bytes_that_were_removed_there_are_sent_again(root):
-    f, large = cluster(len), b"x" * (2 << 20)
-    assert f(large) == len(large)
-    shutil.rmtree(root / "blobs")
+def test_many_calls_at_once_on_a_host_that_has_lost_its_root_send_one_bridge(root):
+    f = cluster(double)
+    assert f(1) == 2
 
-    with pytest.raises(errors.PayloadError):
-        f(large)
+    everything(root)
 
-    assert f(large) == len(large)
+    jobs = [f.submit(number) for number in range(8)]
+    assert [job.result(timeout=150) for job in jobs] == [2 * number for number in range(8)]
+    assert len(list(root.glob("bridge/*"))) == 1
+
+
+def test_the_error_of_a_job_whose_files_were_removed_says_so(root):
+    begun = root.with_name("begun")
+    job = cluster(waits_to_be_killed).submit(str(begun))
+    until(begun.exists)
+    supervisor = int(begun.read_text())
+
+    gone(root)
+    os.killpg(os.getpgid(supervisor), signal.SIGKILL)
+
+    with pytest.raises(errors.ClusterfnError, match="here has lost the job's files: its root was removed"):
+        job.result(timeout=150)
+    assert cluster(double).submit(3).result(timeout=150) == 6
 
 
 def test_a_callback_of_a_refused_job_may_ask_the_host(root):

@@ -1,5 +1,7 @@
 """Login nodes of a SLURM cluster in memory: they take every job, count what they are asked, and end jobs when told to.
 
+With `scheduler="bare"` they are machines without a scheduler, whose agent starts each job.
+
 with slurm_hosts(monkeypatch, folder, 3) as hosts:
     job = clusterfn.Executor("node0").submit(abs, -1)
     hosts.nodes["node0"].end_all()
@@ -82,6 +84,8 @@ class LoginNode(agent):
             yield {**_OK, "size": 0}, b""
         elif do == "run":
             yield from self._ran(program, request)
+        elif do == "spawn":
+            yield {"pid": 1000 + self.asked["spawn"], "starttime": 1}, b""
         elif do == "repeat":
             yield self._look()
 
@@ -156,12 +160,15 @@ class SlurmHosts:
 
 
 @contextlib.contextmanager
-def slurm_hosts(monkeypatch: pytest.MonkeyPatch, folder: Path, count: int, first: int = 0) -> Iterator[SlurmHosts]:
+def slurm_hosts(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, count: int, first: int = 0, scheduler: str = "slurm"
+) -> Iterator[SlurmHosts]:
     """Let clusterfn.yml name so many hosts, and connect to them; `first` is the number of the first."""
     names = [f"node{number}" for number in range(first, first + count)]
     made, opened = SlurmHosts(names), []
     lines = [
-        f"  {name}: {{address: {name}, scheduler: slurm, environment: 'python:/usr/bin/python3'}}" for name in names
+        f"  {name}: {{address: {name}, scheduler: {scheduler}, environment: 'python:/usr/bin/python3'}}"
+        for name in names
     ]
     config = folder / "clusterfn.yml"
     config.write_text("\n".join(["hosts:", *lines]) + "\n", encoding="utf-8")

@@ -22,6 +22,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError, ResultError
 from clusterfn.hosts import serialization
 from clusterfn.hosts.connection import HostConnection, Reply
+from clusterfn.hosts.host_contents import HostContents
 from clusterfn.hosts.rpc import reconnect
 from clusterfn.hosts.rpc.frames import FrameReader, Header, pack
 from tests.fakes.transport import HELLO, FakeTransport, Far, agent
@@ -189,7 +190,8 @@ class Nothing:
     def __init__(self) -> None:
         self.connection = self.scheduler = self
         self.knows_all = True
-        self.root, self.there, self.host, self.state = "/r", set(), HOST, SimpleNamespace(name="connected", cause="")
+        self.root, self.host, self.contents = "/r", HOST, HostContents()
+        self.state = SimpleNamespace(name="connected", cause="")
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *_, **__: Reply(lambda: None)

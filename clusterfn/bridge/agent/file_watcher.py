@@ -9,7 +9,7 @@ from .inotify import new_inotify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Protocol, Set
+    from typing import Any, Callable, Deque, Dict, Optional, Protocol, Set, Tuple
 
     from .inotify import Inotify
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 POLL_FIRST_S, POLL_LAST_S = 0.01, 0.25
 POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01  # while nothing changes, a hundredth of that time, up to so long
+_UNWATCHED = (-1, "")
+SLICE_S = 0.02  # of a poll, after which other requests have their turn
 CPU_SHARE, TIME_SHARE = 0.01, 0.2  # of a core, and of this process's time, which a slow file server may take
 
 
@@ -37,15 +39,21 @@ class FileWatcher:
         readers: The loop's callbacks by file descriptor; inotify's is added.
     """
 
+    has_news = False  # of this poll
+
     def __init__(self, readers: "Dict[int, Callable[[int], None]]") -> None:
         self.readers = readers
-        self.open: "Dict[Watching, int]" = {}
+        self.open: "Dict[Watching, Tuple[int, str]]" = {}  # the number of the watched folder, and a name in it
         self.armed: "Dict[Watching, str]" = {}
-        self.folders: "Dict[int, Set[Watching]]" = collections.defaultdict(set)
+        # By the folder's number: those that wait for this name in it; "" for any, in the folder of the file itself.
+        self.folders: "Dict[int, Dict[str, Dict[Watching, None]]]" = {}
         self.inotify: "Optional[Inotify]" = None
         self.tried = False
         self.pause = POLL_FIRST_S
         self.next_poll = self.changed = 0.0
+        self.round: "Deque[Watching]" = collections.deque()  # those at which this poll has not looked yet
+        self.listed: "Dict[str, Optional[Set[str]]]" = {}
+        self.used_s = self.taken_s = 0.0  # by this poll
 
     def add(self, request: "Watching") -> None:
         if not self.tried:
@@ -53,7 +61,7 @@ class FileWatcher:
             self.inotify = new_inotify()
             if self.inotify:
                 self.readers[self.inotify.fd] = self.on_events
-        self.open[request] = -1
+        self.open[request] = _UNWATCHED
         self.arm(request)
         self.pause = POLL_FIRST_S
         self.changed = time.monotonic()
@@ -65,20 +73,22 @@ class FileWatcher:
         folder = ""
         while self.inotify and folder != existing_folder(request.path):
             folder = existing_folder(request.path)
-            number = self.inotify.add(folder)
-            if number != self.open[request]:
+            own = folder == os.path.dirname(request.path)
+            watched = self.inotify.add(folder), "" if own else request.path[len(folder) :].strip("/").partition("/")[0]
+            if watched != self.open[request]:
                 self.disarm(request)
-                self.open[request] = number
-                self.folders[number].add(request)
+                self.open[request] = watched
+                self.folders.setdefault(watched[0], {}).setdefault(watched[1], {})[request] = None
         self.armed[request] = folder or existing_folder(request.path)
 
     def disarm(self, request: "Watching") -> None:
-        number = self.open[request]
-        self.folders[number].discard(request)
-        if not self.folders[number]:
-            del self.folders[number]
-            if self.inotify and number >= 0:
-                self.inotify.remove(number)
+        number, name = self.open[request]
+        names = self.folders.get(number, {})
+        names.get(name, {}).pop(request, None)
+        if not names.get(name):
+            names.pop(name, None)
+        if not names and self.folders.pop(number, None) is not None and self.inotify and number >= 0:
+            self.inotify.remove(number)
 
     def drop(self, request: "Watching") -> None:
         if request in self.open:
@@ -88,30 +98,42 @@ class FileWatcher:
 
     def on_events(self, _fd: int) -> None:
         assert self.inotify is not None
-        for number in self.inotify.events():
-            for request in list(self.folders.get(number, ())):
+        for number, name in self.inotify.changes():
+            names = self.folders.get(number, {})
+            # A thousand jobs wait for a folder in the same one, and each for another name.
+            for request in [*names.get(name, ()), *(names.get("", ()) if name else ())]:
                 self.check(request, False)
 
     def check(self, request: "Watching", ask_server: bool) -> bool:
         if request not in self.open:
             return False
-        if not os.path.isdir(os.path.dirname(request.path)) or self.open[request] < 0 or ask_server:
+        if not os.path.isdir(os.path.dirname(request.path)) or self.open[request][0] < 0 or ask_server:
             self.arm(request)
         return bool(request.safely(lambda: request.look(ask_server)))
 
     def poll(self, now: float) -> None:
+        """Look at all that is followed; if that takes long, at some now, and at the others when called again."""
         if not self.open or now < self.next_poll:
             return
+        if not self.round:
+            self.round.extend(self.open)
+            self.listed, self.used_s, self.taken_s, self.has_news = {}, 0.0, 0.0, False
         began, used = time.monotonic(), time.process_time()
-        listed: "Dict[str, Optional[Set[str]]]" = {}
-        changed = [self.check(request, True) for request in list(self.open) if self.may_have_changed(request, listed)]
+        while self.round and time.monotonic() - began < SLICE_S:
+            request = self.round.popleft()
+            if request in self.open and self.may_have_changed(request, self.listed) and self.check(request, True):
+                self.has_news = True
         ended = time.monotonic()
-        if any(changed):
+        self.used_s, self.taken_s = self.used_s + time.process_time() - used, self.taken_s + ended - began
+        if self.round:
+            self.next_poll = ended
+            return
+        if self.has_news:
             self.changed = ended
         idle_s = min((ended - self.changed) * IDLE_SHARE, POLL_IDLE_S)
         slower = max(min(self.pause * 1.5, POLL_LAST_S), idle_s)
-        share_s = max((time.process_time() - used) / CPU_SHARE, (ended - began) / TIME_SHARE)
-        self.pause = max(POLL_FIRST_S if any(changed) else slower, share_s)
+        share_s = max(self.used_s / CPU_SHARE, self.taken_s / TIME_SHARE)
+        self.pause = max(POLL_FIRST_S if self.has_news else slower, share_s)
         self.next_poll = ended + self.pause
 
     def may_have_changed(self, request: "Watching", listed: "Dict[str, Optional[Set[str]]]") -> bool:

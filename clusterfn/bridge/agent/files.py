@@ -7,9 +7,10 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional, Union
+    from typing import Any, Callable, List, Optional, Union
 
 CHUNK = 256 * 1024
+MANIFEST = "files.json"  # in a tree that is checked: the size of each file, by its name
 _SYNCS_AT_ONCE = 16
 _STORED = ("blobs", "files", "sources", "shims", "bridge")
 
@@ -27,6 +28,15 @@ def make_parent(path: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
 
 
+def sync_file(path: str) -> None:
+    """Flush a file to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(path: str) -> None:
     """Flush the names in a folder to the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -39,7 +49,7 @@ def sync_folder(path: str) -> None:
         os.close(fd)
 
 
-def sync_all(paths: "List[str]") -> None:
+def sync_all(paths: "List[str]", sync: "Callable[[str], None]" = sync_file) -> None:
     """Flush files to the disk, several at once: a journal, or a file server, takes together those that wait."""
     import threading  # here: only the child process that does this needs it
 
@@ -49,11 +59,7 @@ def sync_all(paths: "List[str]") -> None:
     def work() -> None:
         while left and not failed:
             try:
-                fd = os.open(left.pop(), os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                sync(left.pop())
             except IndexError:  # another thread took the last
                 return
             except OSError as error:

@@ -157,21 +157,18 @@ class WaitHandler(RequestHandler):
 class StillHandler(RequestHandler):
     """Report each time that a file's content has not changed for `silent_s`, by this agent's clock.
 
-    A file that was never seen is not silent.
+    A file that was never seen is not silent, nor one next to which there is what explains its silence (`unless`).
     """
 
     LOOKS = 4
 
     def start(self) -> None:
         self.path = expand(self.header["path"])
+        self.unless = expand(self.header["unless"]) if self.header.get("unless") else ""
         self.silent = seconds(self.header, "silent_s", 60.0)
         self.seen = b""
         self.since = self.reported = time.monotonic()
-        self.turn()
-
-    def turn(self) -> None:
-        if not self.ended:
-            self.safely(self.check_content)
+        self.agent.stills.add(self, self.silent / self.LOOKS)
 
     def check_content(self) -> None:
         now = time.monotonic()
@@ -180,10 +177,11 @@ class StillHandler(RequestHandler):
             self.seen, self.since, self.reported = content, now, now
         if self.seen and now - self.reported >= self.silent:
             self.reported = now
-            self.send({"silent_s": now - self.since})
-        every_s = self.silent / self.LOOKS
-        # All of one interval look at the same moment: a thousand jobs wake this process no more often than one.
-        self.agent.at(every_s - now % every_s if every_s else 0.0, self.turn)
+            if not (self.unless and os.path.lexists(self.unless)):
+                self.send({"silent_s": now - self.since})
 
     def stop(self) -> None:
         self.end()
+
+    def release(self) -> None:
+        self.agent.stills.drop(self)

@@ -10,8 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Protocol, Set
 
+    from .disk_sync import DiskSync
     from .file_watcher import FileWatcher
     from .frames import Frame, Header, Inbox, Outbox
+    from .needs import Needs
+    from .still_watcher import StillWatcher
 
     class AgentServices(Protocol):
         """The part of the agent that its handlers use."""
@@ -23,11 +26,14 @@ if TYPE_CHECKING:
         inbox: Inbox
         out: Outbox
         watcher: FileWatcher
+        stills: StillWatcher
         requests: "Dict[int, RequestHandler]"
         children: Dict[int, Callable[[int], None]]
         readers: Dict[int, Callable[[int], None]]
         writers: Dict[int, Callable[[int], None]]
+        disk_sync: DiskSync
         swept: Set[str]
+        needs: Needs
 
         def at(self, seconds: float, action: Callable[[], None]) -> None: ...
         def forget(self, request: "RequestHandler", error: Optional[Header]) -> None: ...
@@ -102,6 +108,10 @@ class RequestHandler:
     def chunk(self, body: "Frame", last: bool) -> None:
         """Take bytes of the client, or a part of them, whose memory is used again after this."""
         raise Failure("bad", "this request does not take chunks")
+
+    def again(self, failed: "Optional[Header]") -> None:
+        """Look again for what was lacking, or fail with the error for which the client did not send it."""
+        raise Failure("bad", "this request lacks nothing")
 
     def is_urgent(self) -> bool:
         """Whether its frames are sent before those of transfers."""

@@ -8,7 +8,7 @@ from .libc import libc_function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional, Set
+    from typing import Optional, Set, Tuple
 
 
 class Inotify:
@@ -32,6 +32,10 @@ class Inotify:
 
     def events(self) -> "Set[int]":
         """Return the numbers of the folders in which something changed."""
+        return {number for number, _ in self.changes()}
+
+    def changes(self) -> "Set[Tuple[int, str]]":
+        """Return what changed: the number of its folder, and its name there."""
         try:
             data = os.read(self.fd, 64 * 1024)
         except BlockingIOError:
@@ -39,8 +43,8 @@ class Inotify:
         found, at = set(), 0
         while at < len(data):
             number, _, _, size = self.EVENT.unpack_from(data, at)
-            found.add(number)
             at += self.EVENT.size + size
+            found.add((number, os.fsdecode(data[at - size : at].rstrip(b"\0"))))
         return found
 
 

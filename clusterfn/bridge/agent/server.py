@@ -11,22 +11,25 @@ from collections import OrderedDict
 
 from .commands import CommandsHandler
 from .compression import decompress
+from .disk_sync import DiskSync
 from .downloads import GetEachHandler, GetHandler
 from .facts import HelloHandler
 from .file_watcher import FileWatcher
 from .files import CHUNK, mark_used
-from .frames import FULL, Inbox, Outbox
+from .frames import FULL, TURN_S, Inbox, Outbox
 from .growing_files import FollowHandler, StillHandler, WaitHandler
 from .handler import Failure, RequestHandler, expand
 from .listing import ListHandler
+from .needs import Needs
 from .pipes import USUAL, widen_pipe
 from .processes import RepeatHandler, RunHandler, SpawnHandler
 from .sockets import ConnectHandler, ConverseHandler
+from .still_watcher import StillWatcher
 from .uploads import PutHandler, PutTreeHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Set, Tuple
+    from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
 
     from .frames import Header
 
@@ -80,6 +83,7 @@ class Agent:
         self.out = Outbox(sink)
         self.inbox = Inbox(in_parts=True)
         self.received = memoryview(bytearray(CHUNK))
+        self.frames: "Optional[Iterator[Tuple[Header, bytes]]]" = None  # those in it that were not dispatched yet
         self.requests: "Dict[int, RequestHandler]" = {}
         self.waiting: "Dict[int, List[RequestHandler]]" = {}  # for the end of the request of that number
         self.failed: "OrderedDict[int, str]" = OrderedDict()
@@ -88,8 +92,11 @@ class Agent:
         self.writers: "Dict[int, Callable[[int], None]]" = {}
         self.timers: "List[Tuple[float, int, Callable[[], None]]]" = []
         self.counter = 0
+        self.disk_sync = DiskSync(self.children)
         self.swept: "Set[str]" = set()
+        self.needs = Needs()
         self.watcher = FileWatcher(self.readers)
+        self.stills = StillWatcher(self.at)
         self.root = self.machine = ""
         self.umask = 0o077
         self.last_received = time.monotonic()
@@ -113,6 +120,11 @@ class Agent:
                 taker = request
                 small = "zlib" in header
                 taker.safely(lambda: taker.chunk(decompress(body) if small else body, bool(header.get("last"))))
+            return
+        if header.get("do") == "again":
+            if request is not None:
+                asker, failed = request, header.get("failed")
+                asker.safely(lambda: asker.again(failed))
             return
         new = HANDLERS.get(str(header.get("do")), UnknownHandler)(self, header, body)
         self.requests[new.id] = new
@@ -162,10 +174,19 @@ class Agent:
             widen_pipe(self.source)
         self.open = bool(size)
         self.last_received = time.monotonic()
-        for header, body in self.inbox.feed(self.received[:size]):
-            self.dispatch(header, body)
+        self.frames = self.inbox.feed(self.received[:size])
+        self.dispatch_some()
         if size < USUAL <= self.inbox.left:  # sshd gives a packet of 32 KB at a time: let some come together
             time.sleep(GATHER_S)
+
+    def dispatch_some(self) -> None:
+        """Dispatch what was read, for a turn: hundreds of requests may come at once, and answers must not wait."""
+        until = time.monotonic() + TURN_S
+        for header, body in self.frames or ():
+            self.dispatch(header, body)
+            if time.monotonic() >= until:
+                return
+        self.frames = None
 
     def seconds_until_due(self) -> float:
         """Return the seconds until the next timer, poll or timeout."""
@@ -179,16 +200,19 @@ class Agent:
     def turn(self) -> None:
         poll = select.poll()
         for fd in self.readers:
-            if fd != self.source or self.out.size < FULL:
+            if fd != self.source or (self.frames is None and self.out.size < FULL):
                 poll.register(fd, select.POLLIN)
         for fd in self.writers:
             poll.register(fd, select.POLLOUT)
         if self.out.pending():
             poll.register(self.out.fd, select.POLLOUT)
-        for fd, _ in poll.poll(int(self.seconds_until_due() * 1000) + 1):
+        dispatches = self.frames is not None and self.out.size < FULL
+        for fd, _ in poll.poll(0 if dispatches else int(self.seconds_until_due() * 1000) + 1):
             handler = self.readers.get(fd) or self.writers.get(fd)
             if handler:
                 handler(fd)
+        if dispatches:
+            self.dispatch_some()
         now = time.monotonic()
         while self.timers and self.timers[0][0] <= now:
             heapq.heappop(self.timers)[2]()

@@ -12,7 +12,7 @@ import sys
 import time
 import zlib
 
-from .files import existing_folder, make_parent, mark_used, remove_tree, sync_all, sync_folder, write_all
+from .files import existing_folder, make_parent, mark_used, remove_tree, write_all
 from .handler import Failure, RequestHandler, expand, failure_of
 from .moved import refuse_moving
 from .parts import PartWriter, boot_id, remove_old_parts
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional, Tuple
 
-    from .frames import Frame
+    from .frames import Frame, Header
 
     Plan = Tuple[str, int, int, Optional[float], Optional[int]]  # place, size, mode, time, CRC-32
 
@@ -61,7 +61,8 @@ class UploadHandler(PartWriter):
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _, _ in self.files)
         # An fsync of much takes long, and so do many: the loop must not block.
-        self.in_child = self.is_durable() and (self.needed > FSYNC_IN_CHILD or len(self.files) > FSYNCS_IN_LOOP)
+        is_much = self.needed > FSYNC_IN_CHILD or len(self.files) > FSYNCS_IN_LOOP
+        self.in_child = self.is_durable() and (is_much or self.agent.disk_sync.is_slow)
         if self.header.get("resumed"):
             self.resume(self.read_back())
         return None
@@ -147,7 +148,7 @@ class UploadHandler(PartWriter):
             fd, self.fd = self.fd, -1
             try:
                 if self.is_durable() and not self.in_child:
-                    os.fsync(fd)
+                    self.agent.disk_sync.file(fd)
             finally:
                 os.close(fd)
             if self.wanted is not None and not self.left and self.crc != self.wanted:
@@ -164,8 +165,7 @@ class UploadHandler(PartWriter):
         if self.in_child:
             return self.sync_in_child()
         if self.is_durable():
-            for folder, _, _ in os.walk(self.part):
-                sync_folder(folder)
+            self.agent.disk_sync.folders([folder for folder, _, _ in os.walk(self.part)])
         self.synced = True
         return self.maybe_finish()
 
@@ -174,28 +174,13 @@ class UploadHandler(PartWriter):
         return self.header.get("sync", True) is True
 
     def sync_in_child(self) -> None:
-        """Run a large fsync, which takes seconds, in a child process: the loop must not block."""
-        places = [os.path.join(folder, name) for folder, _, names in os.walk(self.part) for name in names]
-        places = places or [self.part]
-        pid = os.fork()
-        if pid:
-            self.agent.children[pid] = self.on_synced
-            return
-        code = errno.EIO
-        try:
-            os.closerange(0, 2)
-            sync_all(places)
-            for folder, _, _ in os.walk(self.part):
-                sync_folder(folder)
-            code = 0
-        except OSError as error:
-            code = error.errno or errno.EIO
-        finally:
-            os._exit(code)
+        """Flush what takes seconds in a child process: the loop must not block."""
+        found = list(os.walk(self.part))
+        places = [os.path.join(folder, name) for folder, _, names in found for name in names]
+        self.agent.disk_sync.later(places or [self.part], [folder for folder, _, _ in found], self.on_synced)
 
-    def on_synced(self, status: int) -> None:
+    def on_synced(self, code: int) -> None:
         def finish() -> None:
-            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO
             if code:
                 raise OSError(code, os.strerror(code))
             self.synced = True
@@ -210,14 +195,25 @@ class UploadHandler(PartWriter):
         if self.started and self.synced and not self.ended:
             self.finish()
 
-    def sync_name(self) -> None:
-        """Flush the new name to the disk, and those of the folders that were made for it."""
-        folder = os.path.dirname(self.path)
-        while self.is_durable():
-            sync_folder(folder)
-            if folder == self.above:
-                return
-            folder = os.path.dirname(folder)
+    def end_when_named(self) -> None:
+        """Flush the new name to the disk, and those of the folders that were made for it; then end."""
+        folders = [os.path.dirname(self.path)]
+        while folders[-1] != self.above:
+            folders.append(os.path.dirname(folders[-1]))
+        if self.is_durable() and self.agent.disk_sync.is_slow:
+            self.agent.disk_sync.later([], folders, self.on_named)
+            return
+        if self.is_durable():
+            self.agent.disk_sync.folders(folders)
+        self.end()
+
+    def on_named(self, code: int) -> None:
+        def finish() -> None:
+            if code:
+                raise OSError(code, os.strerror(code))
+            self.end()
+
+        self.safely(finish)
 
     def release(self) -> None:
         fd, self.fd = self.fd, -1
@@ -242,11 +238,12 @@ class PutHandler(UploadHandler):
 
     def finish(self) -> None:
         os.rename(self.part, self.path)
-        self.sync_name()
-        self.end()
+        self.end_when_named()
 
 
 class PutTreeHandler(UploadHandler):
+    has_asked = False  # for what is lacking
+
     def exists_already(self) -> bool:
         return os.path.exists(self.path)
 
@@ -274,12 +271,22 @@ class PutTreeHandler(UploadHandler):
             raise Failure("bad", "%r is not a name below the folder" % name, self.path)
         return os.path.join(self.part, name), size, mode, mtime, crc
 
+    def again(self, failed: "Optional[Header]") -> None:
+        if failed:
+            raise Failure(failed["kind"], failed["message"])
+        self.maybe_finish()
+
     def finish(self) -> None:
+        lacking = self.agent.needs.lacking(self.header)
+        if lacking and not self.has_asked:
+            self.has_asked = True
+            return self.send({"lacking": lacking})
+        if lacking:
+            raise Failure("missing", "it is gone, and was not sent again", lacking[0])
         try:
             os.rename(self.part, self.path)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             return self.end(existed=True)
-        self.sync_name()
-        return self.end()
+        return self.end_when_named()

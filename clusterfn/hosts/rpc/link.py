@@ -30,6 +30,7 @@ LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine a
 GARBLED = 3  # streams in a row that broke soon, on what was no frame
 SOON_S = 10.0
 MOST_WAITS = 20
+MOST_UNSENT = 4_000  # requests that wait for a connection: of a thousand jobs
 _CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
 
 _log = logging.getLogger("clusterfn")
@@ -154,6 +155,17 @@ class Link:
     def answers_here(self) -> bool:
         """Whether this thread is the one that brings answers."""
         return threading.get_ident() in self._answering
+
+    def has_room(self, within_s: float) -> bool:
+        """Wait until little is queued for the host; as `HostConnection.has_room`."""
+        if not self.usable() or self.answers_here():
+            return True
+        with self.line.changed:
+            return self.line.changed.wait_for(
+                lambda: self.line.over is not None
+                or (len(self._requests.unsent) < MOST_UNSENT and not self._sender.is_full()),
+                within_s,
+            )
 
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
         """Call `listener` at each change, on the reader thread, until the returned function is called."""

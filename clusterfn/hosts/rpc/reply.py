@@ -19,6 +19,7 @@ from clusterfn.errors import HostError, Unreachable
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Reply[Any]")
+_sharing = threading.Lock()
 
 
 class Reply(Generic[T]):
@@ -30,6 +31,8 @@ class Reply(Generic[T]):
         size: Bytes of its files in all; None where that is not known (yet).
     """
 
+    _sharers = 1  # callers that have not cancelled it
+
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.id = self.moved = 0
         self.size: int | None = None
@@ -38,6 +41,14 @@ class Reply(Generic[T]):
         self._pid = os.getpid()
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._cancel = cancel
+
+    def share(self) -> bool:
+        """Let one more caller take part, so that only the last `cancel` counts; False if it has ended."""
+        with _sharing:
+            if self._future.done() or not self._sharers:
+                return False
+            self._sharers += 1
+            return True
 
     def result(self, timeout_s: float | None = None) -> T:
         """Wait for the answer, and return its value.
@@ -100,7 +111,14 @@ class Reply(Generic[T]):
         self._future.add_done_callback(answered)
 
     def cancel(self) -> None:
-        """Stop the request on the host; `result` then raises CancelledError. Does nothing if it has ended."""
+        """Stop the request on the host; `result` then raises CancelledError. Does nothing if it has ended.
+
+        A request that several share ends when each of them has cancelled it.
+        """
+        with _sharing:
+            self._sharers = max(0, self._sharers - 1)
+            if self._sharers:
+                return
         self._cancel()
 
     def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, Header, pack
+from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, Header, pack
 from clusterfn.hosts.rpc.keepalive import Keepalive
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import Stream
 
 FAILURES_KEPT = 10_000
+FULL = 8 * 2**20  # bytes
 _BURST = 16  # requests, each of which comes within _GATHER_S of the one before it
 _GATHER_S = 0.002  # how long a request of a burst waits for others: each write wakes five processes on its way
 _log = logging.getLogger("clusterfn")
@@ -118,6 +119,14 @@ class RequestSender:
         self._sent = 0
         self._puts: collections.deque[float] = collections.deque(maxlen=_BURST)
 
+    def is_full(self) -> bool:
+        """Whether so much is queued that whoever sends more should wait; a large file counts as its next chunks.
+
+        The caller holds the stream's lock.
+        """
+        files = sum(min((request.reply.size or 0) - request.reply.moved, CHUNK) for request, _ in self._transfers)
+        return files + sum(map(len, self._control)) > FULL
+
     def taken(self) -> int:
         """Return how many bytes the streams have taken so far."""
         return self._sent
@@ -167,6 +176,7 @@ class RequestSender:
                 opened, requests = line.opened, b"".join(self._control)
                 self._control.clear()
                 transfer = self._transfers.popleft() if self._transfers else None
+                line.changed.notify_all()  # there may be room for more now
             try:
                 self._put(opened.stream, requests)
                 if transfer is not None:

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Union, runtime_checkable
 
-from clusterfn.errors import Unreachable
+from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.rpc.frames import CHUNK, Header, pack
 from clusterfn.hosts.rpc.reply import Reply
 
@@ -79,6 +79,9 @@ def boolean(header: Header, name: str) -> bool:
     if type(found) is not bool:
         raise MalformedAnswer(f"{name}: {ascii(found)[:80]}")
     return found
+
+
+Lacking = Callable[["list[str]", Callable[[Union[HostError, None]], None]], Any]
 
 
 class OpenRequest(Generic[T]):
@@ -160,8 +163,9 @@ class UploadRequest(SimpleRequest[T]):
     """
 
     def __init__(self, do: str, fields: Header, read: Callable[[Header, bytes], T], sources: Sequence[Data],
-                 after: Sequence[Reply[Any]] = ()) -> None:  # fmt: skip
+                 after: Sequence[Reply[Any]] = (), on_lacking: Lacking | None = None) -> None:  # fmt: skip
         super().__init__(do, fields, read, after=after)
+        self._on_lacking = on_lacking
         self._sources = sources
         self._sizes = [size_of(source) for source in sources]
         self.reply.size = sum(self._sizes)
@@ -180,9 +184,21 @@ class UploadRequest(SimpleRequest[T]):
         return None if "resumed" in self.fields else self._chunks(0)
 
     def take(self, header: Header, body: bytes) -> None:
+        if "lacking" in header:
+            paths = header["lacking"]
+            known = isinstance(paths, list) and set(map(str, paths)) <= set(self.fields.get("needs", ()))
+            if not known or self._on_lacking is None:
+                raise MalformedAnswer(f"lacking: {ascii(paths)[:80]}")
+            self._on_lacking(paths, self._go_on)
+            return
         if "resumed" not in self.fields:
             raise MalformedAnswer("a place to continue at, of what was not sent before")
         self.upload(self._chunks(number(header, "at", below=(self.reply.size or 0) + 1)))
+
+    def _go_on(self, error: HostError | None) -> None:
+        """Have the host look again, or end the request with the error for which something was not sent again."""
+        failed = {} if error is None else {"failed": {"kind": error.kind or "io", "message": error.message}}
+        self.upload(iter([pack({"id": self.id, "do": "again", **failed})]))
 
     def _chunks(self, begin: int) -> Iterator[bytes]:
         """Yield the frames from a byte on. On fast links `pack` copies each byte once, and that is all."""
@@ -434,8 +450,11 @@ class ConversationRequest(OpenRequest[None]):
 class StillRequest(SimpleRequest[None]):
     """Report whenever a file has stopped changing."""
 
-    def __init__(self, path: str, silent_s: float, on_silent: Callable[[], Any], after: Sequence[Reply[Any]]) -> None:
-        super().__init__("still", {"path": path, "silent_s": silent_s}, lambda *_: None, after=after)
+    def __init__(
+        self, path: str, silent_s: float, unless: str, on_silent: Callable[[], Any], after: Sequence[Reply[Any]]
+    ) -> None:
+        fields = {"path": path, "silent_s": silent_s, "unless": unless}
+        super().__init__("still", fields, lambda *_: None, after=after)
         self._on_silent = on_silent
 
     def take(self, header: Header, body: bytes) -> None:

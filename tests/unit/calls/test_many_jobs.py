@@ -27,14 +27,14 @@ MOST_RESIDENT_KB = 30  # with what the fake hosts keep of it
 
 
 @pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[int], SlurmHosts]]:
+def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., SlurmHosts]]:
     counts: list[int] = []  # each host has a name of its own: connections to those made before are kept
 
     with contextlib.ExitStack() as opened:
 
-        def make(count: int) -> SlurmHosts:
+        def make(count: int, scheduler: str = "slurm") -> SlurmHosts:
             counts.append(count)
-            return opened.enter_context(slurm_hosts(monkeypatch, tmp_path, count, sum(counts[:-1])))
+            return opened.enter_context(slurm_hosts(monkeypatch, tmp_path, count, sum(counts[:-1]), scheduler))
 
         yield make
 
@@ -110,6 +110,31 @@ def test_a_silent_job_that_no_look_finds_is_asked_about_at_once(hosts: Callable[
     until(lambda: node.asked["scontrol"] == 1)
     node.end_all()
     assert job.result(60) == 7
+
+
+def test_a_job_of_a_machine_without_a_scheduler_takes_as_few_messages(hosts: Callable[..., SlurmHosts]) -> None:
+    world = hosts(1, "bare")
+
+    grown = grow(world, 20, measures_memory=False)
+
+    assert world.asked["spawn"] == 21
+    assert grown.messages <= 8
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("scheduler", ["slurm", "bare"])
+def test_twenty_thousand_jobs_on_one_host(
+    hosts: Callable[..., SlurmHosts], table: Callable[[str], None], scheduler: str
+) -> None:
+    few = grow(hosts(1, scheduler), 1_000, measures_memory=False)
+    many = grow(hosts(1, scheduler), 20_000, measures_memory=False)
+
+    table(f"1,000 jobs on one host ({scheduler}): {few}\n20,000 jobs: {many}")
+    assert many.messages <= 8
+    assert many.resident_kb <= MOST_RESIDENT_KB
+    assert many.submit_ms <= 3 * few.submit_ms
+    assert many.end_ms <= 3 * few.end_ms
 
 
 @pytest.mark.long

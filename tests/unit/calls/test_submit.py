@@ -12,6 +12,7 @@ from clusterfn.calls import payload, submit
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush
+from clusterfn.hosts.host_contents import HostContents
 from clusterfn.scheduler.base import RUNNING, JobState
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
@@ -29,7 +30,7 @@ class Request(Future):
 
 @pytest.mark.parametrize("has_nodes", [False, True])
 def test_a_call_waits_for_the_disk_of_a_cluster_only(has_nodes):
-    session = Mock(root="/root", there=set(), missing=set, scheduler=Mock(has_nodes=has_nodes))
+    session = Mock(root="/root", contents=HostContents(), missing=set, scheduler=Mock(has_nodes=has_nodes))
 
     submit.send_contents(session, payload.pack(len, (bytes(2 << 20),), {}))
 

@@ -6,7 +6,10 @@ as a real one.
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +20,8 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import file_watcher
-from clusterfn.bridge.agent.frames import Inbox
+from clusterfn.bridge.agent import file_watcher, growing_files, server, still_watcher
+from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.server import Agent
 
 LISTING_S = 20e-6
@@ -154,3 +157,146 @@ def test_the_end_of_a_request_costs_the_same_however_many_are_open() -> None:
     few, many = (min(ends(count) for _ in range(3)) for count in (400, 3200))
 
     assert many < 8 * few * 3
+
+
+class Waiting:
+    """A request that waits for a file, and counts how often the watcher has it look."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.looks = str(path), 0
+
+    def look(self, ask_server: bool) -> bool:
+        self.looks += 1
+        return False
+
+    def safely(self, action: Any) -> Any:
+        return action()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) -> None:
+    readers: dict[int, Any] = {}
+    watcher = file_watcher.FileWatcher(readers)
+    jobs = [Waiting(tmp_path / str(number) / "attempts" / "1" / "outcome.json") for number in range(50)]
+    for job in jobs:
+        watcher.add(job)
+    before = [job.looks for job in jobs]
+
+    for job in jobs:
+        Path(job.path).parent.mkdir(parents=True)
+        for fd, read in list(readers.items()):
+            read(fd)
+
+    assert watcher.inotify is not None
+    looks = [job.looks - begun for job, begun in zip(jobs, before)]
+    assert min(looks) >= 1 and max(looks) <= 3, looks
+    os.close(watcher.inotify.fd)
+
+
+class Slow:
+    """An agent whose reads of heartbeats, or listings, take so long of a clock that is the test's own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, look_s: float) -> None:
+        self.now, self.looks, self.look_s = 1000.0, 0, look_s
+        clock = SimpleNamespace(monotonic=lambda: self.now, process_time=lambda: self.now)
+        for module in (growing_files, still_watcher, file_watcher, server):
+            monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(growing_files, "read_at", lambda *_: self.look())
+        monkeypatch.setattr(file_watcher, "names_in", lambda *_: set(map(str, self.look())))
+        monkeypatch.setattr(file_watcher, "new_inotify", lambda: None)
+        self._ends = os.pipe()
+        self.agent = Agent(*self._ends)
+
+    def look(self) -> bytes:
+        self.looks += 1
+        self.now += self.look_s
+        return b""
+
+    def longest_turn(self, seconds: float) -> float:
+        """Let the timers and the polls of so much time come; return how long one of them has kept the agent busy."""
+        until, longest = self.now + seconds, 0.0
+        while self.now < until:
+            began = self.now
+            if self.agent.timers and self.agent.timers[0][0] <= self.now:
+                heapq.heappop(self.agent.timers)[2]()
+            self.agent.watcher.poll(self.now)
+            longest = max(longest, self.now - began)
+            self.now = max(self.now, min([each[0] for each in self.agent.timers[:1]] + [self.now + 0.05]))
+        return longest
+
+    def close(self) -> None:
+        for end in self._ends:
+            os.close(end)
+
+
+def test_heartbeats_on_a_slow_file_server_leave_the_agent_time_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch, look_s=0.01)
+    for number in range(2, 1002):
+        header = {"id": number, "do": "still", "path": f"/nowhere/{number}", "silent_s": 12.0}
+        slow.agent.dispatch(header, b"")
+    slow.longest_turn(60.0)
+    before = slow.looks
+
+    longest = slow.longest_turn(120.0)
+
+    assert longest < 0.1, "a thousand looks take ten seconds, in which no request would be answered"
+    assert (slow.looks - before) * slow.look_s < 0.25 * 120.0
+    slow.close()
+
+
+def test_a_poll_of_many_files_on_a_slow_server_lets_requests_be_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch, look_s=0.01)
+    for number in range(2, 502):
+        slow.agent.dispatch({"id": number, "do": "follow", "path": f"/nowhere/{number}/events"}, b"")
+
+    assert slow.longest_turn(60.0) < 0.1
+    slow.close()
+
+
+def test_answers_leave_between_the_requests_of_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    (source, theirs), (ours, sink) = os.pipe(), os.pipe()
+    for fd in (source, ours):
+        os.set_blocking(fd, False)
+    os.set_blocking(sink, False)
+    agent, came, handled = Agent(source, sink), [], []
+
+    class SlowHandler(server.PingHandler):
+        def start(self) -> None:
+            handled.append(self.id)
+            with contextlib.suppress(BlockingIOError):
+                came.append(len(os.read(ours, 2**16)))
+            time.sleep(0.01)
+            self.end()
+
+    monkeypatch.setitem(server.HANDLERS, "ping", SlowHandler)
+    agent.readers[source] = agent.read
+    os.write(theirs, b"".join(pack({"id": number, "do": "ping"}) for number in range(2, 12)))
+
+    while len(handled) < 10:
+        agent.turn()
+
+    assert len(came) >= 5, "the first answers have left before the last requests were taken"
+    for end in (source, theirs, ours, sink):
+        os.close(end)
+
+
+def test_a_silent_job_that_has_ended_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, sink = os.pipe()
+    agent, inbox, said = Agent(source, sink), Inbox(), []
+    os.set_blocking(source, False)
+    for number, name in ((2, "lives"), (3, "ended")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "heartbeat").write_bytes(b"1")
+        fields = {"path": str(tmp_path / name / "heartbeat"), "unless": str(tmp_path / name / "outcome.json")}
+        agent.dispatch({"id": number, "do": "still", "silent_s": 0.04, **fields}, b"")
+    (tmp_path / "ended" / "outcome.json").write_bytes(b"{}")
+
+    until = time.monotonic() + 5.0
+    while len(said) < 2 and time.monotonic() < until:
+        agent.turn()
+        with contextlib.suppress(BlockingIOError):
+            said += [header["id"] for header, _ in inbox.feed(os.read(source, 2**16))]
+
+    assert set(said) == {2}
+    for end in (source, sink):
+        os.close(end)

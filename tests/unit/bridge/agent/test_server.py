@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import downloads, listing, parts, server, uploads
+from clusterfn.bridge.agent import disk_sync, downloads, listing, parts, server, uploads
 from clusterfn.bridge.agent.files import CHUNK, sync_all
 from clusterfn.bridge.agent.frames import FULL, Inbox, pack
 from clusterfn.bridge.agent.processes import LINGER_S
@@ -409,6 +409,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(disk_sync, "SLOW_S", 600.0)  # however busy it is: a child's steps would not be seen here
     return seen
 
 
@@ -440,6 +441,56 @@ def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(
     client.turns()
 
     assert steps[-2:] == [("rename", str(tmp_path / "file")), ("sync", str(tmp_path))]
+
+
+def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uploads_at_once(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks: list[int] = []
+    fork, fsync = os.fork, os.fsync
+    monkeypatch.setattr(os, "fork", lambda: (forks.append(1), fork())[1])
+    monkeypatch.setattr(os, "fsync", lambda fd: (time.sleep(0.2), fsync(fd))[1])
+    client.ask(id=1, do="put", path=str(tmp_path / "jobs" / "first"), size=1)
+    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
+    client.turns(1)
+    until(lambda: client.turns(1) or not client.agent.requests)
+    assert client.agent.disk_sync.is_slow
+
+    for number in range(10, 30):
+        client.ask(id=number, do="put_tree", path=str(tmp_path / "jobs" / str(number)), files=[["a", 1, 0o600]])
+        os.write(client.asking, pack({"id": number, "do": "chunk", "last": True}, b"a"))
+    client.ask(id=99, do="ping")
+    until(lambda: client.turns(1) or 99 not in client.agent.requests and client.agent.frames is None)
+    assert len(client.agent.requests) == 20, "the ping is answered before any of them is on the disk"
+    until(lambda: client.turns(1) or not client.agent.requests)
+
+    client.listen()
+    ended = {header["id"]: header["ok"] for header in client.heard if header.get("end") and header["id"] >= 10}
+    assert ended == dict.fromkeys([*range(10, 30), 99], True)
+    assert all((tmp_path / "jobs" / str(number) / "a").read_bytes() == b"a" for number in range(10, 30))
+    assert len(forks) <= 8, "two flushes for each of the twenty, one after another, would be forty"
+
+
+def test_an_upload_that_a_slow_disk_refuses_fails_alone(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = disk_sync.sync_all
+
+    def fails(paths: list[str], *how: Any) -> None:
+        if any("/bad" in path for path in paths):
+            raise OSError(errno.EIO, "broken")
+        sync(paths, *how)
+
+    monkeypatch.setattr(disk_sync, "sync_all", fails)
+    client.agent.disk_sync.is_slow = True
+    for number, name in enumerate(("good", "bad", "fine", "well"), 10):
+        client.ask(id=number, do="put_tree", path=str(tmp_path / name), files=[["a", 1, 0o600]])
+        os.write(client.asking, pack({"id": number, "do": "chunk", "last": True}, b"a"))
+    until(lambda: client.turns(1) or not client.agent.requests)
+
+    client.listen()
+    assert {header["id"]: header["ok"] for header in client.heard} == {10: True, 11: False, 12: True, 13: True}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fine", "good", "well"]
 
 
 def test_what_is_useless_after_a_power_cut_is_not_waited_for(

@@ -1,0 +1,84 @@
+"""Flush files to a slow disk in a child process: one at a time, which takes all that has come while the last one ran.
+
+So a disk that needs seconds for each flush stops no other request, and many small files cost few flushes.
+"""
+
+import errno
+import os
+import time
+
+from .files import sync_all, sync_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Sequence, Tuple
+
+    Done = Callable[[int], None]
+
+SLOW_S = 0.1  # a flush that takes longer must not stop the loop again
+
+
+class DiskSync:
+    """The flushes of one agent.
+
+    Args:
+        children: As the agent's.
+
+    Attributes:
+        is_slow: Whether one of them has taken long.
+    """
+
+    def __init__(self, children: "Dict[int, Callable[[int], None]]") -> None:
+        self.children = children
+        self.is_slow = False
+        self.waiting: "List[Tuple[Sequence[str], Sequence[str], Done]]" = []
+        self.runs = False
+
+    def file(self, fd: int) -> None:
+        """Flush an open file in this process, and see how long that takes."""
+        began = time.monotonic()
+        os.fsync(fd)
+        self.is_slow = self.is_slow or time.monotonic() - began > SLOW_S
+
+    def folders(self, paths: "Sequence[str]") -> None:
+        """Flush the names in these folders, in the same way."""
+        began = time.monotonic()
+        for path in paths:
+            sync_folder(path)
+        self.is_slow = self.is_slow or time.monotonic() - began > SLOW_S
+
+    def later(self, files: "Sequence[str]", folders: "Sequence[str]", done: "Done") -> None:
+        """Flush these with what else waits; call `done` with the number of the error, 0 if there was none."""
+        self.waiting.append((files, folders, done))
+        if not self.runs:
+            self.start(len(self.waiting))
+
+    def start(self, count: int) -> None:
+        some, self.waiting = self.waiting[:count], self.waiting[count:]
+        self.runs = bool(some)
+        if not some:
+            return
+        pid = os.fork()
+        if pid:
+            self.children[pid] = lambda status: self.on_exit(some, status)
+            return
+        code = errno.EIO
+        try:
+            os.closerange(0, 2)
+            sync_all([path for files, _, _ in some for path in files])
+            sync_all([path for _, folders, _ in some for path in folders], sync_folder)
+            code = 0
+        except OSError as error:
+            code = error.errno or errno.EIO
+        finally:
+            os._exit(code)
+
+    def on_exit(self, some: "List[Tuple[Sequence[str], Sequence[str], Done]]", status: int) -> None:
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO
+        if code and len(some) > 1:  # one of them has failed: each by itself says which
+            self.waiting = some + self.waiting
+            self.start(1)
+            return
+        for _, _, done in some:
+            done(code)
+        self.start(1 if code else len(self.waiting))

@@ -1,0 +1,70 @@
+"""Many calls submitted in a loop: every result arrives soon after its end, and what it costs both sides is bounded.
+
+The hosts are the lab's, each with a new root. The largest counts are those of `tests/unit/calls/test_many_jobs.py`,
+whose hosts are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.many_submits import Submitted, many_submits
+
+pytestmark = pytest.mark.lab
+
+AGENT_MB, FORKS, REQUESTS = 40, 3, 9  # of the agent; of each call
+LATE_S = 5.0  # from the end of a call on the host until the client knows of it
+
+
+def check(took: Submitted, up_kb: float = 20) -> None:
+    """Check what calls took; `up_kb`: with the share of each in the bridge, which is sent once."""
+    assert took.agent_mb <= AGENT_MB, took
+    assert took.forks <= FORKS, took
+    assert took.requests <= REQUESTS, took
+    assert took.up_kb <= up_kb, took
+
+
+def test_calls_on_a_new_root_send_one_bridge_and_all_report_back(lab: Any, tmp_path: Path) -> None:
+    with many_submits(lab, tmp_path) as host:
+        check(host.submit(60, stopped_s=3.0), up_kb=60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("alias", "count"), [("py36-bash", 1000), ("slurm-bash", 1000), ("gridengine-bash", 300)])
+def test_many_calls_on_a_new_and_on_a_used_root(
+    lab: Any, tmp_path: Path, alias: str, count: int, table: Callable[[str], None]
+) -> None:
+    with many_submits(lab, tmp_path, alias) as host:
+        for root in ("new", "used"):
+            took = host.submit(count)
+            table(f"{count} calls on {alias}, {root} root: {took}")
+            check(took)
+            assert took.late_s <= LATE_S, took
+
+
+SLOW = {
+    "its agent stopped for 30 s": ({}, {"count": 150, "stopped_s": 30.0}),
+    "150 ms away": ({"one_way_s": 0.075}, {"count": 150}),
+    "1 MB/s": ({"bytes_per_s": 1e6}, {"count": 150}),
+    "a disk that syncs in 2 s": ({"alias": "slurm-bash", "sync_s": 2.0}, {"count": 60}),
+    "20 programs": ({}, {"count": 25, "programs": 20}),  # each sends the bridge to a host that has none
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("how", SLOW)
+def test_many_calls_on_a_slow_host(lab: Any, tmp_path: Path, how: str, table: Callable[[str], None]) -> None:
+    place, calls = SLOW[how]
+    with many_submits(lab, tmp_path, **place) as host:
+        took = host.submit(**calls)
+    table(f"{calls['count']} calls, {how}: {took}")
+    programs = calls.get("programs", 1)
+    check(took, up_kb=60 + programs)
+    if programs == 1:  # many share the two cores of this machine with their host
+        assert took.late_s <= LATE_S + 2 * place.get("sync_s", 0.0), took

@@ -1,0 +1,158 @@
+"""Jobs that fall silent together: how much their host is asked, above all while it is slow to answer."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge import layout
+from clusterfn.calls import silent_jobs
+from clusterfn.errors import Unreachable
+from clusterfn.hosts.connection import Completed
+from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.base import Evidence, SchedulerVerdict
+
+BOOT = "12345678-1234-1234-1234-123456789abc"
+
+
+class SlowHost:
+    """A host that answers when it is told to.
+
+    Attributes:
+        asked: The commands that it has not answered.
+        count: How often it was asked for each program.
+    """
+
+    def __init__(self, together: bool = True) -> None:
+        self.scheduler: Any = Bare(BOOT)
+        if not together:
+            self.scheduler.evidence_of_all = lambda ids: ()
+            self.scheduler.evidence_command = lambda number: ("cat", "/boot_id", f"/proc/{number.split(':')[1]}/stat")
+        self.connection = self
+        self.asked: list[tuple[list[str], Reply[Completed]]] = []
+        self.count: collections.Counter[str] = collections.Counter()
+        self.living: set[str] = set()
+        self.most_open = 0
+
+    def run(self, argv: Any, **_: Any) -> Reply[Completed]:
+        self.count[argv[0]] += 1
+        reply: Reply[Completed] = Reply(lambda: None)
+        self.asked.append((list(argv), reply))
+        self.most_open = max(self.most_open, len(self.asked))
+        return reply
+
+    def answer(self) -> None:
+        argv, reply = self.asked.pop(0)
+        out = ""
+        if argv[0] == "grep":
+            claims = (path for path in argv if path.endswith(layout.CLAIM))
+            out = "".join(f"{path}:{BOOT}:{path.split('/')[3]}:77\n" for path in claims)
+        elif argv[0] == "cat":
+            pids = [path.split("/")[2] for path in argv[2:]]
+            out = f"{BOOT}\n" + "".join(f"{pid} (sh) S {'0 ' * 18}77\n" for pid in pids if pid in self.living)
+        reply.resolve(Completed(0, None, out.encode(), b""))
+
+    def answer_all(self) -> None:
+        while self.asked:
+            self.answer()
+
+
+class Job:
+    def __init__(self, host: SlowHost, number: int) -> None:
+        self.host, self.folder, self.is_over = host, f"/root/jobs/{number}", False
+        self.verdict: SchedulerVerdict | None = None
+
+    def log_path(self) -> str:
+        return f"{self.folder}/scheduler.log"
+
+    def claimed_by(self, claim: str) -> str:
+        return claim
+
+    def explain(self, said: str, log: str, submission: str) -> SchedulerVerdict | None:
+        found: SchedulerVerdict | None = self.host.scheduler.explain(Evidence(said, log, submission))
+        return found
+
+    def conclude(self, verdict: SchedulerVerdict) -> Reply[Completed]:
+        self.verdict = verdict
+        return self.host.run(["conclude", self.folder])
+
+    def on_concluded(self, concluded: Reply[Completed]) -> None:
+        self.is_over = True
+
+
+def made(host: SlowHost, count: int) -> list[Job]:
+    return [Job(host, 1000 + number) for number in range(count)]
+
+
+def ask(host: Any, jobs: list[Job]) -> None:
+    for job in jobs:
+        silent_jobs.of_host(host).ask(job)
+
+
+def test_one_question_answers_for_all_and_none_is_asked_while_it_is_open() -> None:
+    host = SlowHost()
+    jobs = made(host, 300)
+    host.living = {str(1000 + number) for number in range(300)}
+
+    for _ in range(20):  # for four minutes all of them stay silent, and the host says nothing
+        ask(host, jobs)
+
+    assert dict(host.count) == {"grep": 1}
+    host.answer_all()
+    assert sum(host.count.values()) <= 4, "of the one that came first, and of the others together"
+    assert not any(job.verdict for job in jobs)
+
+
+def test_jobs_that_are_gone_are_concluded_a_few_at_a_time() -> None:
+    host = SlowHost()
+    jobs = made(host, 100)
+    host.living = {"1001"}
+    ask(host, jobs)
+
+    host.answer_all()
+
+    assert [job.folder for job in jobs if not job.is_over] == ["/root/jobs/1001"]
+    assert host.most_open <= 4
+    assert host.count["tail"] == host.count["conclude"] == 99
+
+
+def test_jobs_of_a_cluster_are_asked_about_one_after_another() -> None:
+    host = SlowHost(together=False)
+    jobs = made(host, 10)
+    host.living = {str(1000 + number) for number in range(10)}
+    ask(host, jobs)
+
+    host.answer_all()
+
+    assert host.most_open == 1 and host.count["cat"] == 10
+
+
+def test_a_job_that_has_ended_meanwhile_is_not_asked_about() -> None:
+    host = SlowHost()
+    jobs = made(host, 10)
+    ask(host, jobs)
+    for job in jobs[1:]:
+        job.is_over = True
+
+    host.answer_all()
+
+    assert host.count["grep"] == 1
+
+
+@pytest.mark.parametrize("answered", range(4))
+def test_a_question_that_fails_ends_none_of_the_later_ones(answered: int) -> None:
+    host = SlowHost()
+    first, later = made(host, 2)
+    ask(host, [first])
+    for _ in range(answered):
+        host.answer()
+    host.asked.pop(0)[1].reject(Unreachable("the connection was lost"))
+    host.answer_all()
+
+    ask(host, [later])
+    host.answer_all()
+
+    assert later.verdict is not None and later.verdict.kind == layout.LOST
