@@ -302,17 +302,24 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         """Withdraw the job if it has not started, as concurrent.futures has it; `stop()` ends a running one.
 
         Returns:
-            Whether it was withdrawn.
+            Whether it was withdrawn. False means that it runs or has ended, and has a result.
         """
         if self.done() or self.running():
             return self.cancelled()
         with self._settling:  # the outcome of our own withdrawal comes back too, and must find the job cancelled
-            if self.done() or not self._tracker.withdraw() or not super().cancel():
+            if self.done() or not self._withdraw() or not super().cancel():
                 return self.cancelled()
             self.set_running_or_notify_cancel()
         self._set_state(CANCELLED, "withdrawn before it started")
         self.tell("done", None)  # for `follow` in another thread
         return True
+
+    def _withdraw(self) -> bool:
+        tracker, withdrawn = None, False
+        while tracker is not self._tracker:  # a call of a session may have been moved to another one meanwhile
+            tracker = self._tracker
+            withdrawn = tracker.withdraw()
+        return withdrawn
 
     @public_api
     def result(self, timeout: float | None = None, *, max_result: str | None = None) -> R:

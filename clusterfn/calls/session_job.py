@@ -232,6 +232,8 @@ class SessionJob:
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
         sent.add_done_callback(lambda reply: self._refused(call, reply))
+        if call.tracker.sending is not None:
+            call.tracker.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
 
     def _await_folder(self) -> None:
         """Wait for the session's folder, which appears as a whole: nothing may be made below it before."""
@@ -242,7 +244,12 @@ class SessionJob:
 
     def _refused(self, call: SessionCallJob[Any], reply: Reply[bool]) -> None:
         error = reply.exception()
-        if error is not None and not self.job.done():
+        # What was cancelled here may have arrived all the same, and run: whoever stops its sending finds that out.
+        if error is not None and not isinstance(error, concurrent.futures.CancelledError):
+            self._refuse(call, error)
+
+    def _refuse(self, call: SessionCallJob[Any], error: BaseException) -> None:
+        if not self.job.done():
             self._skip_number(call)
             call.on_refused(submit.refusal_of(error, call.host, call.tracker.sending, "call"))
 

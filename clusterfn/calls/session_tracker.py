@@ -45,6 +45,8 @@ class SessionCallJob(Job[R]):
 
     def _forget(self) -> None:
         self.payload = None
+        if self.tracker.sending is not None:
+            self.tracker.sending.on_dropped = None  # which has this call
         self.tracker.end()  # the files of one that was refused or withdrawn may never say that it has ended
 
     @property

@@ -191,6 +191,8 @@ def conclude_on_request(folder: str) -> int:
         queue.withdraw(job.id)
     if won:
         _sweep(lambda: process_tree.tagged(job.id, attempt.number))
+    elif asked.get("withdraw"):  # so it never began; its supervisor, another client or this one has said so first
+        won = (attempt.outcome() or {}).get("kind") == asked["kind"]
     return _state(attempt, won)
 
 
