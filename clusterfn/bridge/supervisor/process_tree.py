@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PROC = "/proc"
 _LIMIT_S = 10.0
 _DEAD = ("Z", "X")
+STOPPED = "T"  # what /proc says after SIGSTOP
 
 
 def read_proc(*names: "object") -> bytes:
@@ -88,6 +89,14 @@ def catches(pid: int, number: int) -> bool:
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def wake(pid: int) -> bool:
+    """Let it go on if a signal has stopped it; return whether one had."""
+    if state_of(pid) != STOPPED:
+        return False
+    _signal([pid], signal.SIGCONT)
+    return True
 
 
 def name_of(pid: int) -> str:

@@ -465,6 +465,7 @@ class AttemptRun:
 
     def _asked_to_stop(self) -> bool:
         self.watch.signals.swallow()
+        self.watch.stay_awake()
         return self.job.cancelled() or self.watch.is_ending()
 
     def close(self) -> None:
@@ -508,3 +509,5 @@ def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":
     except Verdict as found:
         work.end_tree()
         return found, False
+    finally:
+        work.watch.has_ended()

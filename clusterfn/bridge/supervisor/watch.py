@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
+    from .watchdog import Watchdog
 
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
@@ -60,6 +61,7 @@ class EndWatch:
         attempt: Its attempt, which an outcome in its folder ends.
         signals: Those of this process.
         also_ended_by: Another folder in which an outcome ends it: that of the attempt whose task it is.
+        watchdog: What wakes this process, and kills it if it hangs; None where something else does.
 
     Attributes:
         deadline: On the monotonic clock; None while the function has no time limit running.
@@ -67,7 +69,10 @@ class EndWatch:
         warned: Why the function was warned of its end; "" if it was not.
     """
 
-    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = "") -> None:
+    def __init__(
+        self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = "",
+        watchdog: "Optional[Watchdog]" = None,
+    ) -> None:  # fmt: skip
         self.signals = signals
         self._fences = [attempt.folder, also_ended_by] if also_ended_by else [attempt.folder]
         self.deadline: "Optional[float]" = None
@@ -80,19 +85,35 @@ class EndWatch:
         self._announced: "Optional[Verdict]" = None  # what a signal announced, of which the function is to be warned
         self._until = 0.0  # by when the function must have ended after that
         self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
+        self._watchdog = watchdog
+        self._is_over = False
+        self.stay_awake()
+
+    def stay_awake(self) -> None:
+        """Be woken from now on if a signal stops this process, and killed if it does not end the job in time."""
+        if self._watchdog is not None:
+            self._watchdog.alive()
+            is_limited = self.deadline is not None and not self._is_over
+            self._watchdog.expect_end(self.deadline - time.monotonic() if is_limited else None)
+
+    def has_ended(self) -> None:
+        """Take note that the function has ended: to bring its value to the disk may take any time."""
+        self._is_over = True
+        self.stay_awake()
 
     def of(self, attempt: "RunnableAttempt") -> "EndWatch":
         """The same for the attempt after this one, whose function has the time that is left."""
         self.stop_clock()
-        following = EndWatch(self._job, attempt, self.signals)
+        following = EndWatch(self._job, attempt, self.signals, watchdog=self._watchdog)
         following.time_s, following._script_dead = self.time_s, self._script_dead
         return following
 
     def start_clock(self, began: float) -> None:
         """The function runs since then."""
-        self.warned = ""
+        self.warned, self._is_over = "", False
         if self.time_s is not None:
             self.deadline = began + self.time_s
+            self.stay_awake()
 
     def warning(self) -> str:
         """Return why the function is to be warned now; "" if it is not, or was warned before."""
@@ -119,6 +140,7 @@ class EndWatch:
         if self.deadline is not None:
             self.time_s = max(0.0, self.deadline - time.monotonic())
             self.deadline = None
+            self.stay_awake()
 
     def look(self) -> None:
         """Look at what is due.
@@ -129,6 +151,7 @@ class EndWatch:
         self.signals.swallow()
         self._look_at_signals()
         if self._due("beat", HEARTBEAT_S):
+            self.stay_awake()
             self._attempt.beat()
             if self._job.held is not None:
                 self._job.held.touch()
