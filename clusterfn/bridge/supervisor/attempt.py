@@ -181,6 +181,14 @@ class Attempt:
         except OSError:
             return
 
+    def events(self) -> "list[dict[str, Any]]":
+        """Return what is in events.jsonl so far."""
+        try:
+            with open(self.path(EVENTS), encoding="utf-8") as file:
+                return [json.loads(line) for line in file if line.endswith("\n")]
+        except FileNotFoundError:
+            return []
+
     def beat(self) -> None:
         """Increase the count in the heartbeat, eight bytes that are rewritten in place."""
         self._beats += 1

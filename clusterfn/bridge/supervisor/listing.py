@@ -5,7 +5,6 @@ passes on 4 MB: jobs come in the order of their ids, a page at a time. The last 
 `{"after": ID}`, and AFTER asks for the jobs behind that id.
 """
 
-import contextlib
 import glob
 import json
 import os
@@ -13,7 +12,7 @@ import sys
 import time
 
 from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, UNKNOWN
-from ..layout import ATTEMPTS, ELEMENTS, EVENTS, HEARTBEAT, OUTCOME, OWNER, SPEC, STALE_AFTER_S, VERDICT
+from ..layout import ATTEMPTS, ELEMENTS, HEARTBEAT, OUTCOME, OWNER, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
 from . import group
 from .attempt import Attempt
@@ -132,11 +131,10 @@ def _first_line(text: "Any") -> str:
 
 def _of_events(attempt: Attempt) -> "tuple[str, str, Optional[float]]":
     state, message, ran_s = STARTING, "", None
-    with contextlib.suppress(FileNotFoundError), open(attempt.path(EVENTS), encoding="utf-8") as file:
-        for event in (json.loads(line) for line in file if line.endswith("\n")):
-            if event["event"] in _EVENTS:
-                state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
-                ran_s = max(0.0, time.time() - event["t"]) if state == RUNNING else ran_s
+    for event in attempt.events():
+        if event["event"] in _EVENTS:
+            state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
+            ran_s = max(0.0, time.time() - event["t"]) if state == RUNNING else ran_s
     try:
         silent_s = time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
     except FileNotFoundError:

@@ -162,9 +162,14 @@ def _all() -> "list[int]":
 
 def tagged(job: str, attempt: int) -> "list[int]":
     """Living processes of this user whose last exec carried exactly this attempt's tag."""
-    tag, uid, own = ("%s=%s/%d" % (TAG, job, attempt)).encode(), os.getuid(), os.getpid()
-    others = [pid for pid in _all() if pid != own and _is_of_user(pid, uid)]
-    return [pid for pid in others if tag in read_proc(pid, "environ").split(b"\0") and is_alive(pid)]
+    tag = ("%s=%s/%d" % (TAG, job, attempt)).encode()
+    return [pid for pid in of_user() if tag in read_proc(pid, "environ").split(b"\0") and is_alive(pid)]
+
+
+def of_user() -> "list[int]":
+    """Return this user's processes, but not this one."""
+    uid, own = os.getuid(), os.getpid()
+    return [pid for pid in _all() if pid != own and _is_of_user(pid, uid)]
 
 
 def _is_of_user(pid: int, uid: int) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .job import JobFolder
     from .watchdog import Watchdog
 
+STOPPED_ON_REQUEST = "the job was stopped on request"
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
 _SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait before naming a SIGTERM
@@ -216,12 +217,7 @@ class EndWatch:
         return cancelled()
 
     def _too_long(self) -> Verdict:
-        limit = self._job.spec["resources"]["time_s"]
-        return Verdict(
-            TIME,
-            "the job ran longer than the %s it had" % duration(limit),
-            hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit / 30.0))),
-        )
+        return too_long(self._job.spec["resources"]["time_s"])
 
     def terminated(self) -> Verdict:
         """Return the verdict on a SIGTERM to this process."""
@@ -233,6 +229,15 @@ class EndWatch:
         return found or Verdict(None, "the supervisor was asked to end, without a reason")
 
 
+def too_long(limit_s: float) -> Verdict:
+    """Return the verdict that the job ran past its time limit."""
+    return Verdict(
+        TIME,
+        "the job ran longer than the %s it had" % duration(limit_s),
+        hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit_s / 30.0))),
+    )
+
+
 def cancelled() -> Verdict:
     """Return the verdict that the job was stopped on request."""
-    return Verdict(CANCELLED, "the job was stopped on request")
+    return Verdict(CANCELLED, STOPPED_ON_REQUEST)
