@@ -55,6 +55,7 @@ class JobInfo:
         started: Seconds since 1970, by the host's clock, at which it was sent.
         state: As `Job.state`.
         message: One line about how it ended, or why it waits.
+        since: Seconds since 1970, by the host's clock, since when it is in that state; None if that is not known.
         gpus: How many it asked for, on all nodes; of a map, for each of its processes. None if that is not known.
         ran_s: For how many seconds it has run, or ran; None before it started, and if that is not known.
         inputs: The ids of the jobs whose values it takes.
@@ -69,6 +70,7 @@ class JobInfo:
     gpus: int | None = None
     ran_s: float | None = None
     inputs: Sequence[str] = ()
+    since: float | None = None
 
 
 class JobList(list[JobInfo], NotebookDisplay):

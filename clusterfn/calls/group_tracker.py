@@ -430,6 +430,7 @@ class GroupTracker(BaseTracker):
         self.await_submissions()
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
         self.cancel_at_scheduler()
+        self.end_if_stuck(self.group.done, lambda left: self.group.on_state(self.group.state, left))
         with contextlib.suppress(Unreachable):  # it continues without an answer
             self._fail_unfinished(self._verdict()).result(_TIMEOUT_S)
 

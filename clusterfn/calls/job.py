@@ -17,11 +17,24 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
+from clusterfn.bridge.job_states import (
+    CANCELLED,
+    DIED,
+    FINAL,
+    PENDING,
+    RETURNED,
+    RUNNING,
+    SHORT,
+    STARTING,
+    UNKNOWN,
+    in_words,
+    seen_state,
+)
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, files, outcome, remote_state
 from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
 from clusterfn.calls.notebook_display import NotebookDisplay
+from clusterfn.calls.silence import Silence
 from clusterfn.calls.summary import Summary, describe_request, describe_usage
 from clusterfn.config.units import parse_memory, shown_memory
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError
@@ -38,12 +51,13 @@ R = TypeVar("R")
 
 _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
 _SOON_S = 2.0  # for the outcome of a failed job whose dependents have failed already
+SPEAK_AFTER_S = 8.0  # of waiting without a word
 _TAIL = 8192  # bytes of output that a notebook shows
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_begun", "on_connection",
-    "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer",
+    "on_lost", "on_outcome", "on_output", "on_quiet", "on_silent", "is_silent", "on_refused", "on_retry", "on_state", "on_transfer", "transfer",
     "moving", "given", "asked", "sent_here", "inputs", "takers",
 }  # fmt: skip
 
@@ -69,8 +83,8 @@ class JobBackend(Protocol):
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
 
-    def stop(self) -> None:
-        """Withdraw the job, or end it with its whole process tree."""
+    def stop(self, on_left: Callable[[str], object]) -> None:
+        """Withdraw the job, or end it with its whole process tree; `on_left` takes the names of processes that stay."""
 
     def show(self, job: Job[R]) -> R:
         """Show the job until it has ended: what it prints, and why it waits; return its value."""
@@ -117,11 +131,13 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         name: The function's name.
         host: The host's name.
         folder: The job's folder on the host.
+        since: When it came into its state, in seconds since 1970; None if that is not known.
     """
 
     _as_argument = "pass the value of that job: job.result()"
     # What hardly any job changes. Up to 30 attributes of its own take a fifth of the memory that more take (PEP 412).
     sent_here, is_stopping, on_interrupt, _trouble = True, False, "detach", ""
+    _silence = Silence()
 
     def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:
         super().__init__()
@@ -147,18 +163,28 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self._is_watched = False
         self._tail = b""
         self._now: tuple[str, str] = (PENDING, "")
+        self.since: float | None = time.time()
 
     # what a user asks
 
     @property
     def state(self) -> str:
         """PENDING, STARTING, RUNNING, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
-        return self._now[0]
+        return self._seen()[0]
 
     @property
     def reason(self) -> str:
         """Why it is in that state, or why nothing is received of it, if there is something to say."""
-        return self._now[1] if self.done() else self._trouble or self.moving or self._now[1]
+        return self._now[1] if self.done() else self._trouble or self.moving or self._seen()[1]
+
+    def _seen(self) -> tuple[str, str]:
+        """Return state and reason, as far as its heartbeat lets them be believed."""
+        return self._now if self.done() else seen_state(*self._now, self._silence.lasts_s)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no heartbeat comes from it, though it has begun and not ended."""
+        return not self.done() and self._silence.lasts_s > 0
 
     @property
     def takers(self) -> weakref.WeakSet[Job[Any]]:
@@ -175,8 +201,12 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     @property
     def status(self) -> str:
         """State and reason in one line, such as "PENDING (waiting for its turn)"."""
-        reason = self.reason
-        return f"{self.state} ({reason})" if reason else self.state
+        return in_words(self.state, self.reason, None)
+
+    @property
+    def status_since(self) -> str:
+        """The same, and since when: "RUNNING since 14:03:11 (node7)"."""
+        return in_words(self.state, self.reason, self.since)
 
     @property
     def usage(self) -> Mapping[str, Any]:
@@ -294,7 +324,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     def stop(self) -> None:
         """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""
         if not self.done():
-            self._tracker.stop()
+            self._tracker.stop(lambda left: self.on_state(self.state, left))
             self.is_stopping = True
 
     @public_api
@@ -341,7 +371,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             )
         began, most = time.monotonic(), None if max_result is None else parse_memory(max_result, "max_result")
         try:
-            value = super().result(timeout)
+            value = self._await_value(timeout)
         except concurrent.futures.TimeoutError as error:
             if self.done():  # the function's own
                 raise
@@ -349,6 +379,18 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         if value is not _ON_HOST:
             return value
         return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)
+
+    def _await_value(self, timeout: float | None) -> R:
+        """Wait as a Future does, and say in the main thread what it waits for, unless a display shows that."""
+        speaks = threading.current_thread() is threading.main_thread() and not self._listeners
+        until, line = None if timeout is None else time.monotonic() + timeout, console.StatusLine()
+        while speaks and not self.done() and (until is None or until - time.monotonic() > SPEAK_AFTER_S):
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                return super().result(SPEAK_AFTER_S)
+            if not self.done():
+                told = f"clusterfn: {self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
+                line.say_reason(told, time.monotonic())
+        return super().result(None if until is None else max(0.0, until - time.monotonic()))
 
     @public_api
     def remove(self) -> None:
@@ -465,13 +507,20 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         for listener in listeners:
             listener(kind, what)
 
-    def on_state(self, state: str, reason: str = "") -> None:
-        """Take the job's new state."""
+    def on_state(self, state: str, reason: str = "", since: float | None = None) -> None:
+        """Take the job's new state, and since when it is in it; now if that is not given."""
         if self.done():
             return
+        if state == UNKNOWN:  # what it is for want of a heartbeat
+            state = self._now[0]
         if state in (STARTING, RUNNING) and not self.running():
             self.set_running_or_notify_cancel()
-        self._set_state(state, reason)
+        self._set_state(state, reason, since)
+
+    def on_silent(self) -> None:
+        """Take note that no heartbeat has come for `SILENT_AFTER_S`; that is said again while it lasts."""
+        self._silence = self._silence.noticed()
+        self.tell("state", self.state)
 
     def on_transfer(self, transfer: Transfer) -> None:
         """Take the transfer of files that are being sent or received."""
@@ -627,7 +676,9 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         settle()
         self.tell("done", None)
 
-    def _set_state(self, state: str, reason: str) -> None:
+    def _set_state(self, state: str, reason: str, since: float | None = None) -> None:
+        if state != self._now[0] or since is not None:
+            self.since = since or time.time()
         self._now = (state, in_one_line(reason))
         self.tell("state", state)
 

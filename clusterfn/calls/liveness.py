@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from clusterfn.bridge import layout
+from clusterfn.bridge import job_states, layout
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
 from clusterfn.hosts.rpc.frames import error_of
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
-SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
+SILENT_AFTER_S = job_states.SILENT_AFTER_S
 LOOKS = 2
 LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this moment: for more than a minute
 _LOG_TAIL = 4000
@@ -85,10 +85,15 @@ class LivenessMonitor:
         self._ask_from = 0.0
         self._unanswered = 0
         self._on_cannot_conclude: Callable[[ClusterfnError], None] | None = None
+        self._on_silent: Callable[[], None] | None = None
 
     def call_if_cannot_conclude(self, on_cannot_conclude: Callable[[ClusterfnError], None]) -> None:
         """Set what is called if the host cannot conclude the job."""
         self._on_cannot_conclude = on_cannot_conclude
+
+    def call_if_silent(self, on_silent: Callable[[], None]) -> None:
+        """Set what is called each time that no heartbeat has come for `SILENT_AFTER_S`."""
+        self._on_silent = on_silent
 
     def expect_looks(self) -> None:
         """Take note that each look at the scheduler will be reported, with what it says of this job alone."""
@@ -103,7 +108,7 @@ class LivenessMonitor:
     def end(self) -> None:
         """Stop monitoring: the job has an outcome."""
         self._ended = True
-        self._on_cannot_conclude = None
+        self._on_cannot_conclude = self._on_silent = None
         if self._still is not None:
             self._still.cancel()
 
@@ -148,6 +153,8 @@ class LivenessMonitor:
 
     def _silent(self) -> None:
         """Look for the job: one look answers for all jobs whose file system hangs, one question for each would not."""
+        if self._on_silent is not None:
+            self._on_silent()
         session, now = self._tracker.session, time.monotonic()
         session.watch.look_now()
         if self._is_listed:

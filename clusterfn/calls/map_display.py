@@ -146,7 +146,7 @@ class CallProgress(console.StatusLine):
             self.redraw(f"{group.id[:SHORT]} pending {elapsed}{f' ({reason})' if reason else ''}", progress)
         elif self.redrawn:
             self._redraw(note, group, reason)
-        elif reason and group.state == PENDING and self._clock() >= self._looked_at + _REASON_EVERY_S:
+        elif reason and (group.state == PENDING or group.is_silent) and self._clock() >= self._looked_at + _REASON_EVERY_S:
             self._looked_at = self._clock()
             self.say_reason(f"clusterfn: {group.id[:SHORT]} pending ({reason})", self._clock())
         elif not waits and self._clock() >= self._told_at + _STILL_EVERY_S:

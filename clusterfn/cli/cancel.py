@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import time
 from typing import Any
 
-from clusterfn.bridge.job_states import CANCELLED
+from clusterfn.bridge.job_states import CANCELLED, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console
 from clusterfn.calls.attach import attach as find
@@ -14,11 +15,12 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import error_facts
-from clusterfn.cli.output import facts_of, has_ended
+from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.selection import ACTIVE, select
 from clusterfn.errors import ClusterfnError
 
-_END_S = 60.0
+_END_S = 20.0  # a machine without a scheduler has ended by then what does not end itself
+_SPEAK_S = 5.0
 
 
 def cancel(given: argparse.Namespace) -> int:
@@ -48,12 +50,19 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> dict[str, Any]:
         done = f"had already ended: {job.status}"
     else:
         job.stop()
-        if isinstance(job, JobGroup):
-            job.wait(_END_S)
+        if not _await_end(job):
+            done = f"was asked to stop, and has not ended yet: it is {described(job)}"
         else:
-            concurrent.futures.wait([job], _END_S)
-        done = "was asked to stop, and has not ended yet"
-        if job.done():
             done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
     console.tell(f"{job.id} {job.name} on {job.host} {in_one_line(done)}")
     return {**facts_of(job), "ended": job.done(), "done": in_one_line(done)}
+
+
+def _await_end(job: Job[Any] | JobGroup[Any, Any]) -> bool:
+    """Wait until it has ended, and say meanwhile what it waits for; return whether it has."""
+    until, line = time.monotonic() + _END_S, console.StatusLine()
+    while time.monotonic() < until:
+        if job.wait(_SPEAK_S) if isinstance(job, JobGroup) else concurrent.futures.wait([job], _SPEAK_S).done:
+            return True
+        line.say_reason(f"clusterfn: waiting for {job.id[:SHORT]} to end: it is {described(job)}", time.monotonic())
+    return job.done()

@@ -144,7 +144,7 @@ def result(given: argparse.Namespace) -> int:
 
     def value(job: AnyJob) -> Any:
         if not has_ended(job):
-            console.tell(f"{job.id} {job.name} on {job.host} is {job.status}; waiting for it")
+            console.tell(f"{job.id} {job.name} on {job.host} is {described(job)}; waiting for it")
         if not isinstance(job, JobGroup):
             return job.result()
         values = values_of_map(job, given.json)
@@ -213,6 +213,11 @@ def _stacks_of_items(group: JobGroup[Any, Any], as_json: bool) -> int:
     if as_json:
         print(screen.as_json({**facts_of(group), "items": told}))
     return 0 if running else 1
+
+
+def described(job: AnyJob) -> str:
+    """Say its state, since when, and why; of a group how many items have ended."""
+    return job.status_since if isinstance(job, Job) else job.status
 
 
 def has_ended(job: AnyJob) -> bool:

@@ -94,8 +94,8 @@ class EndWatch:
         """Be woken from now on if a signal stops this process, and killed if it does not end the job in time."""
         if self._watchdog is not None:
             self._watchdog.alive()
-            is_limited = self.deadline is not None and not self._is_over
-            self._watchdog.expect_end(self.deadline - time.monotonic() if is_limited else None)
+            end = None if self._is_over else self.deadline
+            self._watchdog.expect_end(None if end is None else end - time.monotonic())
 
     def has_ended(self) -> None:
         """Take note that the function has ended: to bring its value to the disk may take any time."""

@@ -14,7 +14,7 @@ from ..agent.libc import libc_function, pointer_type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Any, Optional
 
 WAKE_AFTER_S = 8  # longer than from one heartbeat to the next
 # After the time limit: a supervisor that is alive has published that by then, even on a slow file system.
@@ -43,7 +43,7 @@ class _Timer:
 
     def __init__(self, number: int) -> None:
         self._number = int(number)
-        self._id = pointer_type()(0) if sys.platform.startswith("linux") else None
+        self._id: "Any" = pointer_type()(0) if sys.platform.startswith("linux") else None
         self._is_made = False
 
     def set(self, after_s: int, every_s: int = 0) -> None:
