@@ -56,9 +56,9 @@ _TAIL = 8192  # bytes of output that a notebook shows
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
-    "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_begun", "on_connection",
-    "on_lost", "on_outcome", "on_output", "on_quiet", "on_silent", "is_silent", "on_refused", "on_retry", "on_state", "on_transfer", "transfer",
-    "moving", "given", "asked", "sent_here", "inputs", "takers",
+    "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_silent", "is_stopping", "on_begun",
+    "on_connection", "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_silent",
+    "on_state", "on_transfer", "transfer", "moving", "given", "asked", "sent_here", "inputs", "takers",
 }  # fmt: skip
 
 _ON_HOST: Any = object()  # instead of a value that is kept there

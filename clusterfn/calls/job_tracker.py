@@ -53,7 +53,7 @@ _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
 _UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
-_ENDS_ITSELF_S = 3.0
+_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0  # after a request to stop it; a scheduler gives it some seconds itself
 _RECEIVING = "receiving its value:"
 _AGAIN_S = 0.2
 _PUBLISHED = [[f"it is {state}"] for state in sorted(set(FINAL.values()))]
@@ -162,19 +162,26 @@ class BaseTracker:
         argv = self.session.scheduler.cancel_command(self.scheduler_name)
         return self.connection.run(argv, unset=self.session.scheduler.unset) if argv else None
 
-    def end_if_stuck(self, is_over: Callable[[], bool], on_left: Callable[[str], object]) -> None:
+    def end_if_stuck(
+        self, is_over: Callable[[], bool], on_left: Callable[[str], object], look: Callable[[], None]
+    ) -> None:  # fmt: skip
         """Have the host end it, some seconds after it was asked to stop, if its own processes have not done so.
 
         Args:
             is_over: Whether it has ended.
             on_left: Takes the names of processes that cannot be ended.
+            look: Called once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
         """
-        if self.session.scheduler.has_nodes:  # which ends what is on its nodes
-            return
+        kill = self.session.scheduler.kill_command(self.scheduler_name)
 
         def end() -> None:
-            if not is_over():
-                with contextlib.suppress(ClusterfnError):  # the host cannot be asked any more
+            if is_over():
+                return
+            with contextlib.suppress(ClusterfnError):  # the host cannot be asked any more
+                if kill:
+                    killed = self.connection.run(kill, unset=self.session.scheduler.unset)
+                    killed.add_done_callback(lambda _: look())
+                else:
                     self.session.supervise("end", self.folder).add_done_callback(answered)
 
         def answered(asked: Reply[Completed]) -> None:
@@ -182,7 +189,7 @@ class BaseTracker:
             if left:
                 on_left(f"could not be ended: {', '.join(left)}")
 
-        later = threading.Timer(_ENDS_ITSELF_S, end)
+        later = threading.Timer(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S, end)
         later.daemon = True
         later.start()
 
@@ -653,7 +660,7 @@ class Tracker(BaseTracker):
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self._leave_queue()
-            self.end_if_stuck(lambda: self.has_outcome, on_left)
+            self.end_if_stuck(lambda: self.has_outcome, on_left, self.liveness.look_until_it_ends)
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""

@@ -33,6 +33,7 @@ LOOKS = 2
 LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this moment: for more than a minute
 _LOG_TAIL = 4000
 _BEGIN_S = 15.0
+_ENDS_S, _ENDS_TIMES = 2.0, 8
 _ROOM_S = 5.0  # between two tries on a full disk
 _EVIDENCE_S = 60.0  # between two questions to a controller about one silent element
 _GROUP_TIMEOUT_S = 600.0  # thousands of items
@@ -144,6 +145,14 @@ class LivenessMonitor:
             _then(
                 self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask_again()
             )
+
+    def look_until_it_ends(self, times: int = _ENDS_TIMES) -> None:
+        """Ask a few times whether it is gone: its scheduler was asked to kill it."""
+        if not self._ended and times:
+            self._ask()
+            again = threading.Timer(_ENDS_S, self.look_until_it_ends, (times - 1,))
+            again.daemon = True
+            again.start()
 
     def _ask_again(self) -> None:
         self._ask()

@@ -1,4 +1,4 @@
-"""For how long a job has sent no heartbeat, as its followers see it: a tuple, as thousands of jobs may have one each."""
+"""For how long a job has sent no heartbeat, as its followers see it. A tuple: thousands of jobs share the first one."""
 
 from __future__ import annotations
 

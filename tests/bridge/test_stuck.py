@@ -1,4 +1,4 @@
-"""A supervisor, or another program of clusterfn's, that a signal has stopped or a file system hangs: the job still ends."""
+"""A supervisor that a signal has stopped, or a file system hangs: its job still ends, by itself or on request."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def run_command(argv: "list[str]") -> int:
         return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
     if command == "spool" and count >= 4:
         return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
-    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | end JOB | bury ELEMENT | node JOB ATTEMPT"
-        " | register GROUP NUMBER FIRST COUNT BESIDES"
+    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | end JOB | bury ELEMENT"
+        " | node JOB ATTEMPT | register GROUP NUMBER FIRST COUNT BESIDES"
         " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
         " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS | move OLD NEW OWNERS"
         " | hold FOLDER FACTS | enter FOLDER WANTED SUBMIT..."

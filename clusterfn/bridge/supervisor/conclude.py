@@ -11,6 +11,7 @@ import sys
 import time
 
 from ..layout import (
+    CANCELLED,
     CLAIM,
     DEPENDENCY,
     ENVIRONMENT,
@@ -184,6 +185,8 @@ def conclude_by(job: JobFolder, asked: "dict[str, Any]") -> "tuple[Optional[Atte
     Returns:
         The attempt whose outcome stands, None if the job goes on, and whether the outcome is this verdict.
     """
+    if asked["kind"] in (LOST, NODE) and job.cancelled():  # who ended it did as they were asked to
+        asked = dict(asked, kind=CANCELLED, message=watch.STOPPED_ON_REQUEST, hint=None)
     is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
     if is_gone and not job.scheduler.has_nodes:
         launch.resume_after_restart(job.root, job.spec["bridge"])  # it may be one that is requeued after a restart

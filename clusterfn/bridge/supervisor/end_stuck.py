@@ -1,8 +1,8 @@
 """End a job that was asked to stop and has not: `supervise.py end JOB`, on a machine without a scheduler.
 
-Its supervisor may be stopped by a signal, or hang on a file system. It gets time to end the job itself, then job.sh gets
-it, and then this process concludes the job: by the same link as they, so that the first one wins. What a scheduler runs
-is ended by the scheduler.
+Its supervisor may be stopped by a signal, or hang on a file system. It gets time to end the job itself, then job.sh
+gets it, and then this process concludes the job: by the same link as they, so that the first one wins. What a scheduler
+runs is ended by the scheduler.
 """
 
 import json

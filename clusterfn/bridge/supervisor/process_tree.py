@@ -125,29 +125,30 @@ def children_of_thread(pid: int, thread: int) -> "list[int]":
     return [int(number) for number in read_proc(pid, "task", thread, "children").split()]
 
 
+def children_of(pid: int) -> "list[int]":
+    """Return the children of `pid` that the kernel lists; none where it lists no children."""
+    try:
+        threads = os.listdir("%s/%d/task" % (PROC, pid))
+    except OSError:
+        return []
+    return [child for thread in threads for child in children_of_thread(pid, int(thread))]
+
+
 def descendants(pid: int) -> "list[int]":
     """Return all living descendants of `pid`."""
-    if os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # cheap next to thousands of other processes
-
-        def children_of(pid: int) -> "list[int]":
-            try:
-                threads = os.listdir("%s/%d/task" % (PROC, pid))
-            except OSError:
-                return []
-            return [child for thread in threads for child in children_of_thread(pid, int(thread))]
-
-    else:
+    find = children_of
+    if not os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # to look at all costs more
         children = {}  # type: dict[int, list[int]]
         for number in _all():
             children.setdefault(parent_of(number), []).append(number)
 
-        def children_of(pid: int) -> "list[int]":
+        def find(pid: int) -> "list[int]":
             return children.get(pid, [])
 
     found = []  # type: list[int]
     waiting = [pid]
     while waiting:
-        own = children_of(waiting.pop())
+        own = find(waiting.pop())
         found += own
         waiting += own
     return [number for number in found if is_alive(number)]

@@ -1,9 +1,9 @@
 """Have the kernel wake this process if a signal has stopped it, and kill it if it no longer does its work.
 
-A function can stop its supervisor (`os.kill(os.getppid(), SIGSTOP)`), and a file system can hang it. On a machine without a
-scheduler nothing else would then enforce the job's limits, or end it on request. Timers of the kernel do both, without
-another process: they run while this one is stopped. It sets them again with each heartbeat, so that they go off only
-where it has none. Where a scheduler suspends jobs by the same signal, and enforces limits itself, there are none.
+A function can stop its supervisor (`os.kill(os.getppid(), SIGSTOP)`), and a file system can hang it. On a machine
+without a scheduler nothing else would then enforce the job's limits, or end it on request. Timers of the kernel do
+both, without another process: they run while this one is stopped. It sets them again with each heartbeat, so that they
+go off only where it has none. Schedulers suspend jobs by the same signal, and enforce limits: no timers there.
 """
 
 import signal
