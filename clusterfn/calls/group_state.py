@@ -22,6 +22,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.silence import Silence
+from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import Group
@@ -303,13 +304,23 @@ class GroupState:
         """Wait until the condition holds; `_changed` must be held."""
         if os.getpid() != self._pid and not self.done():
             raise RuntimeError(f"group {self.id} was sent by another process; use clusterfn.attach({self.id!r})")
-        while not true():
-            if self._lost is not None:
-                raise self._lost
-            left = _TURN_S if until is None else min(_TURN_S, until - time.monotonic())
-            if left <= 0:
-                raise concurrent.futures.TimeoutError(late)
-            self._changed.wait(left)
+
+        def ends(seconds: float | None) -> bool:
+            end = None if seconds is None else time.monotonic() + seconds
+            while not true():
+                if self._lost is not None:
+                    raise self._lost
+                left = _TURN_S if end is None else min(_TURN_S, end - time.monotonic())
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return True
+
+        def describe() -> str:
+            return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
+
+        if not spoken_wait.wait(ends, describe, None if until is None else max(0.0, until - time.monotonic())):
+            raise concurrent.futures.TimeoutError(late)
 
     def has_news(self, given: int) -> bool:
         """Whether more than so many items have ended, or nothing more will be received."""

@@ -38,7 +38,7 @@ from clusterfn.calls.silence import Silence
 from clusterfn.calls.summary import Summary, describe_request, describe_usage
 from clusterfn.config.units import parse_memory, shown_memory
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError
-from clusterfn.hosts import exit_flush, remote_files
+from clusterfn.hosts import exit_flush, remote_files, spoken_wait
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ R = TypeVar("R")
 
 _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
 _SOON_S = 2.0  # for the outcome of a failed job whose dependents have failed already
-SPEAK_AFTER_S = 8.0  # of waiting without a word
 _TAIL = 8192  # bytes of output that a notebook shows
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
@@ -381,16 +380,14 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)
 
     def _await_value(self, timeout: float | None) -> R:
-        """Wait as a Future does, and say in the main thread what it waits for, unless a display shows that."""
-        speaks = threading.current_thread() is threading.main_thread() and not self._listeners
-        until, line = None if timeout is None else time.monotonic() + timeout, console.StatusLine()
-        while speaks and not self.done() and (until is None or until - time.monotonic() > SPEAK_AFTER_S):
-            with contextlib.suppress(concurrent.futures.TimeoutError):
-                return super().result(SPEAK_AFTER_S)
-            if not self.done():
-                told = f"clusterfn: {self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
-                line.say_reason(told, time.monotonic())
-        return super().result(None if until is None else max(0.0, until - time.monotonic()))
+        """Wait as a Future does, and say what for, unless a display shows that."""
+        began = time.monotonic()
+        if not self._listeners:
+            spoken_wait.wait_for([self], self._waits, timeout)
+        return super().result(None if timeout is None else max(0.0, began + timeout - time.monotonic()))
+
+    def _waits(self) -> str:
+        return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
 
     @public_api
     def remove(self) -> None:
@@ -448,7 +445,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         return self.result(timeout)
 
     def await_end(self) -> None:
-        concurrent.futures.wait([self])
+        spoken_wait.wait_for([self], self._waits)
 
     def open_requests(self) -> Sequence[Reply[Any]]:
         return self._tracker.open_requests() if os.getpid() == self._pid else ()
@@ -694,3 +691,11 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             self.tell("note", line)
         else:
             console.warn(line)
+
+
+def describe_open_jobs(jobs: Sequence[concurrent.futures.Future[Any]]) -> str:
+    """Say how many of these jobs have not ended, and what the first one waits for."""
+    left = [job for job in jobs if isinstance(job, Job) and not job.done()]
+    if not left:
+        return "waiting for the last job to end"
+    return f"waiting for {len(left)} of {len(jobs)} jobs: {left[0].id} on {left[0].host} is {left[0].status_since}"

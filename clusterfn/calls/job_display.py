@@ -296,7 +296,7 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
         else:
             open_jobs.discard(job)  # the lines below say what becomes of it
             console.say(
-                f"\nclusterfn: {job.id} {_what_goes_on(job)}: it is {job.status_since}.\n"
+                f"\nclusterfn: {job.id} {_what_goes_on(job)}. It is {job.status_since}.\n"
                 f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
                 f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n",
                 logging.WARNING,

@@ -44,7 +44,7 @@ from clusterfn.scheduler.base import SchedulerVerdict
 if TYPE_CHECKING:
     from clusterfn.calls.dependencies import Reference
     from clusterfn.config.spec import ResultPolicy
-    from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
+    from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
     from clusterfn.hosts.landing import Value
 
@@ -486,8 +486,8 @@ class Tracker(BaseTracker):
         """Report to the job while its host is not connected."""
         if self._unwatch is None:
             connection = self.connection
-            self._unwatch = connection.on_state(lambda state: job.on_connection(describe_trouble(job.host, state)))
-            job.on_connection(describe_trouble(job.host, connection.state))
+            self._unwatch = connection.on_state(lambda state: job.on_connection(state.in_words(job.host)))
+            job.on_connection(connection.state.in_words(job.host))
 
     def _on_events(self, job: JobListener, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
@@ -691,13 +691,6 @@ def _script_id(told: str) -> str:
     boot, _, stat = told.partition(" ")
     fields = stat.rpartition(")")[2].split()
     return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
-
-
-def describe_trouble(host: str, state: ConnectionState) -> str:
-    if state.name != "reconnecting":
-        return state.cause if state.name == "waiting" else ""
-    since = time.strftime("%H:%M:%S", time.localtime(state.since))
-    return f"no connection to {host} since {since}, reconnecting: {state.cause}"
 
 
 def _lost(error: BaseException, job: JobListener) -> ClusterfnError:

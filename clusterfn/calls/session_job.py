@@ -27,7 +27,7 @@ from clusterfn.calls.session_actor import ActorCall, Actors, actor_lost, is_pack
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
 from clusterfn.errors import ClusterfnError, ConfigError, Unsatisfiable, WorkerLost
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, spoken_wait
 from clusterfn.hosts.connection import Completed, Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
 
@@ -309,7 +309,17 @@ class SessionJob:
             if not self.job.done() and (calls or not self.job.cancel()):
                 self._send_close(wait)
         if wait:
-            concurrent.futures.wait([*calls, self.job])
+            self.await_end(calls)
+
+    def await_end(self, calls: Sequence[SessionCallJob[Any]] = ()) -> None:
+        """Wait until these calls, and the session itself, have ended."""
+
+        def describe() -> str:
+            left = sum(not call.done() for call in calls)
+            which = f"{left} call{'' if left == 1 else 's'} of the session" if left else "the session"
+            return f"waiting for {which} on {self.job.host} to end: {self.job.id} is {self.job.status_since}"
+
+        spoken_wait.wait_for([*calls, self.job], describe)
 
     def _send_close(self, wait: bool) -> None:
         self._await_folder()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import time
 from typing import Any
 
 from clusterfn.bridge.job_states import CANCELLED, SHORT
@@ -18,9 +16,9 @@ from clusterfn.cli.complaint import error_facts
 from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.selection import ACTIVE, select
 from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import spoken_wait
 
 _END_S = 20.0  # a machine without a scheduler has ended by then what does not end itself
-_SPEAK_S = 5.0
 
 
 def cancel(given: argparse.Namespace) -> int:
@@ -60,9 +58,10 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> dict[str, Any]:
 
 def _await_end(job: Job[Any] | JobGroup[Any, Any]) -> bool:
     """Wait until it has ended, and say meanwhile what it waits for; return whether it has."""
-    until, line = time.monotonic() + _END_S, console.StatusLine()
-    while time.monotonic() < until:
-        if job.wait(_SPEAK_S) if isinstance(job, JobGroup) else concurrent.futures.wait([job], _SPEAK_S).done:
-            return True
-        line.say_reason(f"clusterfn: waiting for {job.id[:SHORT]} to end: it is {described(job)}", time.monotonic())
-    return job.done()
+
+    def describe() -> str:
+        return f"waiting for {job.id[:SHORT]} to end: it is {described(job)}"
+
+    if isinstance(job, JobGroup):
+        return spoken_wait.wait(job.wait, describe, _END_S)
+    return spoken_wait.wait_for([job], describe, _END_S)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from clusterfn.errors import HostError, Unreachable
+from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot
 from clusterfn.hosts.rpc.frames import pack
@@ -533,7 +534,8 @@ def connection_for(
         return held[0]
     with lock:
         if not held or not held[0].usable():
-            held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
+            with spoken_wait.speaking(lambda: f"connecting to {host.name} ({host.address}): it does not answer yet"):
+                held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
         return held[0]
 
 

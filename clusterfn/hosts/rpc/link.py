@@ -45,6 +45,13 @@ class ConnectionState(NamedTuple):
     since: float
     cause: str = ""
 
+    def in_words(self, host: str) -> str:
+        """Say why nothing comes from the host; "" while it is connected."""
+        if self.name != "reconnecting":
+            return self.cause if self.name == "waiting" else ""
+        since = time.strftime("%H:%M:%S", time.localtime(self.since))
+        return f"no connection to {host} since {since}, reconnecting: {self.cause}"
+
 
 class Link:
     """The link to one host.
@@ -108,12 +115,15 @@ class Link:
 
     def _add(self, request: OpenRequest[Any]) -> int:
         number = self._requests.number()
-        request.register(number, self.host.name, self._answering)
+        request.register(number, self.host.name, self._answering, self._trouble)
         request.cancel = lambda: self.cancel(number)
         request.upload = lambda chunks: self._upload(number, chunks)  # which holds no request
         request.taken = self._sender.taken
         self._requests[number] = request
         return number
+
+    def _trouble(self) -> str:
+        return self.state.in_words(self.host.name)
 
     def _upload(self, number: int, chunks: Iterator[bytes]) -> None:
         """Send the chunks of the open request of that number, which the host has asked for."""

@@ -23,7 +23,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import Tracker, describe_trouble
+from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
 from clusterfn.config.job_spec import Group, JobSpec
@@ -116,13 +116,13 @@ def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_t
 
 
 def test_what_is_lost_and_since_when_is_said_in_words() -> None:
-    words = describe_trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
+    words = ConnectionState("reconnecting", 0.0, "the host no longer answered").in_words("lab8")
 
     assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, reconnecting: the host no longer answered", words)
     needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
-    assert describe_trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
-    assert describe_trouble("lab8", ConnectionState("connected", 0.0)) == ""
-    assert describe_trouble("lab8", ConnectionState("closed", 0.0, "gone")) == ""
+    assert ConnectionState("waiting", 0.0, needs_you).in_words("lab8") == needs_you
+    assert ConnectionState("connected", 0.0).in_words("lab8") == ""
+    assert ConnectionState("closed", 0.0, "gone").in_words("lab8") == ""
 
 
 def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:
