@@ -96,7 +96,7 @@ _ATTACH, _ALL = 16, 0x40000000
 @pytest.fixture
 def brief(bench: Bench, tmp_path: Path) -> Bench:
     """A bridge that waits one second where others wait a minute."""
-    changed = layout_bridge(tmp_path / "brief", ("supervisor/watchdog.py", "KILL_AFTER_S = 60", "KILL_AFTER_S = 1"))
+    changed = layout_bridge(tmp_path / "brief", ("supervisor/watch.py", "KILL_AFTER_S = 60", "KILL_AFTER_S = 1"))
     return Bench(bench.root, changed, bench.host, bench.python)
 
 

@@ -17,8 +17,7 @@ from .classify_exit import lost_supervisor
 from .job import JobFolder
 from .run import AttemptRun, run_through
 from .verdict import Fenced, Verdict, print_state, say
-from .watch import EndWatch, Signals
-from .watchdog import Watchdog
+from .watch import EndWatch, Signals, Watchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
