@@ -18,6 +18,7 @@ from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import console, job_display, outcome
 from clusterfn.calls.pace import Pace
 from clusterfn.errors import MapError
+from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState, ItemOutcome
@@ -111,7 +112,7 @@ class CallProgress(console.StatusLine):
         self._pace = Pace(clock, clock() if began is None else began)
         self._ended = self._failed = 0
         self._looked_at = self._drawn_at = float("-inf")
-        self._told_at = clock()
+        self._told_at = clock() - _STILL_EVERY_S + spoken_wait.SPEAK_AFTER_S  # the first word comes sooner
 
     def skip(self, failed: bool = False) -> None:
         """Count a call without a line."""
