@@ -29,7 +29,7 @@ from clusterfn.config.job_spec import known_fields
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
-from clusterfn.hosts import remote_files
+from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.public_api import public_api
 
@@ -205,6 +205,8 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
             late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
             coming = patience.has(arriving, bool(found)) or bool(late)
             if coming and len(_ids(found) | arriving.keys()) < 2:
+                if not arriving and not found:
+                    patience.expect(job_id)
                 patience.wait()
             elif others and not seen and not patience.was_needed:
                 # a host that does not answer may have another address by now, or another root
@@ -258,6 +260,15 @@ class ArrivalStatus(console.StatusLine):
                 else:
                     self.say_if_changed(line)
         return bool(arriving) or (self.was_needed and not found and now - self._seen < ON_ITS_WAY_S)
+
+    def expect(self, job_id: str) -> None:
+        """Say, after some seconds, that this machine has sent a job of which the host has nothing."""
+        if time.monotonic() - self._began > spoken_wait.SPEAK_AFTER_S:
+            line = f"clusterfn: no host has {job_id[:SHORT]} yet, which this machine sent a short while ago; waiting for it"
+            if console.can_redraw():
+                self.redraw(line)
+            else:
+                self.say_if_changed(line)
 
     def wait(self) -> None:
         """Wait until the next look; a long upload needs few."""

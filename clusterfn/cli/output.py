@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import concurrent.futures
+import contextlib
 import logging
 import os
 import queue
@@ -24,6 +25,7 @@ from clusterfn.cli.map_values import values_of_map
 from clusterfn.cli.run import written
 from clusterfn.cli.selection import Selection, select, select_one
 from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.hosts import spoken_wait
 
 AnyJob = Union[Job[Any], JobGroup[Any, Any]]
 _MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
@@ -128,11 +130,23 @@ def _follow(job: Job[Any], stream: str) -> None:
     told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     job.listen(lambda kind, what: told.put((kind, what)))
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    kind, what = told.get()
+    first: list[tuple[str, Any]] = []
+
+    def comes(seconds: float | None) -> bool:
+        with contextlib.suppress(queue.Empty):
+            while not first or first[-1][0] not in (stream, "done"):
+                first.append(told.get(timeout=seconds))
+            return True
+        return False
+
+    spoken_wait.wait(comes, lambda: f"{job.id[:SHORT]} has printed nothing yet: it is {job.status_since}")
+    kind, what = first[-1]
     while kind != "done":
         if kind == stream:
             sys.stdout.write(decoder.decode(what))
             sys.stdout.flush()
+        elif kind == "connection" and what:
+            console.tell(f"{job.id[:SHORT]} {what}")
         kind, what = told.get()
 
 
