@@ -264,7 +264,7 @@ class ArrivalStatus(console.StatusLine):
     def expect(self, job_id: str) -> None:
         """Say, after some seconds, that this machine has sent a job of which the host has nothing."""
         if time.monotonic() - self._began > spoken_wait.SPEAK_AFTER_S:
-            line = f"clusterfn: no host has {job_id[:SHORT]} yet, which this machine sent a short while ago; waiting for it"
+            line = f"clusterfn: waiting for {job_id[:SHORT]}, sent a short while ago: no host has it yet"
             if console.can_redraw():
                 self.redraw(line)
             else:

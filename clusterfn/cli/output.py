@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Union
 
@@ -133,9 +134,10 @@ def _follow(job: Job[Any], stream: str) -> None:
     first: list[tuple[str, Any]] = []
 
     def comes(seconds: float | None) -> bool:
+        until = None if seconds is None else time.monotonic() + seconds
         with contextlib.suppress(queue.Empty):
             while not first or first[-1][0] not in (stream, "done"):
-                first.append(told.get(timeout=seconds))
+                first.append(told.get(timeout=None if until is None else max(0.0, until - time.monotonic())))
             return True
         return False
 
