@@ -36,6 +36,7 @@ from clusterfn.errors import (
     Unreachable,
 )
 from clusterfn.hosts import exit_flush
+from clusterfn.hosts.rpc.link import describe_trouble
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
@@ -486,8 +487,8 @@ class Tracker(BaseTracker):
         """Report to the job while its host is not connected."""
         if self._unwatch is None:
             connection = self.connection
-            self._unwatch = connection.on_state(lambda state: job.on_connection(state.in_words(job.host)))
-            job.on_connection(connection.state.in_words(job.host))
+            self._unwatch = connection.on_state(lambda state: job.on_connection(describe_trouble(job.host, state)))
+            job.on_connection(describe_trouble(job.host, connection.state))
 
     def _on_events(self, job: JobListener, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")

@@ -45,12 +45,13 @@ class ConnectionState(NamedTuple):
     since: float
     cause: str = ""
 
-    def in_words(self, host: str) -> str:
-        """Say why nothing comes from the host; "" while it is connected."""
-        if self.name != "reconnecting":
-            return self.cause if self.name == "waiting" else ""
-        since = time.strftime("%H:%M:%S", time.localtime(self.since))
-        return f"no connection to {host} since {since}, reconnecting: {self.cause}"
+
+def describe_trouble(host: str, state: ConnectionState) -> str:
+    """Say why nothing comes from the host; "" while it is connected."""
+    if state.name != "reconnecting":
+        return state.cause if state.name == "waiting" else ""
+    since = time.strftime("%H:%M:%S", time.localtime(state.since))
+    return f"no connection to {host} since {since}, reconnecting: {state.cause}"
 
 
 class Link:
@@ -123,7 +124,7 @@ class Link:
         return number
 
     def _trouble(self) -> str:
-        return self.state.in_words(self.host.name)
+        return describe_trouble(self.host.name, self.state)
 
     def _upload(self, number: int, chunks: Iterator[bytes]) -> None:
         """Send the chunks of the open request of that number, which the host has asked for."""

@@ -42,6 +42,7 @@ from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import ConnectionState, HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link, reconnect
+from clusterfn.hosts.rpc.link import describe_trouble
 from clusterfn.scheduler.base import SchedulerLimits
 from tests.fakes.transport import FakeTransport, Far, agent
 from tests.waiting import until
@@ -116,13 +117,13 @@ def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_t
 
 
 def test_what_is_lost_and_since_when_is_said_in_words() -> None:
-    words = ConnectionState("reconnecting", 0.0, "the host no longer answered").in_words("lab8")
+    words = describe_trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
 
     assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, reconnecting: the host no longer answered", words)
     needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
-    assert ConnectionState("waiting", 0.0, needs_you).in_words("lab8") == needs_you
-    assert ConnectionState("connected", 0.0).in_words("lab8") == ""
-    assert ConnectionState("closed", 0.0, "gone").in_words("lab8") == ""
+    assert describe_trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
+    assert describe_trouble("lab8", ConnectionState("connected", 0.0)) == ""
+    assert describe_trouble("lab8", ConnectionState("closed", 0.0, "gone")) == ""
 
 
 def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:
