@@ -195,7 +195,11 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
     job_id = _digits(job_id)
     hosts, others = _candidates(job_id, host)
     silent: dict[str, HostError] = {}
-    with ArrivalStatus() as patience:
+
+    def describe() -> str:
+        return f"looking for {job_id[:SHORT]} on {len(hosts)} host{'' if len(hosts) == 1 else 's'}"
+
+    with ArrivalStatus() as patience, spoken_wait.speaking(describe):
         while True:
             seen = _seen_on(hosts, job_id, silent)
             found = [(session, path) for session, path, _ in seen if _is_whole(path)]
