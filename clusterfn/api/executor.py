@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.api.decorator import inside_job, undecorated
 from clusterfn.calls import call, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, describe_open_jobs
 from clusterfn.calls.worker_limit import WorkerLimit
 from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.hosts import spoken_wait
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Executor(concurrent.futures.Executor):
             for group in self._groups:
                 group.withdraw()
         if wait:
-            concurrent.futures.wait(jobs)
+            spoken_wait.wait_for(jobs, lambda: describe_open_jobs(jobs))
             for group in self._groups:
                 with contextlib.suppress(ClusterfnError):  # the host is lost: `result` says so
                     group.wait()

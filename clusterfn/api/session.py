@@ -324,7 +324,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             return
         holding.close(wait, cancel_futures)
         if wait and self._holding is not None:  # its last calls may have gone to another session
-            concurrent.futures.wait([self._holding.job])
+            self._holding.await_end()
 
     @public_api
     def stop(self) -> None:
@@ -338,7 +338,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         self._check_process()
         if self._holding is not None:
             self._holding.job.stop()
-            concurrent.futures.wait([self._holding.job])
+            self._holding.await_end()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -1,9 +1,15 @@
 """The states of a job as people read them: the host lists jobs by them, and the library follows jobs through them.
 
-Read by both sides, like `layout`.
+Read by both sides, like `layout`: `jobs`, `result`, `cancel` and Ctrl-C say the same of a job.
 """
 
+import time
+
 from . import layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 PENDING, STARTING, RUNNING, SUSPENDED = "PENDING", "STARTING", "RUNNING", "SUSPENDED"
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
@@ -12,3 +18,37 @@ FINAL = {
     layout.RETURNED: RETURNED, layout.RESULT: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED,
 }  # fmt: skip
 SHORT = 4  # digits of an id, of sixteen, that people read and write
+SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
+
+
+def seen_state(state: str, reason: str, silent_s: float) -> "tuple[str, str]":
+    """Return the state of a job that has not ended, and why, given for how long it has sent no heartbeat.
+
+    Example:
+        >>> seen_state(RUNNING, "node7", 20.0)
+        ('RUNNING', 'no heartbeat from its supervisor for 20 s: it is stopped, or its file system hangs')
+        >>> seen_state(RUNNING, "node7", 100.0)[0]
+        'UNKNOWN'
+    """
+    if silent_s < SILENT_AFTER_S or state == SUSPENDED:
+        return state, reason
+    told = "no heartbeat from its supervisor for %d s: it is stopped, or its file system hangs" % silent_s
+    return (UNKNOWN if silent_s > layout.STALE_AFTER_S else state), told
+
+
+def in_words(state: str, reason: str, since: "Optional[float]") -> str:
+    """Say the state of a job, since when, and why, in one line.
+
+    Args:
+        since: Seconds since 1970; None if that is not known.
+
+    Example:
+        >>> in_words(PENDING, "waiting for its turn", None)
+        'PENDING (waiting for its turn)'
+    """
+    return "%s%s%s" % (state, " since %s" % clock(since) if since else "", " (%s)" % reason if reason else "")
+
+
+def clock(when: float) -> str:
+    """Return the local time of day; with the date if that was more than half a day ago."""
+    return time.strftime("%H:%M:%S" if abs(time.time() - when) < 43200 else "%d %b %H:%M", time.localtime(when))

@@ -72,6 +72,7 @@ class ArrayTask:
     def follow_when_claimed(self) -> None:
         """Follow it once it has a claim: before that it has no files."""
         self.tracker.liveness.call_if_cannot_conclude(self.on_refused)
+        self.tracker.liveness.call_if_silent(self.on_silent)
         claim = self.owner.connection.wait(posixpath.join(self.tracker.folder, layout.CLAIM))
         self.tracker.awaited = claim
         claim.add_done_callback(self._claimed)
@@ -110,7 +111,11 @@ class ArrayTask:
         """Whether it has not begun, or waits again."""
         return not self.over and self.state == PENDING
 
-    def on_state(self, state: str, reason: str = "") -> None:
+    def on_silent(self) -> None:
+        """Report that its supervisor sends no heartbeat: to the group, unless its other elements have news."""
+        self.owner.group.on_silent()
+
+    def on_state(self, state: str, reason: str = "", since: float | None = None) -> None:
         """Report what it waits for as what the group waits for."""
         self.state, self.reason = state, reason
         self.owner.group.on_state(state, reason if state in (PENDING, SUSPENDED) else "")

@@ -30,7 +30,7 @@ from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
-from clusterfn.hosts import remote_files
+from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.public_api import public_api
 
@@ -56,6 +56,7 @@ class JobInfo:
         started: Seconds since 1970, by the host's clock, at which it was sent.
         state: As `Job.state`.
         message: One line about how it ended, or why it waits.
+        since: Seconds since 1970, by the host's clock, since when it is in that state; None if that is not known.
         gpus: How many it asked for, on all nodes; of a map, for each of its processes. None if that is not known.
         ran_s: For how many seconds it has run, or ran; None before it started, and if that is not known.
         inputs: The ids of the jobs whose values it takes.
@@ -70,6 +71,7 @@ class JobInfo:
     gpus: int | None = None
     ran_s: float | None = None
     inputs: Sequence[str] = ()
+    since: float | None = None
 
 
 class JobList(list[JobInfo], NotebookDisplay):
@@ -214,7 +216,11 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
     job_id = _digits(job_id)
     hosts, others = _candidates(job_id, host)
     silent: dict[str, HostError] = {}
-    with ArrivalStatus() as patience:
+
+    def describe() -> str:
+        return f"looking for {job_id[:SHORT]} on {len(hosts)} host{'' if len(hosts) == 1 else 's'}"
+
+    with ArrivalStatus() as patience, spoken_wait.speaking(describe):
         while True:
             seen = _seen_on(hosts, job_id, silent)
             found = [(session, path) for session, path, _ in seen if _is_whole(path)]
@@ -224,6 +230,8 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
             late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
             coming = patience.has(arriving, bool(found)) or bool(late)
             if coming and len(_ids(found) | arriving.keys()) < 2:
+                if not arriving and not found:
+                    patience.expect(job_id)
                 patience.wait()
             elif others and not seen and not patience.was_needed:
                 # a host that does not answer may have another address by now, or another root
@@ -277,6 +285,15 @@ class ArrivalStatus(console.StatusLine):
                 else:
                     self.say_if_changed(line)
         return bool(arriving) or (self.was_needed and not found and now - self._seen < ON_ITS_WAY_S)
+
+    def expect(self, job_id: str) -> None:
+        """Say, after some seconds, that this machine has sent a job of which the host has nothing."""
+        if time.monotonic() - self._began > spoken_wait.SPEAK_AFTER_S:
+            line = f"clusterfn: waiting for {job_id[:SHORT]}, sent a short while ago: no host has it yet"
+            if console.can_redraw():
+                self.redraw(line)
+            else:
+                self.say_if_changed(line)
 
     def wait(self) -> None:
         """Wait until the next look; a long upload needs few."""

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
 from clusterfn.config import quiet
 from clusterfn.config.units import is_on
+from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.jupyter.cell_status import CellStatus
@@ -243,6 +244,9 @@ def tell(sentence: str) -> None:
 def warn(sentence: str) -> None:
     """Print a sentence about what went wrong or deserves attention, in quiet mode too."""
     say(f"clusterfn: {sentence}\n", logging.WARNING)
+
+
+spoken_wait.speak_by(tell)
 
 
 def redraw(line: str, progress: tuple[int, int] | None = None) -> None:

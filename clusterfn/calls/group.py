@@ -133,7 +133,7 @@ class JobGroup(ArgumentSource, NotebookDisplay, Generic[R, E]):
 
     @public_api
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until each call has ended, without a word; whether they have after `timeout` seconds."""
+        """Wait until each call has ended, without showing each; whether they have after `timeout` seconds."""
         try:
             if len(self):
                 self._known.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls.silence import Silence
+from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import Group
@@ -144,6 +146,7 @@ class GroupState:
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self.arguments: Sequence[Mapping[str, Any]] = ()
         self._reason = ""
+        self._silence = Silence()
         self._labels = labels
         self._states = [PENDING] * count
         self._ended: dict[int, ItemOutcome] = {}
@@ -208,7 +211,15 @@ class GroupState:
     @property
     def reason(self) -> str:
         """Why it waits, or how far what it needs has been sent."""
-        return (self.transfer.in_words() if self.transfer is not None else "") or self._reason
+        sending = self.transfer.in_words() if self.transfer is not None else ""
+        silent_s = self._silence.lasts_s
+        silence = f"no heartbeat from one of its supervisors for {silent_s:.0f} s" if silent_s else ""
+        return sending or silence or self._reason
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no heartbeat comes from one of its processes."""
+        return not self.done() and self._silence.lasts_s > 0
 
     @property
     def status(self) -> str:
@@ -218,6 +229,11 @@ class GroupState:
         counts = ", ".join(f"{known[kind]} {kind}" for kind in order)
         progress = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
         return f"{self.state} ({'; '.join(filter(None, [progress, '' if self.done() else self.reason]))})"
+
+    @property
+    def status_since(self) -> str:
+        """The same: its items have come into their states at different times."""
+        return self.status
 
     def ended(self, index: int) -> ItemOutcome | None:
         """Return how one item ended; None if it has not."""
@@ -297,13 +313,23 @@ class GroupState:
         """Wait until the condition holds; `_changed` must be held."""
         if os.getpid() != self._pid and not self.done():
             raise RuntimeError(f"group {self.id} was sent by another process; use clusterfn.attach({self.id!r})")
-        while not true():
-            if self._lost is not None:
-                raise self._lost
-            left = _TURN_S if until is None else min(_TURN_S, until - time.monotonic())
-            if left <= 0:
-                raise concurrent.futures.TimeoutError(late)
-            self._changed.wait(left)
+
+        def ends(seconds: float | None) -> bool:
+            end = None if seconds is None else time.monotonic() + seconds
+            while not true():
+                if self._lost is not None:
+                    raise self._lost
+                left = _TURN_S if end is None else min(_TURN_S, end - time.monotonic())
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return True
+
+        def describe() -> str:
+            return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
+
+        if not spoken_wait.wait(ends, describe, None if until is None else max(0.0, until - time.monotonic())):
+            raise concurrent.futures.TimeoutError(late)
 
     def has_news(self, given: int) -> bool:
         """Whether more than so many items have ended, or nothing more will be received."""
@@ -343,6 +369,11 @@ class GroupState:
         """Record the value of an item that was too large to come by itself."""
         with self._changed:
             self._ended[index] = replace(self._ended[index], value=value, error=None)
+
+    def on_silent(self) -> None:
+        """Take note that no heartbeat has come from one of its processes for `SILENT_AFTER_S`."""
+        self._silence = self._silence.noticed()
+        self._notify()
 
     def on_state(self, state: str, reason: str = "") -> None:
         """Record what the group waits for, or what is being done for it."""

@@ -459,8 +459,14 @@ class GroupTracker(BaseTracker):
         self.await_submissions()
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
         self.cancel_at_scheduler()
+        self.end_if_stuck(self.group.done, lambda left: self.group.on_state(self.group.state, left), self._look)
         with contextlib.suppress(Unreachable):  # it continues without an answer
             self._fail_unfinished(self._verdict()).result(_TIMEOUT_S)
+
+    def _look(self) -> None:
+        for element in list(self.element_tasks.values()):
+            if element.begun and not element.over:
+                element.tracker.liveness.look_until_it_ends()
 
     def withdraw(self) -> None:
         """Keep items from ever starting that no element has taken."""

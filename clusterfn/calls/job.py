@@ -17,15 +17,28 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, SHORT, STARTING, UNKNOWN
+from clusterfn.bridge.job_states import (
+    CANCELLED,
+    DIED,
+    FINAL,
+    PENDING,
+    RETURNED,
+    RUNNING,
+    SHORT,
+    STARTING,
+    UNKNOWN,
+    in_words,
+    seen_state,
+)
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, files, outcome, remote_state
 from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
 from clusterfn.calls.notebook_display import NotebookDisplay
+from clusterfn.calls.silence import Silence
 from clusterfn.calls.summary import Summary, describe_request, describe_usage
 from clusterfn.config.units import parse_memory, shown_memory
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError
-from clusterfn.hosts import exit_flush, remote_files
+from clusterfn.hosts import exit_flush, remote_files, spoken_wait
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -42,9 +55,10 @@ _TAIL = 8192  # bytes of output that a notebook shows
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
-    "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_stopping", "on_begun", "on_connection",
-    "on_limited", "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer",
-    "transfer", "moving", "given", "asked", "sent_here", "inputs", "takers", "waits_here",
+    "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_silent", "is_stopping", "on_begun",
+    "on_connection", "on_limited", "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry",
+    "on_silent", "on_state", "on_transfer", "transfer", "moving", "given", "asked", "sent_here", "inputs", "takers",
+    "waits_here",
 }  # fmt: skip
 
 _ON_HOST: Any = object()  # instead of a value that is kept there
@@ -69,8 +83,8 @@ class JobBackend(Protocol):
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
 
-    def stop(self) -> None:
-        """Withdraw the job, or end it with its whole process tree."""
+    def stop(self, on_left: Callable[[str], object]) -> None:
+        """Withdraw the job, or end it with its whole process tree; `on_left` takes the names of processes that stay."""
 
     def show(self, job: Job[R]) -> R:
         """Show the job until it has ended: what it prints, and why it waits; return its value."""
@@ -121,11 +135,13 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         name: The function's name.
         host: The host's name.
         folder: The job's folder on the host.
+        since: When it came into its state, in seconds since 1970; None if that is not known.
     """
 
     _as_argument = "pass the value of that job: job.result()"
     # What hardly any job changes. Up to 30 attributes of its own take a fifth of the memory that more take (PEP 412).
     sent_here, is_stopping, on_interrupt, _trouble = True, False, "detach", ""
+    _silence = Silence()
 
     def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:
         super().__init__()
@@ -152,18 +168,28 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         self._is_watched = False
         self._tail = b""
         self._now: tuple[str, str] = (PENDING, "")
+        self.since: float | None = time.time()
 
     # what a user asks
 
     @property
     def state(self) -> str:
         """PENDING, STARTING, RUNNING, SUSPENDED, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
-        return self._now[0]
+        return self._seen()[0]
 
     @property
     def reason(self) -> str:
         """Why it is in that state, or why nothing is received of it, if there is something to say."""
-        return self._now[1] if self.done() else self._trouble or self.moving or self._now[1]
+        return self._now[1] if self.done() else self._trouble or self.moving or self._seen()[1]
+
+    def _seen(self) -> tuple[str, str]:
+        """Return state and reason, as far as its heartbeat lets them be believed."""
+        return self._now if self.done() else seen_state(*self._now, self._silence.lasts_s)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no heartbeat comes from it, though it has begun and not ended."""
+        return not self.done() and self._silence.lasts_s > 0
 
     @property
     def takers(self) -> weakref.WeakSet[Job[Any]]:
@@ -185,8 +211,12 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     @property
     def status(self) -> str:
         """State and reason in one line, such as "PENDING (waiting for its turn)"."""
-        reason = self.reason
-        return f"{self.state} ({reason})" if reason else self.state
+        return in_words(self.state, self.reason, None)
+
+    @property
+    def status_since(self) -> str:
+        """The same, and since when: "RUNNING since 14:03:11 (node7)"."""
+        return in_words(self.state, self.reason, self.since)
 
     @property
     def usage(self) -> Mapping[str, Any]:
@@ -304,7 +334,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     def stop(self) -> None:
         """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""
         if not self.done():
-            self._tracker.stop()
+            self._tracker.stop(lambda left: self.on_state(self.state, left))
             self.is_stopping = True
 
     @public_api
@@ -312,17 +342,24 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         """Withdraw the job if it has not started, as concurrent.futures has it; `stop()` ends a running one.
 
         Returns:
-            Whether it was withdrawn.
+            Whether it was withdrawn. False means that it runs or has ended, and has a result.
         """
         if self.done() or self.running():
             return self.cancelled()
         with self._settling:  # the outcome of our own withdrawal comes back too, and must find the job cancelled
-            if self.done() or not self._tracker.withdraw() or not super().cancel():
+            if self.done() or not self._withdraw() or not super().cancel():
                 return self.cancelled()
             self.set_running_or_notify_cancel()
         self._set_state(CANCELLED, "withdrawn before it started")
         self.tell("done", None)  # for `follow` in another thread
         return True
+
+    def _withdraw(self) -> bool:
+        tracker, withdrawn = None, False
+        while tracker is not self._tracker:  # a call of a session may have been moved to another one meanwhile
+            tracker = self._tracker
+            withdrawn = tracker.withdraw()
+        return withdrawn
 
     @public_api
     def result(self, timeout: float | None = None, *, max_result: str | None = None) -> R:
@@ -344,7 +381,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             )
         began, most = time.monotonic(), None if max_result is None else parse_memory(max_result, "max_result")
         try:
-            value = super().result(timeout)
+            value = self._await_value(timeout)
         except concurrent.futures.TimeoutError as error:
             if self.done():  # the function's own
                 raise
@@ -352,6 +389,16 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         if value is not _ON_HOST:
             return value
         return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)
+
+    def _await_value(self, timeout: float | None) -> R:
+        """Wait as a Future does, and say what for, unless a display shows that."""
+        began = time.monotonic()
+        if not self._listeners:
+            spoken_wait.wait_for([self], self._waits, timeout)
+        return super().result(None if timeout is None else max(0.0, began + timeout - time.monotonic()))
+
+    def _waits(self) -> str:
+        return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
 
     @public_api
     def remove(self) -> None:
@@ -409,7 +456,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         return self.result(timeout)
 
     def await_end(self) -> None:
-        concurrent.futures.wait([self])
+        spoken_wait.wait_for([self], self._waits)
 
     def open_requests(self) -> Sequence[Reply[Any]]:
         return self._tracker.open_requests() if os.getpid() == self._pid else ()
@@ -468,13 +515,20 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         for listener in listeners:
             listener(kind, what)
 
-    def on_state(self, state: str, reason: str = "") -> None:
-        """Take the job's new state."""
+    def on_state(self, state: str, reason: str = "", since: float | None = None) -> None:
+        """Take the job's new state, and since when it is in it; now if that is not given."""
         if self.done():
             return
+        if state == UNKNOWN:  # what it is for want of a heartbeat
+            state = self._now[0]
         if state in (STARTING, RUNNING) and not self.running():
             self.set_running_or_notify_cancel()
-        self._set_state(state, reason)
+        self._set_state(state, reason, since)
+
+    def on_silent(self) -> None:
+        """Take note that no heartbeat has come for `SILENT_AFTER_S`; that is said again while it lasts."""
+        self._silence = self._silence.noticed()
+        self.tell("state", self.state)
 
     def on_transfer(self, transfer: Transfer) -> None:
         """Take the transfer of files that are being sent or received."""
@@ -637,7 +691,9 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         settle()
         self.tell("done", None)
 
-    def _set_state(self, state: str, reason: str) -> None:
+    def _set_state(self, state: str, reason: str, since: float | None = None) -> None:
+        if state != self._now[0] or since is not None:
+            self.since = since or time.time()
         self._now = (state, in_one_line(reason))
         self.tell("state", state)
 
@@ -653,3 +709,11 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             self.tell("note", line)
         else:
             console.warn(line)
+
+
+def describe_open_jobs(jobs: Sequence[concurrent.futures.Future[Any]]) -> str:
+    """Say how many of these jobs have not ended, and what the first one waits for."""
+    left = [job for job in jobs if isinstance(job, Job) and not job.done()]
+    if not left:
+        return "waiting for the last job to end"
+    return f"waiting for {len(left)} of {len(jobs)} jobs: {left[0].id} on {left[0].host} is {left[0].status_since}"

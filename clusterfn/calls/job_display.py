@@ -147,13 +147,13 @@ class _JobDisplay(console.StatusLine):
         elif console.can_redraw():
             if moving:
                 self._end_line()
-            shown = moving or self.trouble or not self.spoken
+            shown = moving or self.trouble or not self.spoken or self.job.is_silent
             self.redraw(self._text(with_clock=True) if shown else "", progress)
         elif moving:
             if time.monotonic() >= self.due:
                 self.due = time.monotonic() + TELL_EVERY_S
                 self.say_if_changed(f"clusterfn: {self._text(with_clock=False)}")
-        elif self.job.state == PENDING and self.job.reason and not self.trouble:
+        elif (self.job.state == PENDING or self.job.is_silent) and self.job.reason and not self.trouble:
             self.say_reason(f"clusterfn: {self._text(with_clock=False)}", time.monotonic())
 
     def _connection(self, trouble: str) -> None:
@@ -320,7 +320,7 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
         else:
             open_jobs.discard(job)  # the lines below say what becomes of it
             console.say(
-                f"\nclusterfn: {job.id} {_what_goes_on(job)}.\n"
+                f"\nclusterfn: {job.id} {_what_goes_on(job)}. It is {job.status_since}.\n"
                 f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
                 f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n",
                 logging.WARNING,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING, SUSPENDED
+from clusterfn.bridge.supervisor.text import printable
 from clusterfn.calls import job_display, outcome, remote_state
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.dependencies import describe_open
@@ -36,6 +37,7 @@ from clusterfn.errors import (
     Unreachable,
 )
 from clusterfn.hosts import exit_flush
+from clusterfn.hosts.rpc.link import describe_trouble
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
@@ -44,7 +46,7 @@ from clusterfn.scheduler.base import JobState, SchedulerVerdict
 if TYPE_CHECKING:
     from clusterfn.calls.dependencies import Reference
     from clusterfn.config.spec import ResultPolicy
-    from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
+    from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
     from clusterfn.hosts.landing import Value
 
@@ -55,9 +57,11 @@ _STATES = {
 _UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
+_ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0  # after a request to stop it; a scheduler gives it some seconds itself
 _RECEIVING = "receiving its value:"
 _AGAIN_S = 0.2
 _PUBLISHED = [[f"it is {state}"] for state in sorted(set(FINAL.values()))]
+_LATEST = 4e9  # a time that a clock may show
 _REST_S = 15.0  # for the last of what a job has printed, after its outcome
 
 
@@ -82,8 +86,11 @@ class JobListener(Protocol):
     def reason(self) -> str:
         """Why it is in that state."""
 
-    def on_state(self, state: str, reason: str = "") -> None:
-        """Take the job's new state."""
+    def on_state(self, state: str, reason: str = "", since: float | None = None) -> None:
+        """Take the job's new state, and since when it is in it; now if that is not given."""
+
+    def on_silent(self) -> None:
+        """Take note that no heartbeat has come for `SILENT_AFTER_S`; that is said again while it lasts."""
 
     def on_transfer(self, transfer: Transfer) -> None:
         """Take the transfer of files that are being sent or received."""
@@ -189,6 +196,37 @@ class BaseTracker:
         """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
         argv = self.session.scheduler.cancel_command(self.scheduler_name)
         return self.connection.run(argv, unset=self.session.scheduler.unset) if argv else None
+
+    def end_if_stuck(
+        self, is_over: Callable[[], bool], on_left: Callable[[str], object], look: Callable[[], None]
+    ) -> None:  # fmt: skip
+        """Have the host end it, some seconds after it was asked to stop, if its own processes have not done so.
+
+        Args:
+            is_over: Whether it has ended.
+            on_left: Takes the names of processes that cannot be ended.
+            look: Called once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
+        """
+        kill = self.session.scheduler.kill_command(self.scheduler_name)
+
+        def end() -> None:
+            if is_over():
+                return
+            with contextlib.suppress(ClusterfnError):  # the host cannot be asked any more
+                if kill:
+                    killed = self.connection.run(kill, unset=self.session.scheduler.unset)
+                    killed.add_done_callback(lambda _: look())
+                else:
+                    self.session.supervise("end", self.folder).add_done_callback(answered)
+
+        def answered(asked: Reply[Completed]) -> None:
+            left = [] if asked.exception() is not None else _left_by(asked.result(0))
+            if left:
+                on_left(f"could not be ended: {', '.join(left)}")
+
+        later = threading.Timer(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S, end)
+        later.daemon = True
+        later.start()
 
     def _stop_sending(self) -> bool:
         """Stop sending it; false if all of it is on the host."""
@@ -314,6 +352,7 @@ class Tracker(BaseTracker):
         if self.session.scheduler.knows_all:
             self.queued(job)
         self.liveness.call_if_cannot_conclude(lambda error: self._cannot_conclude(job, error))
+        self.liveness.call_if_silent(job.on_silent)
         self.liveness.watch_heartbeat()
 
     def refused_for_now(self, job: JobListener, reason: str) -> None:
@@ -507,7 +546,8 @@ class Tracker(BaseTracker):
             elif event.get("event") == "limited":
                 job.on_limited(event.get("reason", ""))
             elif event.get("event") in _STATES:
-                job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
+                reason = event.get("reason") or event.get("node") or ""
+                job.on_state(_STATES[event["event"]], reason, _time_of(event))
         self.events_read += len(data)
 
     def on_scheduler(self, job: JobListener, seen: Seen) -> None:
@@ -672,11 +712,12 @@ class Tracker(BaseTracker):
             self._leave_queue()
         return won
 
-    def stop(self) -> None:
-        """Withdraw the job, or end it with its whole tree."""
+    def stop(self, on_left: Callable[[str], object]) -> None:
+        """Withdraw the job, or end it with its whole tree; `on_left` takes the names of processes that stay."""
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self._leave_queue()
+            self.end_if_stuck(lambda: self.has_outcome, on_left, self.liveness.look_until_it_ends)
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""
@@ -694,18 +735,19 @@ class Tracker(BaseTracker):
             )
 
 
+def _left_by(answer: Completed) -> list[str]:
+    """Return the processes that `supervise.py end` could not end."""
+    try:
+        return [printable(str(name)) for name in json.loads(answer.out.splitlines()[-1])["left"]]
+    except (ValueError, IndexError, KeyError, TypeError):  # the disk is full, say, so that it could not begin
+        return []
+
+
 def _script_id(told: str) -> str:
     """Return the process of job.sh, written as in the claim; "" if it never began."""
     boot, _, stat = told.partition(" ")
     fields = stat.rpartition(")")[2].split()
     return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
-
-
-def describe_trouble(host: str, state: ConnectionState) -> str:
-    if state.name != "reconnecting":
-        return state.cause if state.name == "waiting" else ""
-    since = time.strftime("%H:%M:%S", time.localtime(state.since))
-    return f"no connection to {host} since {since}, reconnecting: {state.cause}"
 
 
 def _lost(error: BaseException, job: JobListener) -> ClusterfnError:
@@ -723,4 +765,17 @@ def _event(line: bytes) -> dict[str, str]:
         told = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return {name: text for name, text in told.items() if isinstance(text, str)} if isinstance(told, dict) else {}
+    facts = told if isinstance(told, dict) else {}
+    return {name: str(fact) for name, fact in facts.items() if isinstance(fact, str) or name == _WHEN}
+
+
+_WHEN = "t"
+
+
+def _time_of(event: Mapping[str, str]) -> float | None:
+    """Return when an event happened, by the host's clock."""
+    try:
+        when = float(event[_WHEN])
+    except (KeyError, ValueError):
+        return None
+    return when if 0 < when < _LATEST else None

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from clusterfn.bridge import layout
+from clusterfn.bridge import job_states, layout
 from clusterfn.calls import silent_jobs
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
-SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
+SILENT_AFTER_S = job_states.SILENT_AFTER_S
 LOOKS = 2
 LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this moment: for more than a minute
 _BEGIN_S = 15.0
+_ENDS_S, _ENDS_TIMES = 2.0, 8
 _ROOM_S = 5.0  # between two tries on a full disk
 _EVIDENCE_S = 60.0  # between two questions to a controller about one silent element
 _GROUP_TIMEOUT_S = 600.0  # thousands of items
@@ -88,10 +89,15 @@ class LivenessMonitor:
         self._ask_from = 0.0
         self._unanswered = 0
         self._on_cannot_conclude: Callable[[ClusterfnError], None] | None = None
+        self._on_silent: Callable[[], None] | None = None
 
     def call_if_cannot_conclude(self, on_cannot_conclude: Callable[[ClusterfnError], None]) -> None:
         """Set what is called if the host cannot conclude the job."""
         self._on_cannot_conclude = on_cannot_conclude
+
+    def call_if_silent(self, on_silent: Callable[[], None]) -> None:
+        """Set what is called each time that no heartbeat has come for `SILENT_AFTER_S`."""
+        self._on_silent = on_silent
 
     def expect_looks(self) -> None:
         """Take note that each look at the scheduler will be reported, with what it says of this job alone."""
@@ -107,7 +113,7 @@ class LivenessMonitor:
     def end(self) -> None:
         """Stop monitoring: the job has an outcome."""
         self._ended = True
-        self._on_cannot_conclude = None
+        self._on_cannot_conclude = self._on_silent = None
         if self._still is not None:
             self._still.cancel()
 
@@ -145,6 +151,14 @@ class LivenessMonitor:
                 self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask_again()
             )
 
+    def look_until_it_ends(self, times: int = _ENDS_TIMES) -> None:
+        """Ask a few times whether it is gone: its scheduler was asked to kill it."""
+        if not self._ended and times:
+            self._ask()
+            again = threading.Timer(_ENDS_S, self.look_until_it_ends, (times - 1,))
+            again.daemon = True
+            again.start()
+
     def _ask_again(self) -> None:
         self._ask()
         again = threading.Timer(_BEGIN_S, self.look_until_it_begins)
@@ -153,6 +167,8 @@ class LivenessMonitor:
 
     def _silent(self) -> None:
         """Look for the job, or have it asked about: either answers for all jobs that are silent together."""
+        if self._on_silent is not None:
+            self._on_silent()
         session, now = self._tracker.session, time.monotonic()
         session.watch.look_now()
         if self._is_listed:

@@ -18,6 +18,7 @@ from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import console, job_display, outcome
 from clusterfn.calls.pace import Pace
 from clusterfn.errors import MapError
+from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState, ItemOutcome
@@ -111,7 +112,7 @@ class CallProgress(console.StatusLine):
         self._pace = Pace(clock, clock() if began is None else began)
         self._ended = self._failed = 0
         self._looked_at = self._drawn_at = float("-inf")
-        self._told_at = clock()
+        self._told_at = clock() - _STILL_EVERY_S + spoken_wait.SPEAK_AFTER_S  # the first word comes sooner
 
     def skip(self, failed: bool = False) -> None:
         """Count a call without a line."""
@@ -146,9 +147,9 @@ class CallProgress(console.StatusLine):
             self.redraw(f"{group.id[:SHORT]} pending {elapsed}{f' ({reason})' if reason else ''}", progress)
         elif self.redrawn:
             self._redraw(note, group, reason)
-        elif reason and group.state == PENDING and self._clock() >= self._looked_at + _REASON_EVERY_S:
+        elif reason and (waits or group.is_silent) and self._clock() >= self._looked_at + _REASON_EVERY_S:
             self._looked_at = self._clock()
-            self.say_reason(f"clusterfn: {group.id[:SHORT]} pending ({reason})", self._clock())
+            self.say_reason(f"clusterfn: {group.id[:SHORT]} {group.state.lower()} ({reason})", self._clock())
         elif not waits and self._clock() >= self._told_at + _STILL_EVERY_S:
             self._told_at = self._clock()
             console.tell(f"{group.id[:SHORT]} {self._words('', group, reason)}")

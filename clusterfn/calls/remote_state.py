@@ -6,6 +6,7 @@ bytes have been read. Concludes nothing.
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
 import secrets
@@ -18,6 +19,7 @@ from clusterfn.bridge.supervisor.text import number, printable
 from clusterfn.calls.user_modules import own_files
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
@@ -46,9 +48,20 @@ def read_sizes(folder: str, asked: Reply[Completed]) -> dict[str, int]:
 
 def wait_until_caught_up(is_caught_up: Callable[[], bool]) -> None:
     """Wait until the condition holds, or for as long as a host may take to send what it has."""
-    end = time.monotonic() + _CATCH_UP_S
-    while not is_caught_up() and time.monotonic() < end:
-        time.sleep(_LOOK_S)
+    spoken_wait.wait(
+        functools.partial(_look_until, is_caught_up, _LOOK_S),
+        lambda: "waiting for what the host has of the job so far", _CATCH_UP_S,
+    )  # fmt: skip
+
+
+def _look_until(is_over: Callable[[], bool], pause_s: float, seconds: float | None) -> bool:
+    """Look again and again for so long; return whether it is over."""
+    end = None if seconds is None else time.monotonic() + seconds
+    while not is_over():
+        if end is not None and time.monotonic() >= end:
+            return False
+        time.sleep(pause_s)
+    return True
 
 
 class RemoteGroupState(NamedTuple):
@@ -122,8 +135,14 @@ def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Ca
     answer = connection.wait(place)
     connection.put(question, token.encode(), sync=False).result(_TIMEOUT_S)
     try:
-        while not answer.done() and keep_waiting(time.monotonic() - began):
-            time.sleep(_STACK_LOOK_S)
+
+        def is_over() -> bool:
+            return answer.done() or not keep_waiting(time.monotonic() - began)
+
+        spoken_wait.wait(
+            functools.partial(_look_until, is_over, _STACK_LOOK_S),
+            lambda: "waiting for the supervisor of the job to show where it is",
+        )  # fmt: skip
         return printable(own_files(answer.result(0).decode("utf-8", "replace"))) if answer.done() else None
     finally:
         left = [place] if answer.done() else [place, question]

@@ -28,7 +28,7 @@ from clusterfn.calls.session_actor import ActorCall, Actors, actor_lost, is_pack
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
 from clusterfn.errors import ClusterfnError, ConfigError, Unsatisfiable, WorkerLost
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, spoken_wait
 from clusterfn.hosts.connection import Completed, Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
 
@@ -234,6 +234,8 @@ class SessionJob:
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
         sent.add_done_callback(lambda reply: self._refused(call, reply))
+        if call.tracker.sending is not None:
+            call.tracker.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
 
     def _await_folder(self) -> None:
         """Wait for the session's folder, which appears as a whole: nothing may be made below it before."""
@@ -244,7 +246,12 @@ class SessionJob:
 
     def _refused(self, call: SessionCallJob[Any], reply: Reply[bool]) -> None:
         error = reply.exception()
-        if error is not None and not self.job.done():
+        # What was cancelled here may have arrived all the same, and run: whoever stops its sending finds that out.
+        if error is not None and not isinstance(error, concurrent.futures.CancelledError):
+            self._refuse(call, error)
+
+    def _refuse(self, call: SessionCallJob[Any], error: BaseException) -> None:
+        if not self.job.done():
             self._skip_number(call)
             call.on_refused(submit.refusal_of(error, call.host, call.tracker.sending, "call"))
 
@@ -304,7 +311,17 @@ class SessionJob:
             if not self.job.done() and (calls or not self.job.cancel()):
                 self._send_close(wait)
         if wait:
-            concurrent.futures.wait([*calls, self.job])
+            self.await_end(calls)
+
+    def await_end(self, calls: Sequence[SessionCallJob[Any]] = ()) -> None:
+        """Wait until these calls, and the session itself, have ended."""
+
+        def describe() -> str:
+            left = sum(not call.done() for call in calls)
+            which = f"{left} call{'' if left == 1 else 's'} of the session" if left else "the session"
+            return f"waiting for {which} on {self.job.host} to end: {self.job.id} is {self.job.status_since}"
+
+        spoken_wait.wait_for([*calls, self.job], describe)
 
     def _send_close(self, wait: bool) -> None:
         self._await_folder()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterfn.bridge import layout
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
@@ -137,8 +138,11 @@ class CallStream:
             waited_for = self._calls if number is None else self._calls.keys() & {number}
             return all(each <= self._taken for each in waited_for)
 
-        with self._changed:
-            self._changed.wait_for(is_taken, timeout_s)
+        def waits(seconds: float | None) -> bool:
+            with self._changed:
+                return self._changed.wait_for(is_taken, seconds)
+
+        spoken_wait.wait(waits, lambda: f"waiting for the session {self._folder} to take its calls", timeout_s)
 
     def close(self) -> None:
         """Hear nothing any more, and do not connect again: the session has ended."""

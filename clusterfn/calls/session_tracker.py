@@ -45,6 +45,8 @@ class SessionCallJob(Job[R]):
 
     def _forget(self) -> None:
         self.payload = None
+        if self.tracker.sending is not None:
+            self.tracker.sending.on_dropped = None  # which has this call
         self.tracker.end()  # the files of one that was refused or withdrawn may never say that it has ended
 
     @property
@@ -125,7 +127,7 @@ class SessionCallTracker(Tracker):
             return True
         return self.connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self.taken]).result(_TIMEOUT_S).rc == 0
 
-    def stop(self) -> None:
+    def stop(self, on_left: Callable[[str], object]) -> None:
         """End it and every process of it; the session continues."""
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 from typing import Any
 
-from clusterfn.bridge.job_states import CANCELLED
+from clusterfn.bridge.job_states import CANCELLED, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console
 from clusterfn.calls.attach import attach as find
@@ -14,11 +13,12 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import error_facts
-from clusterfn.cli.output import facts_of, has_ended
+from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.selection import ACTIVE, select
 from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import spoken_wait
 
-_END_S = 60.0
+_END_S = 20.0  # a machine without a scheduler has ended by then what does not end itself
 
 
 def cancel(given: argparse.Namespace) -> int:
@@ -48,12 +48,20 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> dict[str, Any]:
         done = f"had already ended: {job.status}"
     else:
         job.stop()
-        if isinstance(job, JobGroup):
-            job.wait(_END_S)
+        if not _await_end(job):
+            done = f"was asked to stop, and has not ended yet: it is {described(job)}"
         else:
-            concurrent.futures.wait([job], _END_S)
-        done = "was asked to stop, and has not ended yet"
-        if job.done():
             done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
     console.tell(f"{job.id} {job.name} on {job.host} {in_one_line(done)}")
     return {**facts_of(job), "ended": job.done(), "done": in_one_line(done)}
+
+
+def _await_end(job: Job[Any] | JobGroup[Any, Any]) -> bool:
+    """Wait until it has ended, and say meanwhile what it waits for; return whether it has."""
+
+    def describe() -> str:
+        return f"waiting for {job.id[:SHORT]} to end: it is {described(job)}"
+
+    if isinstance(job, JobGroup):
+        return spoken_wait.wait(job.wait, describe, _END_S)
+    return spoken_wait.wait_for([job], describe, _END_S)

@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.job_states import SHORT, clock
 from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import console, history
 from clusterfn.calls.attach import JobInfo
 from clusterfn.cli import screen, target
 from clusterfn.cli.complaint import describe_error
-from clusterfn.cli.selection import ask_each, list_on, narrowed
+from clusterfn.cli.selection import ACTIVE, ask_each, list_on, narrowed
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ConfigError
@@ -89,7 +89,10 @@ def _table(found: Sequence[JobInfo], sizes: Mapping[str, int]) -> str:
         size = screen.size(sizes[job.id]) if job.id in sizes else "-"
         facts = [screen.age(now - job.started), ran, str(job.gpus or "-"), size]
         inputs = [" ".join(each[:digits] for each in job.inputs) or "-"] if has_inputs else []
-        rows.append([job.id[:digits], job.name, job.host, job.state, *facts, *inputs, shortened(job.message, _MESSAGE)])
+        detail = job.message
+        if job.state in ACTIVE and job.since is not None:
+            detail = f"since {clock(job.since)}{f': {job.message}' if job.message else ''}"
+        rows.append([job.id[:digits], job.name, job.host, job.state, *facts, *inputs, shortened(detail, _MESSAGE)])
     return screen.table([*_HEAD[:-1], *(["INPUTS"] if has_inputs else []), _HEAD[-1]], rows)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import codecs
 import concurrent.futures
+import contextlib
 import logging
 import os
 import queue
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Union
 
@@ -24,6 +26,7 @@ from clusterfn.cli.map_values import values_of_map
 from clusterfn.cli.run import written
 from clusterfn.cli.selection import Selection, select, select_one
 from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.hosts import spoken_wait
 
 AnyJob = Union[Job[Any], JobGroup[Any, Any]]
 _MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
@@ -128,11 +131,24 @@ def _follow(job: Job[Any], stream: str) -> None:
     told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     job.listen(lambda kind, what: told.put((kind, what)))
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    kind, what = told.get()
+    first: list[tuple[str, Any]] = []
+
+    def comes(seconds: float | None) -> bool:
+        until = None if seconds is None else time.monotonic() + seconds
+        with contextlib.suppress(queue.Empty):
+            while not first or first[-1][0] not in (stream, "done"):
+                first.append(told.get(timeout=None if until is None else max(0.0, until - time.monotonic())))
+            return True
+        return False
+
+    spoken_wait.wait(comes, lambda: f"{job.id[:SHORT]} has printed nothing yet: it is {job.status_since}")
+    kind, what = first[-1]
     while kind != "done":
         if kind == stream:
             sys.stdout.write(decoder.decode(what))
             sys.stdout.flush()
+        elif kind == "connection" and what:
+            console.tell(f"{job.id[:SHORT]} {what}")
         kind, what = told.get()
 
 
@@ -144,7 +160,7 @@ def result(given: argparse.Namespace) -> int:
 
     def value(job: AnyJob) -> Any:
         if not has_ended(job):
-            console.tell(f"{job.id} {job.name} on {job.host} is {job.status}; waiting for it")
+            console.tell(f"{job.id} {job.name} on {job.host} is {described(job)}; waiting for it")
         if not isinstance(job, JobGroup):
             return job.result()
         values = values_of_map(job, given.json)
@@ -213,6 +229,11 @@ def _stacks_of_items(group: JobGroup[Any, Any], as_json: bool) -> int:
     if as_json:
         print(screen.as_json({**facts_of(group), "items": told}))
     return 0 if running else 1
+
+
+def described(job: AnyJob) -> str:
+    """Say its state, since when, and why; of a group how many items have ended."""
+    return job.status_since if isinstance(job, Job) else job.status
 
 
 def has_ended(job: AnyJob) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ from clusterfn.cli import target
 from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
+from clusterfn.hosts import spoken_wait
 
 R = TypeVar("R")
 ENDED = (RETURNED, RAISED, DIED, CANCELLED)
@@ -188,7 +189,11 @@ def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | Clu
     else:
         for name in answers:
             threading.Thread(target=fill, args=[name], daemon=True).start()
-    wait(answers.values())
+
+    def describe() -> str:
+        return f"waiting for {', '.join(name for name, answer in answers.items() if not answer.done())}"
+
+    spoken_wait.wait_for(answers.values(), describe)
     told: dict[str, R | ClusterfnError] = {}
     for name, given in answers.items():
         error = given.exception()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from clusterfn.errors import HostError, Unreachable
+from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot, commands_of
 from clusterfn.hosts.rpc.frames import pack
@@ -586,7 +587,8 @@ def connection_for(
         return held[0]
     with lock:
         if not held or not held[0].usable():
-            held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
+            with spoken_wait.speaking(lambda: f"connecting to {host.name} ({host.address}): it does not answer yet"):
+                held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
         elif (host.scheduler_path or host.scheduler_env) and commands_of(held[0].host) != commands_of(host):
             held[0].use_commands(host).result(_ANSWER_S)  # `init` has written down where they are
         return held[0]

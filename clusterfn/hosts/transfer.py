@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.errors import HostError
@@ -110,6 +110,7 @@ class Sending(Transfer):
     def __init__(self, uploads: Sequence[Reply[Any]]) -> None:
         super().__init__(SENDING, uploads)
         self.dropped = False
+        self.on_dropped: Callable[[], None] | None = None  # called where `drop` has kept it from ever starting
 
     @property
     def unsent(self) -> bool:
@@ -130,13 +131,27 @@ class Sending(Transfer):
         left, self.dropped = not self.unsent, True
         for reply in reversed(self._replies):
             reply.cancel()
+        asked: Reply[list[bool]] | None = None
         try:
-            (self.dropped,) = [not there for there in connection.have([last]).result(timeout_s)]
+            asked = connection.have([last])  # what was cancelled here may have been served there all the same
+            self._conclude(not asked.result(timeout_s)[0])
         except HostError:  # what has not left this machine can never be whole there
             if left:
                 self.dropped = False
+                if asked is not None:
+                    asked.add_done_callback(self._answered_late)
                 raise
+            self._conclude(True)
         return self.dropped
+
+    def _answered_late(self, asked: Reply[list[bool]]) -> None:
+        if asked.exception() is None:
+            self._conclude(not asked.result(0)[0])
+
+    def _conclude(self, dropped: bool) -> None:
+        self.dropped = dropped
+        if dropped and self.on_dropped is not None:
+            self.on_dropped()
 
 
 def _amount(size: int, of: int = 0) -> str:

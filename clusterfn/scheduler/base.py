@@ -316,6 +316,10 @@ class Scheduler(ABC):
         """Return the command that withdraws or ends the job of this name; () if only its own files can."""
         return ()
 
+    def kill_command(self, name: str) -> tuple[str, ...]:
+        """Return the command that kills all processes of the job of this name; () where `supervise.py end` does."""
+        return ()
+
     def cancel_by_hand(self, name: str) -> str:
         """Return what a person types on the host to do the same."""
         return " ".join(self.cancel_command(name))

@@ -150,6 +150,30 @@ def test_a_withdrawn_job_never_runs(bench: Bench, tmp_path: Path):
     assert final_outcomes(job) == [1]
 
 
+def test_a_request_to_withdraw_a_job_that_comes_twice_is_answered_twice_the_same(bench: Bench):
+    job = bench.job("def f():\n    return 1\n")
+    wanted = json.dumps({"kind": "cancelled", "message": "withdrawn", "withdraw": True})
+
+    said = [json.loads(job.call("conclude", stdin=wanted).stdout) for _ in range(2)]
+
+    assert [each["won"] for each in said] == [True, True], "the answer to the first was lost with its connection"
+    assert final_outcomes(job) == [1]
+
+
+def test_a_job_that_says_itself_that_it_was_withdrawn_is_one_that_was_withdrawn(bench: Bench):
+    job = bench.job("def f():\n    return 1\n")
+    attempt = job.folder / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    (job.folder / "claim").write_text("its supervisor")
+    (attempt / "waiting").touch()
+    wanted = json.dumps({"kind": "cancelled", "message": "withdrawn", "withdraw": True})
+    (attempt / "begun").write_text("withdrawn")  # by an earlier request, whose answer was lost
+    document = {"kind": "cancelled", "final": True, "message": "the job was withdrawn before it started"}
+    (attempt / "outcome.json").write_text(json.dumps(document))
+
+    assert json.loads(job.call("conclude", stdin=wanted).stdout)["won"]
+
+
 def test_a_claimed_job_cannot_be_withdrawn(bench: Bench):
     job = bench.job("def f():\n    import time\n    time.sleep(0.5)\n    return 1\n")
     script = job.start()

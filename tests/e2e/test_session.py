@@ -732,6 +732,23 @@ def test_a_running_call_can_be_stopped_and_a_waiting_one_withdrawn_and_the_sessi
     assert session.job is not None and session.job.result(150)["calls"] == 2
 
 
+def stop_my_parents(generations: int) -> str:
+    """Stop the processes that this one comes from: what runs the calls, and the server of the session."""
+    pid = os.getpid()
+    for _ in range(generations):
+        pid = parent_of(pid)
+        os.kill(pid, signal.SIGSTOP)
+    return "value"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("generations", [1, 2, 3], ids=["runner", "server", "supervisor"])
+def test_a_call_that_stops_the_programs_of_its_session_returns_and_so_do_the_next_ones(generations: int):
+    with Session() as session:
+        assert session.submit(stop_my_parents, generations).result(150) == "value"
+        assert session.submit(abs, -1).result(150) == 1
+
+
 @pytest.mark.usefixtures("here")
 def test_a_call_is_withdrawn_in_one_step_which_may_be_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     gate, put, run = tmp_path / "gate", HostConnection.put, HostConnection.run

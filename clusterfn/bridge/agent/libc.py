@@ -8,8 +8,12 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
-def libc_function(name: str) -> "Callable[..., int]":
+def libc_function(name: str, older: str = "") -> "Callable[..., int]":
     """Return a function of the C library, for arguments that are bytes, whole numbers of at most 31 bits, or pointers.
+
+    Args:
+        name: Its name.
+        older: The library that has it where the C library has not.
 
     Raises:
         ImportError, OSError, AttributeError: This Python or its C library does not have it.
@@ -17,7 +21,13 @@ def libc_function(name: str) -> "Callable[..., int]":
     import _ctypes
 
     process = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # None is this process, as for dlopen(3)
-    address, call = _ctypes.dlsym(process, name), _ctypes.call_function
+    try:
+        address = _ctypes.dlsym(process, name)
+    except OSError:
+        if not older:
+            raise
+        address = _ctypes.dlsym(_ctypes.dlopen(older, 0), name)
+    call = _ctypes.call_function
     return lambda *arguments: int(call(address, arguments))
 
 

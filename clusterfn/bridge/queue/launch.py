@@ -25,7 +25,6 @@ ENVIRONMENT = "environment"
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
 FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "mark"))
 _LOG = "spooler.log"
-_STOPPED = "T"  # what /proc says after SIGSTOP
 _DIES_S, _LOOK_S = 2.0, 0.01
 
 
@@ -106,7 +105,7 @@ def _replace_hung_spooler(name: str, marks: "Leases") -> "Optional[Lease]":
     if promised is not None:
         promised.close()
     hangs = promised is not None and promised.pid == pid
-    if not pid or process_tree.state_of(pid) != _STOPPED and not hangs:
+    if not pid or process_tree.state_of(pid) != process_tree.STOPPED and not hangs:
         return None
     os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _DIES_S

@@ -243,6 +243,9 @@ class CallRun(AttemptRun):
         self._is_live = is_live
         self._peak = 0
 
+    def _wake_session(self) -> None:
+        """Do nothing: the supervisor of the session does that."""
+
     def start(self) -> None:
         spec = self.job.spec
         self._attach(self._give())  # first: while the process loads the call, the rest is made ready

@@ -65,6 +65,9 @@ if TYPE_CHECKING:
             """Publish how it ended; False if that is published already."""
 
 
+_WITHDRAWN = b"withdrawn"
+
+
 class Attempt:
     """One attempt.
 
@@ -160,7 +163,9 @@ class Attempt:
 
     def withdraw(self) -> bool:
         """Keep an attempt that waits from ever starting its worker; false if it did not wait, or has begun."""
-        return os.path.exists(self.path(WAITING)) and publish.publish(self.folder, BEGUN, b"withdrawn")
+        if not os.path.exists(self.path(WAITING)):
+            return False
+        return publish.publish(self.folder, BEGUN, _WITHDRAWN) or publish.read(self.folder, BEGUN) == _WITHDRAWN
 
     def event(self, name: str, **facts: "Any") -> None:
         """Append one line to events.jsonl. A full disk loses it: events are news, not the record."""
@@ -175,6 +180,14 @@ class Attempt:
             os.write(self._events, (json.dumps(record) + "\n").encode())
         except OSError:
             return
+
+    def events(self) -> "list[dict[str, Any]]":
+        """Return what is in events.jsonl so far."""
+        try:
+            with open(self.path(EVENTS), encoding="utf-8") as file:
+                return [json.loads(line) for line in file if line.endswith("\n")]
+        except FileNotFoundError:
+            return []
 
     def beat(self) -> None:
         """Increase the count in the heartbeat, eight bytes that are rewritten in place."""

@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..queue import launch, report, spooler, users
-from . import conclude, expire, group, listing, remove, shell, takers
+from . import conclude, end_stuck, expire, group, listing, remove, shell, takers
 from .verdict import say
 
 
@@ -18,6 +18,8 @@ def run_command(argv: "list[str]") -> int:
         return conclude.conclude_for_dead(argv[1], argv[2])
     if command == "conclude" and count in (2, 3):
         return conclude.conclude_on_request(argv[1])
+    if command == "end" and count == 2:
+        return end_stuck.end_stuck(argv[1])
     if command == "bury" and count == 2:
         return group.fail_unfinished_items(argv[1])
     if command == "register" and count == 6:
@@ -45,8 +47,8 @@ def run_command(argv: "list[str]") -> int:
         return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
     if command == "spool" and count >= 4:
         return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
-    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
-        " | register GROUP NUMBER FIRST COUNT BESIDES"
+    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | end JOB | bury ELEMENT"
+        " | node JOB ATTEMPT | register GROUP NUMBER FIRST COUNT BESIDES"
         " | list ROOT | gpus ROOT LEASE | users [LEASE] | clean ROOT KEEP OLDER dry | queue ROOT"
         " | sizes ROOT [JOB...] | remove ROOT dry [JOB...] | shell JOB FACTS | move OLD NEW OWNERS"
         " | hold FOLDER FACTS | enter FOLDER WANTED SUBMIT..."

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import sys
+import time
 
 from ..layout import (
     CLAIM,
@@ -31,18 +32,18 @@ from ..layout import (
 )
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
-from . import classify_exit, dependencies, process_tree, publish, retries
+from . import classify_exit, dependencies, process_tree, publish, retries, watch
 from .attempt import Attempt, claim, read_usage, restore_owner_permissions
 from .job import JobFolder, dependencies_of
 from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state
-from .watch import as_known, cancelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
 _TAIL = 16384
+_KILLED = "137"  # by SIGKILL, as the shell says it
 _SHOWN = 80  # characters of a line of the user's in a message
 
 
@@ -70,6 +71,8 @@ def conclude_for_dead(folder: str, status: str) -> int:
     script = job.path(SCRIPT)
     left = _sweep(lambda: sorted(set(process_tree.tagged(job.id, attempt.number) + process_tree.of_session(script))))
     verdict = _why(job, status)
+    if status == _KILLED and job.element is None and verdict.kind == LOST:
+        verdict = _too_long(job, attempt) or verdict
     if attempt.outcome() is None:
         if retries.is_lost(verdict, status):
             # The same job.sh tries again: an element as long as each try brings some item to its end.
@@ -105,7 +108,7 @@ def _sweep(find: "Callable[[], list[int]]") -> "list[str]":
 
 def _why(job: JobFolder, status: str) -> Verdict:
     if job.cancelled():
-        return cancelled()
+        return watch.cancelled()
     found = job.scheduler.ending(job.path(SCHEDULER_LOG))
     if found is not None:
         return found
@@ -117,6 +120,17 @@ def _why(job: JobFolder, status: str) -> Verdict:
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
         return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
     return classify_exit.lost_supervisor(status)
+
+
+def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
+    """Return the verdict on a job whose supervisor hung past the time limit, and was killed for that by the kernel."""
+    limit = job.spec["resources"]["time_s"]
+    begun = [event["t"] for event in attempt.events() if event["event"] == "starting"]
+    if job.scheduler.has_nodes or limit is None or not begun or time.time() - begun[-1] < limit:
+        return None
+    found = watch.too_long(limit)
+    found.facts["message"] += "; its supervisor did not answer any more, and was killed"
+    return found
 
 
 def _not_set_up(what: str, which: str) -> Verdict:
@@ -157,25 +171,33 @@ def _tail(path: str) -> bytes:
 def conclude_on_request(folder: str) -> int:
     """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has started."""
     restore_owner_permissions(folder)
-    job = JobFolder(folder)
-    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
+    attempt, won = conclude_by(JobFolder(folder), native(json.loads(sys.stdin.read())))
+    if attempt is not None:
+        return _state(attempt, won)
+    print_state(None, None, False)
+    return EXIT_RETURNED
+
+
+def conclude_by(job: JobFolder, asked: "dict[str, Any]") -> "tuple[Optional[Attempt], bool]":
+    """Publish a verdict as `conclude_on_request`.
+
+    Returns:
+        The attempt whose outcome stands, None if the job goes on, and whether the outcome is this verdict.
+    """
+    asked = watch.as_known(job, asked)
     is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
     if is_gone and not job.scheduler.has_nodes:
         launch.resume_after_restart(job.root, job.spec["bridge"])  # it may be one that is requeued after a restart
     if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
-        print_state(None, None, False)
-        return EXIT_RETURNED
+        return None, False
     failed = None
     if asked["kind"] == DEPENDENCY:
         failed = dependencies.Dependencies(job.root).failure(dependencies_of(job.spec))
         if failed is None:
-            print_state(None, None, False)
-            return EXIT_RETURNED
-    asked = as_known(job, asked)
+            return None, False
     holder = claim(job, "concluded")
     if asked.get("withdraw") and holder is not None and not _withdrawn(job):
-        print_state(None, None, False)
-        return EXIT_RETURNED
+        return None, False
     attempt = _open_attempt(job)
     won = False
     if attempt.outcome() is None:
@@ -192,7 +214,9 @@ def conclude_on_request(folder: str) -> int:
         queue.withdraw(job.id)
     if won:
         _sweep(lambda: process_tree.tagged(job.id, attempt.number))
-    return _state(attempt, won)
+    elif asked.get("withdraw"):  # so it never began; its supervisor, another client or this one has said so first
+        won = (attempt.outcome() or {}).get("kind") == asked["kind"]
+    return attempt, won
 
 
 def _waits(job: JobFolder) -> bool:

@@ -5,15 +5,14 @@ passes on 4 MB: jobs come in the order of their ids, a page at a time. The last 
 `{"after": ID}`, and AFTER asks for the jobs behind that id.
 """
 
-import contextlib
 import glob
 import json
 import os
 import sys
 import time
 
-from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN
-from ..layout import ATTEMPTS, ELEMENTS, EVENTS, HEARTBEAT, OUTCOME, OWNER, REFUSED, SPEC, STALE_AFTER_S, VERDICT
+from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN, seen_state
+from ..layout import ATTEMPTS, ELEMENTS, HEARTBEAT, OUTCOME, OWNER, REFUSED, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
 from . import group, publish
 from .attempt import Attempt
@@ -41,10 +40,10 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
         try:
             job = JobFolder(folder)
             started = os.stat(os.path.join(folder, SPEC)).st_mtime
-            state, message, ran_s = state_of(job)
+            state, message, since, ran_s = state_of(job)
             asked = job.spec["resources"]
             told = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
-            told.update(state=state, message=message, started=started, ran_s=ran_s)
+            told.update(state=state, message=message, started=started, since=since, ran_s=ran_s)
             told.update(gpus=asked.get("gpus", 0) * asked.get("nodes", 1))
             told.update(inputs=[each.job for each in dependencies_of(job.spec)])
         except DAMAGED as error:
@@ -65,26 +64,31 @@ def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
     return dict(told, message=message, started=started)
 
 
-def state_of(job: JobFolder) -> "tuple[str, str, Optional[float]]":
-    """Return the state of a job, a line about it, and for how many seconds it has run, or ran, if that is known."""
-    numbers = job.attempts()
+def state_of(job: JobFolder) -> "tuple[str, str, Optional[float], Optional[float]]":
+    """Return the state of a job, a line about it, since when, and for how many seconds it has run, or ran."""
+    numbers, sent = job.attempts(), _written(job.path(SPEC))
     if not numbers and job.spec.get("group"):
-        return _of_items(job) + (_ran_of_items(job, time.time()),)
+        begun, now = _begun_of_items(job), time.time()
+        state, message = _of_items(job)
+        return state, message, sent if state == PENDING else begun, None if begun is None else max(0.0, now - begun)
     if not numbers:
         wanted = dependencies_of(job.spec)
         waits = Dependencies(job.root).describe_open(wanted) if wanted else ""
-        return PENDING, report.reason_of(job.root, job.id) or _refused(job) or waits or "has not started", None
+        why = report.reason_of(job.root, job.id) or _refused(job) or waits or "has not started"
+        return PENDING, why, sent, None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
         if outcome is not None and outcome["final"]:
-            ran_s = (outcome.get("usage") or {}).get("wall_s")
-            if job.spec.get("group"):
-                ran_s = _ran_of_items(job, os.stat(attempt.path(OUTCOME)).st_mtime)
-            return FINAL.get(outcome["kind"], DIED), _first_line(outcome.get("message")), ran_s
+            ran_s, ended = (outcome.get("usage") or {}).get("wall_s"), _written(attempt.path(OUTCOME))
+            begun = _begun_of_items(job) if job.spec.get("group") else None
+            if begun is not None and ended is not None:
+                ran_s = max(0.0, ended - begun)
+            return FINAL.get(outcome["kind"], DIED), _first_line(outcome.get("message")), ended, ran_s
     last = attempts[-1].outcome()
     if last is not None:  # the job is to be started again
-        return PENDING, report.reason_of(job.root, job.id) or _first_line(last.get("message")), None
+        reason = report.reason_of(job.root, job.id) or _first_line(last.get("message"))
+        return PENDING, reason, _written(attempts[-1].path(OUTCOME)), None
     return _of_events(attempts[-1])
 
 
@@ -93,11 +97,11 @@ def _refused(job: JobFolder) -> str:
     return in_one_line((publish.read(job.home, REFUSED) or b"").decode("utf-8", "replace"))
 
 
-def _ran_of_items(job: JobFolder, until: float) -> "Optional[float]":
-    """Return the seconds since the first element began; None if none has begun."""
+def _begun_of_items(job: JobFolder) -> "Optional[float]":
+    """Return when the first element began; None if none has begun."""
     pattern = os.path.join(glob.escape(job.home), ELEMENTS, "*", ATTEMPTS, "1", OWNER)
     begun = [os.stat(path).st_mtime for path in glob.glob(pattern)]
-    return max(0.0, until - min(begun)) if begun else None
+    return min(begun) if begun else None
 
 
 def _of_items(job: JobFolder) -> "tuple[str, str]":
@@ -111,9 +115,9 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
     seen = [_of_events(Attempt(each, each.attempts()[-1])) for each in running]
-    if seen and all(state == SUSPENDED for state, _, _ in seen):
+    if seen and all(state == SUSPENDED for state, *_ in seen):
         return SUSPENDED, "%s; %s" % (counts, seen[0][1])
-    if seen and all(state == UNKNOWN for state, _, _ in seen):
+    if seen and all(state == UNKNOWN for state, *_ in seen):
         return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % STALE_AFTER_S
     if running:
         return RUNNING, counts
@@ -139,21 +143,30 @@ def _first_line(text: "Any") -> str:
     return shortened(lines[0], 200) if lines else ""
 
 
-def _of_events(attempt: Attempt) -> "tuple[str, str, Optional[float]]":
-    state, before, message, ran_s = STARTING, STARTING, "", None
-    with contextlib.suppress(FileNotFoundError), open(attempt.path(EVENTS), encoding="utf-8") as file:
-        for event in (json.loads(line) for line in file if line.endswith("\n")):
-            if event["event"] == "resumed":
-                state, message = before, event.get("reason") or ""
-                ran_s = None if ran_s is None else max(0.0, ran_s - event.get("stopped_s", 0.0))
-            elif event["event"] in _EVENTS:
-                before = state if event["event"] == "suspended" else before
-                state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
-                ran_s = max(0.0, time.time() - event["t"]) if state == RUNNING else ran_s
+def _written(path: str) -> "Optional[float]":
+    """Return when a file was written; None without it."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
+def _of_events(attempt: Attempt) -> "tuple[str, str, Optional[float], Optional[float]]":
+    state, before, message, ran_s, since = STARTING, STARTING, "", None, _written(attempt.path(OWNER))
+    for event in attempt.events():
+        if event["event"] == "resumed":
+            state, message, since = before, event.get("reason") or "", event["t"]
+            ran_s = None if ran_s is None else max(0.0, ran_s - event.get("stopped_s", 0.0))
+        elif event["event"] in _EVENTS:
+            before = state if event["event"] == "suspended" else before
+            state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
+            since = event["t"]
+            ran_s = max(0.0, time.time() - event["t"]) if state == RUNNING else ran_s
     try:
         silent_s = time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
     except FileNotFoundError:
         silent_s = 0.0
-    if silent_s > STALE_AFTER_S and state != SUSPENDED:
-        return UNKNOWN, "it has sent no heartbeat for %d s" % silent_s, None
-    return state, message, ran_s
+    if attempt.job.scheduler.has_nodes and silent_s <= STALE_AFTER_S:
+        silent_s = 0.0  # a node's clock may be another one, and a network file system shows a file's time later
+    state, message = seen_state(state, message, silent_s)
+    return state, message, since, None if state == UNKNOWN else ran_s

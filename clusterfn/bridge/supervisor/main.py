@@ -17,7 +17,7 @@ from .classify_exit import lost_supervisor
 from .job import JobFolder
 from .run import AttemptRun, run_through
 from .verdict import Fenced, Verdict, print_state, say
-from .watch import EndWatch, Signals
+from .watch import EndWatch, Signals, Watchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WaitingWor
 
         Takers(job).tell()
     remove_expired(job)
+    process_tree.wake(os.getppid())  # the function may have stopped job.sh, which holds the job until it has ended
     return ended
 
 
@@ -124,7 +125,8 @@ def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) ->
         return EXIT_RETURNED
     if attempt.overtook and job.element is None:
         time.sleep(_SETTLE_S)
-    return _see_through(job, attempt, EndWatch(job, attempt, signals))
+    watchdog = None if job.scheduler.has_nodes else Watchdog()
+    return _see_through(job, attempt, EndWatch(job, attempt, signals, watchdog=watchdog))
 
 
 def _end_early(job: JobFolder) -> None:

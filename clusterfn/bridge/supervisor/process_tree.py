@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PROC = "/proc"
 _LIMIT_S = 10.0
 _DEAD = ("Z", "X")
+STOPPED = "T"  # what /proc says after SIGSTOP
 
 
 def read_proc(*names: "object") -> bytes:
@@ -103,6 +104,14 @@ def catches(pid: int, number: int) -> bool:
     return False
 
 
+def wake(pid: int) -> bool:
+    """Let it go on if a signal has stopped it; return whether one had."""
+    if state_of(pid) != STOPPED:
+        return False
+    _signal([pid], signal.SIGCONT)
+    return True
+
+
 def name_of(pid: int) -> str:
     """ "sleep (pid 123)"."""
     head, _, rest = read_proc(pid, "stat").decode("utf-8", "replace").rpartition(")")
@@ -129,29 +138,30 @@ def children_of_thread(pid: int, thread: int) -> "list[int]":
     return [int(number) for number in read_proc(pid, "task", thread, "children").split()]
 
 
+def children_of(pid: int) -> "list[int]":
+    """Return the children of `pid` that the kernel lists; none where it lists no children."""
+    try:
+        threads = os.listdir("%s/%d/task" % (PROC, pid))
+    except OSError:
+        return []
+    return [child for thread in threads for child in children_of_thread(pid, int(thread))]
+
+
 def descendants(pid: int) -> "list[int]":
     """Return all living descendants of `pid`."""
-    if os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # cheap next to thousands of other processes
-
-        def children_of(pid: int) -> "list[int]":
-            try:
-                threads = os.listdir("%s/%d/task" % (PROC, pid))
-            except OSError:
-                return []
-            return [child for thread in threads for child in children_of_thread(pid, int(thread))]
-
-    else:
+    find = children_of
+    if not os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # to look at all costs more
         children = {}  # type: dict[int, list[int]]
         for number in _all():
             children.setdefault(parent_of(number), []).append(number)
 
-        def children_of(pid: int) -> "list[int]":
+        def find(pid: int) -> "list[int]":
             return children.get(pid, [])
 
     found = []  # type: list[int]
     waiting = [pid]
     while waiting:
-        own = children_of(waiting.pop())
+        own = find(waiting.pop())
         found += own
         waiting += own
     return [number for number in found if is_alive(number)]
@@ -166,9 +176,14 @@ def _all() -> "list[int]":
 
 def tagged(job: str, attempt: int) -> "list[int]":
     """Living processes of this user whose last exec carried exactly this attempt's tag."""
-    tag, uid, own = ("%s=%s/%d" % (TAG, job, attempt)).encode(), os.getuid(), os.getpid()
-    others = [pid for pid in _all() if pid != own and _is_of_user(pid, uid)]
-    return [pid for pid in others if tag in read_proc(pid, "environ").split(b"\0") and is_alive(pid)]
+    tag = ("%s=%s/%d" % (TAG, job, attempt)).encode()
+    return [pid for pid in of_user() if tag in read_proc(pid, "environ").split(b"\0") and is_alive(pid)]
+
+
+def of_user() -> "list[int]":
+    """Return this user's processes, but not this one."""
+    uid, own = os.getuid(), os.getpid()
+    return [pid for pid in _all() if pid != own and _is_of_user(pid, uid)]
 
 
 def _is_of_user(pid: int, uid: int) -> bool:

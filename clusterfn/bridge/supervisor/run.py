@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .watch import EndWatch
 
 _TICK_MS, _QUIET_TICK_MS = 100.0, 400.0  # what a job does or prints wakes it up; the rest can be looked at later
-_STACKS_EVERY_S = 0.5
+_STACKS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
 _TERM_ECHO_S = 0.5
 _STOPS_WITHIN_S = 60.0  # after the announcement; SLURM's `suspend_grace_time` is 2 s where a site does not change it
 _SUSPENDED = "the scheduler has suspended the job; this time does not count"
@@ -86,7 +86,7 @@ class AttemptRun:
         self._oom = self._oom_detector()
         self._stall = limits.Stall(job.spec.get("stall_s"))
         self._quiet, self._is_quiet = limits.Stall(job.spec.get("quiet_s")), False
-        self._next_stacks = 0.0
+        self._next_stacks = self._next_wake = 0.0
         self._secrets = list(job.secrets().values())
         self._gpus = gpus.GpuUsageMonitor([], self.notes)
         self._cores: "Optional[worker_process.Cores]" = None
@@ -314,6 +314,7 @@ class AttemptRun:
     def _sample(self) -> None:
         if self._child is None or not self._sampler.due():
             return
+        self._wake_session()
         self._oom.look()
         began = time.process_time()
         pids = self._tree()
@@ -329,6 +330,17 @@ class AttemptRun:
         self._note_quiet(pids, printed)
         if self._done is None and self._usage_file.due():
             self._usage_file.keep(self._usage(pids))
+
+    def _wake_session(self) -> None:
+        """Wake the programs of a session that a call has stopped: the server, and what runs its calls.
+
+        This process runs, so that no scheduler suspends the job. Other functions may have a reason to be stopped.
+        """
+        if self._child is not None and self.job.spec.get("session") and time.monotonic() >= self._next_wake:
+            self._next_wake = time.monotonic() + _WAKE_EVERY_S
+            for pid in [self._child.pid, *process_tree.children_of(self._child.pid)]:
+                if process_tree.wake(pid):
+                    self.attempt.event("note", message="%s was stopped, and was woken" % process_tree.name_of(pid))
 
     def _answer_stack_request(self, pids: "list[int]") -> None:
         try:
@@ -514,6 +526,7 @@ class AttemptRun:
 
     def _asked_to_stop(self) -> bool:
         self.watch.signals.swallow()
+        self.watch.stay_awake()
         return self.job.cancelled() or self.watch.is_ending()
 
     def close(self) -> None:
@@ -557,3 +570,5 @@ def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":
     except Verdict as found:
         work.end_tree()
         return found, False
+    finally:
+        work.watch.has_ended()

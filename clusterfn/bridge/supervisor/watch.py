@@ -1,12 +1,16 @@
 """Looks, while a job waits or runs, at everything that may end it from outside: signals, a request, another's verdict.
 
-Also keeps the heart beating. Says what it finds by raising `Verdict`; ends nothing itself.
+Also keeps the heart beating, and has the kernel wake this process if a signal has stopped it, or kill it if it hangs.
+Says what it finds by raising `Verdict`; ends nothing itself.
 """
 
 import os
 import signal
+import struct
+import sys
 import time
 
+from ..agent.libc import libc_function, pointer_type
 from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
 from . import publish
 from .limits import clock
@@ -20,6 +24,12 @@ if TYPE_CHECKING:
     from .attempt import RunnableAttempt
     from .job import JobFolder
 
+WAKE_AFTER_S = 8  # longer than from one heartbeat to the next
+# After the time limit: a supervisor that is alive has published that by then, even on a slow file system.
+KILL_AFTER_S = 60
+_CLOCK_MONOTONIC, _BY_SIGNAL, _EVENT_BYTES = 1, 0, 64
+_OLDER = "librt.so.1"  # has the timers where the C library has them not (glibc before 2.34)
+STOPPED_ON_REQUEST = "the job was stopped on request"
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
 _SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait before naming a SIGTERM
@@ -54,6 +64,55 @@ class Signals:
             return
 
 
+class Watchdog:
+    """Timers of the kernel that end what stops or hangs this process: they run while it is stopped.
+
+    A function can stop its supervisor (`os.kill(os.getppid(), SIGSTOP)`), and a file system can hang it. Without a
+    scheduler, nothing else would then enforce the job's limits. The timers are set again with each heartbeat, so that
+    they go off only where it has none. Schedulers suspend jobs by the same signal, and enforce limits: no timers there.
+    """
+
+    def __init__(self) -> None:
+        self._wake, self._kill = _Timer(signal.SIGCONT), _Timer(signal.SIGKILL)
+
+    def alive(self) -> None:
+        """Be woken if this is not said again within some seconds."""
+        self._wake.set(WAKE_AFTER_S, WAKE_AFTER_S)
+
+    def expect_end(self, left_s: "Optional[float]") -> None:
+        """Be killed well after that time, unless another is set before; None for never."""
+        self._kill.set(0 if left_s is None else max(1, int(left_s)) + KILL_AFTER_S)
+
+
+class _Timer:
+    """Sends this process a signal. Made when it is first set, and not inherited by children."""
+
+    def __init__(self, number: int) -> None:
+        self._number = int(number)
+        self._id: "Any" = pointer_type()(0) if sys.platform.startswith("linux") else None
+        self._is_made = False
+
+    def set(self, after_s: int, every_s: int = 0) -> None:
+        """Start anew; 0 stops it."""
+        if self._id is None or not (self._is_made or after_s):
+            return
+        try:
+            if not self._is_made:
+                self._make()
+            when = struct.pack("llll", every_s, 0, after_s, 0)
+            libc_function("timer_settime", _OLDER)(self._id, 0, when, None)
+        except (ImportError, OSError, AttributeError):  # no such call here: the job runs all the same
+            self._id = None
+
+    def _make(self) -> None:
+        import _ctypes
+
+        event = struct.pack("Pii", 0, self._number, _BY_SIGNAL).ljust(_EVENT_BYTES, b"\0")
+        if libc_function("timer_create", _OLDER)(_CLOCK_MONOTONIC, event, _ctypes.byref(self._id)) != 0:
+            raise OSError("no timer")
+        self._is_made = True
+
+
 class EndWatch:
     """What may end one attempt from outside.
 
@@ -62,6 +121,7 @@ class EndWatch:
         attempt: Its attempt, which an outcome in its folder ends.
         signals: Those of this process.
         also_ended_by: Another folder in which an outcome ends it: that of the attempt whose task it is.
+        watchdog: What wakes this process, and kills it if it hangs; None where something else does.
 
     Attributes:
         deadline: On the job's clock; None while the function has no time limit running.
@@ -69,7 +129,10 @@ class EndWatch:
         warned: Why the function was warned of its end; "" if it was not.
     """
 
-    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = "") -> None:
+    def __init__(
+        self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = "",
+        watchdog: "Optional[Watchdog]" = None,
+    ) -> None:  # fmt: skip
         self.signals = signals
         self._fences = [attempt.folder, also_ended_by] if also_ended_by else [attempt.folder]
         self.deadline: "Optional[float]" = None
@@ -82,19 +145,35 @@ class EndWatch:
         self._announced: "Optional[Verdict]" = None  # what a signal announced, of which the function is to be warned
         self._until = 0.0  # by when the function must have ended after that
         self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
+        self._watchdog = watchdog
+        self._is_over = False
+        self.stay_awake()
+
+    def stay_awake(self) -> None:
+        """Be woken from now on if a signal stops this process, and killed if it does not end the job in time."""
+        if self._watchdog is not None:
+            self._watchdog.alive()
+            end = None if self._is_over else self.deadline
+            self._watchdog.expect_end(None if end is None else end - time.monotonic())
+
+    def has_ended(self) -> None:
+        """Take note that the function has ended: to bring its value to the disk may take any time."""
+        self._is_over = True
+        self.stay_awake()
 
     def of(self, attempt: "RunnableAttempt") -> "EndWatch":
         """The same for the attempt after this one, whose function has the time that is left."""
         self.stop_clock()
-        following = EndWatch(self._job, attempt, self.signals)
+        following = EndWatch(self._job, attempt, self.signals, watchdog=self._watchdog)
         following.time_s, following._script_dead = self.time_s, self._script_dead
         return following
 
     def start_clock(self, began: float) -> None:
         """The function runs since then."""
-        self.warned = ""
+        self.warned, self._is_over = "", False
         if self.time_s is not None:
             self.deadline = began + self.time_s
+            self.stay_awake()
 
     def warning(self) -> str:
         """Return why the function is to be warned now; "" if it is not, or was warned before."""
@@ -121,6 +200,7 @@ class EndWatch:
         if self.deadline is not None:
             self.time_s = max(0.0, self.deadline - clock.now())
             self.deadline = None
+            self.stay_awake()
 
     def look(self) -> None:
         """Look at what is due.
@@ -131,6 +211,7 @@ class EndWatch:
         self.signals.swallow()
         self._look_at_signals()
         if self._due("beat", HEARTBEAT_S):
+            self.stay_awake()
             self._attempt.beat()
             if self._job.held is not None:
                 self._job.held.touch()
@@ -195,12 +276,7 @@ class EndWatch:
         return cancelled()
 
     def _too_long(self) -> Verdict:
-        limit = self._job.spec["resources"]["time_s"]
-        return Verdict(
-            TIME,
-            "the job ran longer than the %s it had" % duration(limit),
-            hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit / 30.0))),
-        )
+        return too_long(self._job.spec["resources"]["time_s"])
 
     def terminated(self) -> Verdict:
         """Return the verdict on a SIGTERM to this process."""
@@ -212,9 +288,18 @@ class EndWatch:
         return found or Verdict(None, "the supervisor was asked to end, without a reason")
 
 
+def too_long(limit_s: float) -> Verdict:
+    """Return the verdict that the job ran past its time limit."""
+    return Verdict(
+        TIME,
+        "the job ran longer than the %s it had" % duration(limit_s),
+        hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit_s / 30.0))),
+    )
+
+
 def cancelled() -> Verdict:
     """Return the verdict that the job was stopped on request."""
-    return Verdict(CANCELLED, "the job was stopped on request")
+    return Verdict(CANCELLED, STOPPED_ON_REQUEST)
 
 
 def as_known(job: "JobFolder", asked: "dict[str, Any]") -> "dict[str, Any]":

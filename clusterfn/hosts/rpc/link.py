@@ -47,6 +47,14 @@ class ConnectionState(NamedTuple):
     cause: str = ""
 
 
+def describe_trouble(host: str, state: ConnectionState) -> str:
+    """Say why nothing comes from the host; "" while it is connected."""
+    if state.name != "reconnecting":
+        return state.cause if state.name == "waiting" else ""
+    since = time.strftime("%H:%M:%S", time.localtime(state.since))
+    return f"no connection to {host} since {since}, reconnecting: {state.cause}"
+
+
 class Link:
     """The link to one host.
 
@@ -109,12 +117,15 @@ class Link:
 
     def _add(self, request: OpenRequest[Any]) -> int:
         number = self._requests.number()
-        request.register(number, self.host.name, self._answering)
+        request.register(number, self.host.name, self._answering, self._trouble)
         request.cancel = lambda: self.cancel(number)
         request.upload = lambda chunks: self._upload(number, chunks)  # which holds no request
         request.taken = self._sender.taken
         self._requests[number] = request
         return number
+
+    def _trouble(self) -> str:
+        return describe_trouble(self.host.name, self.state)
 
     def _upload(self, number: int, chunks: Iterator[bytes]) -> None:
         """Send the chunks of the open request of that number, which the host has asked for."""

@@ -10,12 +10,14 @@ import contextlib
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any, Generic, TypeVar
 
 from clusterfn.errors import HostError, Unreachable
+from clusterfn.hosts import spoken_wait
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Reply[Any]")
@@ -38,6 +40,7 @@ class Reply(Generic[T]):
         self.size: int | None = None
         self._host = self._asked = ""
         self._answering: AbstractSet[int] = frozenset()
+        self._trouble: Callable[[], str] = str
         self._pid = os.getpid()
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._cancel = cancel
@@ -81,8 +84,13 @@ class Reply(Generic[T]):
                 f"A callback waits for the answer of {self._host} to `{self._asked}`, on the thread that must read it:"
                 " it would wait forever. Wait in another thread, or use add_done_callback"
             )
-        concurrent.futures.wait([self._future], timeout_s)
-        if not self._future.done():
+        began = time.monotonic()
+
+        def describe() -> str:
+            what = f"{self._asked} on {self._host}" if self._asked else self._host
+            return self._trouble() or f"waiting for {what}: no answer for {time.monotonic() - began:.0f} s"
+
+        if not spoken_wait.wait_for([self._future], describe, timeout_s):
             raise Unreachable(
                 f"{self._host} did not answer `{self._asked}` within {timeout_s:g} s",
                 host=self._host,
@@ -121,9 +129,13 @@ class Reply(Generic[T]):
                 return
         self._cancel()
 
-    def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:
-        """Set the request's number, its host, its words, and the threads that bring the answer."""
+    def register(
+        self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset(),
+        trouble: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        """Set the request's number, its host, its words, the threads that bring the answer, and what says why not."""
         self.id, self._host, self._asked, self._answering = number, host, asked, answering
+        self._trouble = trouble
 
     def resolve(self, value: T) -> None:
         """Set the value, unless the request has ended."""

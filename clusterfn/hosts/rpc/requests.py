@@ -100,11 +100,13 @@ class OpenRequest(Generic[T]):
         self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
         self.id = self.reply.id
 
-    def register(self, number: int, host: str, answering: AbstractSet[int] = frozenset()) -> None:
-        """Set the number and the host of the request, and the threads that bring its answer."""
+    def register(
+        self, number: int, host: str, answering: AbstractSet[int] = frozenset(), trouble: Callable[[], str] = str
+    ) -> None:  # fmt: skip
+        """Set the number and the host of the request, the threads that bring its answer, and what says why not."""
         what = self.fields.get("path") or next(iter(self.fields.get("argv", ())), "")
         self.id = number
-        self.reply.register(number, host, f"{self.do} {what}".rstrip(), answering)
+        self.reply.register(number, host, f"{self.do} {what}".rstrip(), answering, trouble)
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
         """Return the request as it is to be sent now, naming only requests that are still open."""
@@ -479,9 +481,12 @@ class SpawnReply(Reply[Spawned]):
         super().__init__(cancel)
         self.exited: Reply[int | None] = Reply(cancel)
 
-    def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:
-        super().register(number, host, asked, answering)
-        self.exited.register(number, host, f"the end of {asked}", answering)
+    def register(
+        self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset(),
+        trouble: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        super().register(number, host, asked, answering, trouble)
+        self.exited.register(number, host, f"the end of {asked}", answering, trouble)
 
 
 class SpawnRequest(OpenRequest[Spawned]):

@@ -304,6 +304,10 @@ class GridEngine(Scheduler):
         """Run qdel for what waits by this name: it reaches a submission whose number never arrived."""
         return ("/bin/sh", "-c", _CANCEL, "sh", self.user, name)
 
+    def kill_command(self, name: str) -> tuple[str, ...]:
+        """Run qdel, which kills what runs."""
+        return ("qdel", name)
+
     def cancel_by_hand(self, name: str) -> str:
         return f"qdel {name}"
 

@@ -311,6 +311,10 @@ class Slurm(Scheduler):
         """Run scancel by name: it reaches a submission whose number never arrived."""
         return ("scancel", *self._clusters, f"--user={self.user}", f"--name={name}")
 
+    def kill_command(self, name: str) -> tuple[str, ...]:
+        """Have SIGKILL sent at once, and not only after KillWait."""
+        return (*self.cancel_command(name), "--signal=KILL", "--full")
+
     def cancel_by_hand(self, name: str) -> str:
         return f"scancel --name {name}"
 

@@ -23,7 +23,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import Tracker, describe_trouble
+from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, StreamedSessionCall
 from clusterfn.config.job_spec import Group, JobSpec
@@ -42,6 +42,7 @@ from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import ConnectionState, HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link, reconnect
+from clusterfn.hosts.rpc.link import describe_trouble
 from clusterfn.scheduler.base import SchedulerLimits
 from tests.fakes.transport import FakeTransport, Far, agent
 from tests.waiting import until

@@ -105,6 +105,30 @@ def test_of_what_had_all_left_nothing_is_claimed_while_the_host_is_silent():
     assert not sending.dropped
 
 
+class Late:
+    """A connection whose answers come when a test says so."""
+
+    def __init__(self):
+        self.asked = Reply(lambda: None)
+
+    def have(self, paths):
+        return self.asked
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_an_answer_that_comes_too_late_for_who_asked_still_decides_whether_it_was_dropped(arrived):
+    sending, late, dropped = Sending([upload(MB, MB)]), Late(), []
+    sending.on_dropped = lambda: dropped.append(True)
+
+    with pytest.raises(Unreachable):
+        sending.drop(late, "/root/jobs/7f3a/payload.pkl", 0.0)
+    assert not dropped
+    late.asked.resolve([arrived])
+
+    assert sending.dropped is not arrived
+    assert dropped == ([] if arrived else [True])
+
+
 class Leaving:
     """A job of which something has not left this machine when the program ends."""
 

@@ -1,0 +1,105 @@
+"""End a job that was asked to stop and has not: `supervise.py end JOB`, on a machine without a scheduler.
+
+Its supervisor may be stopped by a signal, or hang on a file system. It gets time to end the job itself, then job.sh
+gets it, and then this process concludes the job: by the same link as they, so that the first one wins. What a scheduler
+runs is ended by the scheduler.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from ..layout import CANCELLED, CLAIM, ELEMENTS, SUPERVISE
+from . import conclude, process_tree, publish
+from .attempt import Attempt
+from .job import JobFolder
+from .watch import STOPPED_ON_REQUEST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+_ENDS_ITSELF_S, _AFTER_S, _DIES_S = 3.0, 4.0, 3.0
+_LOOK_S = 0.05
+
+
+def end_stuck(folder: str) -> int:
+    """End it, and print which of its processes could not be ended."""
+    job = JobFolder(folder)
+    parts = [] if job.scheduler.has_nodes else [part for part in _parts(job) if _is_open(part)]
+    for part in parts:
+        for pid in [_script(part)] + _supervisors(part):
+            process_tree.wake(pid)
+    parts = _await_ends(parts, _ENDS_ITSELF_S)
+    for part in parts:
+        _kill(_supervisors(part))
+    parts = _await_ends(parts, _AFTER_S)
+    left = []  # type: list[str]
+    for part in parts:
+        _kill([_script(part)] + _supervisors(part, b"run", b"after"))
+        conclude.conclude_by(part, {"kind": CANCELLED, "message": STOPPED_ON_REQUEST})
+        numbers = part.attempts()
+        left += process_tree.end(_of_part(part, numbers[-1] if numbers else 1), lambda: None, _DIES_S)
+    sys.stdout.write(json.dumps({"left": left}) + "\n")
+    return 0
+
+
+def _parts(job: JobFolder) -> "list[JobFolder]":
+    """Return the job itself; of a group its elements."""
+    if not job.spec.get("group"):
+        return [job]
+    elements = job.path(ELEMENTS)
+    names = os.listdir(elements) if os.path.isdir(elements) else []
+    return [JobFolder(os.path.join(elements, name)) for name in names if name.isdecimal()]
+
+
+def _is_open(job: JobFolder) -> bool:
+    """Whether a process has it, and it has no outcome."""
+    if not os.path.exists(os.path.join(job.folder, CLAIM)):
+        return False
+    outcomes = [Attempt(job, number).outcome() for number in job.attempts()]
+    return not any(outcome is not None and outcome["final"] for outcome in outcomes)
+
+
+def _await_ends(jobs: "list[JobFolder]", most_s: float) -> "list[JobFolder]":
+    """Return those of which none has concluded by then."""
+    until = time.monotonic() + most_s
+    while jobs and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        jobs = [job for job in jobs if _is_open(job)]
+    return jobs
+
+
+def _script(job: JobFolder) -> int:
+    """Return the pid of the job.sh that has claimed it; 0 if that is gone."""
+    claimed = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace").split(":")
+    if len(claimed) != 3 or claimed[0] != process_tree.boot_id() or not claimed[1].isdecimal():
+        return 0
+    return int(claimed[1]) if process_tree.start_time(int(claimed[1])) == claimed[2] else 0
+
+
+def _supervisors(job: JobFolder, *commands: bytes) -> "list[int]":
+    """Return the processes of this user that run one of these commands, `run` by default, for the job."""
+    folder, wanted = os.fsencode(job.folder), commands or (b"run",)
+
+    def is_one(pid: int) -> bool:
+        words = process_tree.command_line(pid)
+        places = [place for place, word in enumerate(words) if os.path.basename(word) == SUPERVISE.encode()]
+        return bool(places) and words[places[0] + 1 : places[0] + 3] in [[command, folder] for command in wanted]
+
+    return [pid for pid in process_tree.of_user() if is_one(pid)]
+
+
+def _of_part(job: JobFolder, attempt: int) -> "Callable[[], list[int]]":
+    return lambda: process_tree.tagged(job.id, attempt) + _supervisors(job, b"run", b"after")
+
+
+def _kill(pids: "list[int]") -> None:
+    for pid in pids:
+        if pid:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:  # it has just ended
+                continue

@@ -1,0 +1,86 @@
+"""Wait for something, and say what for if that takes longer than some seconds: no public call waits without a word.
+
+Only the main thread speaks: others work for it. The sentences are printed by what `speak_by` was given.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+SPEAK_AFTER_S = 6.0
+AGAIN_S = 60.0  # between two sentences that differ in numbers alone
+
+_printers: list[Callable[[str], object]] = []
+
+
+def speak_by(printer: Callable[[str], object]) -> None:
+    """Set what prints the sentences."""
+    _printers[:] = [printer]
+
+
+class _Speaker:
+    """Says what is waited for when the words change, and again after a while."""
+
+    def __init__(self) -> None:
+        self._last, self._at = "", float("-inf")
+
+    def say(self, sentence: str) -> None:
+        words, now = "".join(sign for sign in sentence if not sign.isdigit()), time.monotonic()
+        if words != self._last or now >= self._at + AGAIN_S:
+            self._last, self._at = words, now
+            for printer in _printers:
+                printer(sentence)
+
+
+def wait(
+    await_for: Callable[[float | None], bool], describe: Callable[[], str], timeout_s: float | None = None
+) -> bool:  # fmt: skip
+    """Wait until `await_for`, called with seconds, returns true; return false after `timeout_s`.
+
+    Args:
+        await_for: Waits for so long, or without a limit, and returns whether it is over.
+        describe: Says what is waited for, and why that takes long.
+        timeout_s: None for as long as it takes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return await_for(timeout_s)
+    until, speaker = None if timeout_s is None else time.monotonic() + timeout_s, _Speaker()
+    while True:
+        left = None if until is None else max(0.0, until - time.monotonic())
+        if left is not None and left <= SPEAK_AFTER_S:
+            return await_for(left)
+        if await_for(SPEAK_AFTER_S):
+            return True
+        speaker.say(describe())
+
+
+def wait_for(
+    futures: Iterable[concurrent.futures.Future[Any]], describe: Callable[[], str], timeout_s: float | None = None
+) -> bool:  # fmt: skip
+    """Wait until all of these have ended; return false after `timeout_s`."""
+    some = list(futures)
+    return wait(lambda seconds: not concurrent.futures.wait(some, seconds).not_done, describe, timeout_s)
+
+
+@contextlib.contextmanager
+def speaking(describe: Callable[[], str]) -> Iterator[None]:
+    """Say the same of what is done in the block, which cannot be waited for piece by piece."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    over, speaker = threading.Event(), _Speaker()
+
+    def watch() -> None:
+        while not over.wait(SPEAK_AFTER_S):
+            speaker.say(describe())
+
+    threading.Thread(target=watch, name="clusterfn-speaking", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

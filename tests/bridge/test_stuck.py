@@ -1,0 +1,150 @@
+"""A supervisor that a signal has stopped, or a file system hangs: its job still ends, by itself or on request."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.host import Bench, is_running, layout_bridge
+from tests.waiting import until
+
+STOPS_ITS_SUPERVISOR = """def f(seconds):
+    import os, signal, time
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(seconds)
+    return "value"
+"""
+STOPS_ALL_ABOVE = """def f(seconds):
+    import os, signal, time
+    supervisor = os.getppid()
+    script = int(open("/proc/%d/stat" % supervisor).read().rpartition(")")[2].split()[1])
+    for pid in (script, supervisor):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    return "value"
+"""
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("source", [STOPS_ITS_SUPERVISOR, STOPS_ALL_ABOVE], ids=["supervisor", "and job.sh"])
+def test_a_job_that_stops_its_own_supervisor_returns_its_value(bench: Bench, source: str):
+    job, outcome = bench.run(source, 0.2)
+
+    assert (outcome["kind"], job.value()) == ("returned", "value")
+    assert job.script is not None and job.script.returncode == 0
+
+
+def test_the_time_limit_of_a_job_that_stops_its_supervisor_holds(bench: Bench):
+    job = bench.job(STOPS_ITS_SUPERVISOR, 600, resources={"time_s": 1.0})
+
+    outcome = job.run()
+
+    assert outcome["kind"] == "time" and outcome["by"] == "supervisor"
+    assert outcome["usage"]["wall_s"] < 15
+    assert job.tagged() == []
+
+
+def test_a_job_whose_supervisor_is_stopped_ends_when_it_is_asked_to(bench: Bench):
+    job = bench.job(STOPS_ITS_SUPERVISOR, 600)
+    script = job.start()
+    supervisor = job.supervisor_pid()
+    until(lambda: state_of(supervisor) == "T")
+    asked = time.monotonic()
+    (job.folder / "cancel").touch()
+
+    script.wait(150)
+
+    assert job.outcome()["kind"] == "cancelled"
+    assert time.monotonic() - asked < 15
+    assert job.tagged() == []
+
+
+SLEEPS = "def f(seconds):\n    import time\n    time.sleep(seconds)\n"
+
+
+class Hung:
+    """A process that only SIGKILL ends, as one that waits for a file system does: this one traces it."""
+
+    def __init__(self, pid: int) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self._threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        for each in self._threads:
+            if self._libc.ptrace(_ATTACH, each, None, None) != 0:
+                pytest.skip("processes cannot be traced here")
+            os.waitpid(each, _ALL)
+
+    def collect(self) -> None:
+        """Let its parent hear of its death, which its tracer hears first."""
+        for each in self._threads:
+            os.waitpid(each, _ALL)
+
+
+_ATTACH, _ALL = 16, 0x40000000
+
+
+@pytest.fixture
+def brief(bench: Bench, tmp_path: Path) -> Bench:
+    """A bridge that waits one second where others wait a minute."""
+    changed = layout_bridge(tmp_path / "brief", ("supervisor/watch.py", "KILL_AFTER_S = 60", "KILL_AFTER_S = 1"))
+    return Bench(bench.root, changed, bench.host, bench.python)
+
+
+def test_the_time_limit_of_a_job_whose_supervisor_hangs_holds(brief: Bench):
+    job = brief.job(SLEEPS, 600, resources={"time_s": 2.0})
+    script = job.start()
+    hung = Hung(job.supervisor_pid())
+
+    hung.collect()
+    script.wait(150)
+
+    outcome = job.outcome()
+    assert (outcome["kind"], outcome["by"]) == ("time", "after")
+    assert "ran longer than the 2 s it had; its supervisor did not answer any more" in outcome["message"]
+    assert job.tagged() == []
+
+
+@pytest.mark.parametrize("what", ["stopped", "hung", "and job.sh stopped", "hung, and job.sh killed"])
+def test_a_job_that_does_not_end_when_asked_to_is_ended_by_who_asks(bench: Bench, what: str):
+    job = bench.job(SLEEPS, 600)
+    script = job.start()
+    supervisor = job.supervisor_pid()
+    if "hung" in what:
+        threading.Thread(target=lambda: Hung(supervisor).collect()).start()
+        until(lambda: state_of(supervisor) == "t")
+    else:
+        os.kill(supervisor, signal.SIGSTOP)
+    if "job.sh" in what:
+        os.kill(script.pid, signal.SIGKILL if "killed" in what else signal.SIGSTOP)
+        script.poll()
+    (job.folder / "cancel").touch()
+    began = time.monotonic()
+
+    told = json.loads(job.call("end").stdout)
+
+    assert told == {"left": []}
+    assert time.monotonic() - began < 13
+    assert job.outcome()["kind"] == "cancelled"
+    script.wait(150)
+    until(lambda: job.tagged() == [])
+    assert not is_running(supervisor)
+
+
+def test_a_job_that_has_ended_or_never_began_is_left_alone(bench: Bench):
+    ended, waits = bench.ended(), bench.job(SLEEPS, 600)
+    before = ended.outcome()
+
+    assert json.loads(ended.call("end").stdout) == json.loads(waits.call("end").stdout) == {"left": []}
+
+    assert ended.outcome() == before
+    assert not (waits.folder / "attempts").exists()

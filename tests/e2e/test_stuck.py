@@ -1,0 +1,60 @@
+"""A job whose supervisor was stopped: every host says so and ends it on request, with a scheduler and without."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusterfn
+from clusterfn import cluster
+from clusterfn.errors import Cancelled
+from tests.e2e.conftest import Hosts
+from tests.waiting import until
+
+pytestmark = [pytest.mark.lab]
+
+
+def run_stuck(host: str) -> clusterfn.Job[str]:
+    """A job that has stopped its own supervisor; it lasts for minutes."""
+
+    @cluster(host=host, time="5min")
+    def stops_its_supervisor() -> str:
+        import os
+        import signal
+        import time
+
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(250)
+        return "value"
+
+    return stops_its_supervisor.submit()
+
+
+@pytest.mark.parametrize("host", ["tensor01", "slurm", "gridengine-bash"])
+def test_a_job_that_stopped_its_supervisor_is_ended_by_cancel_within_15_s(
+    hosts: Hosts, host: str, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if host.startswith("gridengine"):
+        extra = "scheduler: grid_engine\npoll_floor: 1s\ndefaults: {memory: 500MB}"
+        blocks = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, extra, (host,)).read_text()
+        (tmp_path / "clusterfn.yml").write_text(re.sub("    (scheduler: bare|limits: .*)\n", "", blocks))
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    job = run_stuck(host)
+    until(lambda: job.state in ("STARTING", "RUNNING"))
+    time.sleep(1.0)  # it stops its supervisor, which says nothing any more
+    began = time.monotonic()
+
+    said = subprocess.run(
+        [sys.executable, "-m", "clusterfn", "cancel", job.id], capture_output=True, text=True, timeout=150
+    )
+
+    assert said.returncode == 0, said.stderr
+    assert "was stopped: CANCELLED" in said.stderr
+    assert isinstance(job.exception(150), Cancelled)
+    assert time.monotonic() - began < 20  # the command has to connect, too
