@@ -14,9 +14,10 @@ from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
 from ..supervisor.job import dependencies_of
-from ..supervisor.verdict import Verdict
+from ..supervisor.verdict import Verdict, say
 from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
-from .lease import admission_lock, leases_of_kind
+from .lease import admission_lock, holder_in_words, leases_of_kind
+from .lease_names import ADMISSION
 from .machine import MachineResources
 
 TYPE_CHECKING = False
@@ -62,7 +63,7 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
     turn = os.environ.pop(TURN, None)
     if turn == launch.ENVIRONMENT and not waits:  # a supervisor died at it: its job is claimed, and has no ticket
         turn = None
-    admission = Admission(job, signals, waits)
+    admission = Admission(job, signals, waits, (turn or "").partition(launch.KEPT)[2])
     if admission.after and job.element is None:
         admission.refusal = admission.values().failure(admission.after)
         if admission.refusal is not None:
@@ -100,7 +101,7 @@ class Admission:
         refusal: Why it was admitted although it can have nothing: it ends with that.
     """
 
-    def __init__(self, job: "JobFolder", signals: "Signals", waits: bool) -> None:
+    def __init__(self, job: "JobFolder", signals: "Signals", waits: bool, lock_kept: str = "") -> None:
         self.job = job
         self.signals = signals
         self.uuids: "list[str]" = []
@@ -121,6 +122,7 @@ class Admission:
         self.after = dependencies_of(job.spec)
         self.needs = [os.path.join(environment_dir(root, building["id"]), READY) for root in roots if root]
         self._waits_there = waits
+        self._lock_kept = lock_kept
         self._resumes = bool((job.spec.get("requeue") or {}).get("node")) and job.element is None
         self._waits_again = ""  # why, from `queue_again` on
         self._run: "Optional[Lease]" = None
@@ -201,7 +203,7 @@ class Admission:
         """
         if self._run is None:
             return False
-        lock = admission_lock(self.marks)
+        lock = self._lock()
         try:
             self.submitted = machine.now_ns()
             self._write_ticket_for_claim(reason)
@@ -220,7 +222,7 @@ class Admission:
         ticket = self._own_ticket()
         if not self.held or not plan.must_yield(ticket, self._view(self._seen())):
             return False
-        lock = admission_lock(self.marks)
+        lock = self._lock()
         try:
             gives = plan.must_yield(ticket, self._view(self._seen()))
             if gives:
@@ -238,7 +240,7 @@ class Admission:
         """Release all and queue again, in its old place, for inputs that have not ended; False without a queue."""
         if self._run is None:
             return False
-        lock = admission_lock(self.marks)
+        lock = self._lock()
         try:
             self._write_ticket_for_claim(reason)
             self.release()
@@ -311,7 +313,7 @@ class Admission:
                 held = gpu_leases.replace_used_gpus(self.marks, held, self.every)
             except gpu_leases.TooFew as few:
                 self.strangers = few.strangers
-                why, lock = self._why_no_gpus(), admission_lock(self.marks)
+                why, lock = self._why_no_gpus(), self._lock()
                 try:  # a younger job that looks at the queue just now must see that this one waits
                     raise self._queue(why, True) from None
                 finally:
@@ -321,18 +323,24 @@ class Admission:
         tickets.record_event(self.job.root, tickets.TAKEN, self.job.id, **facts)
         self.held, self.uuids = held, list(held)
 
+    def _lock(self) -> "Optional[Lease]":
+        """Hold the lock of all admissions, unless another process keeps it for ever."""
+        lock = admission_lock(self.marks, self._lock_kept)
+        if lock is None:
+            self._lock_kept = self.marks.identity(ADMISSION)
+            say("%s keeps the lock of the queue: this job does not wait for it" % holder_in_words(self.marks, ADMISSION))
+        return lock
+
     def _note_ticket(self, reason: str) -> None:
         facts = {"asked": self.asked, "submitted": self.submitted, "reason": reason}
         tickets.record_event(self.job.root, tickets.TICKET, self.job.id, **facts)
 
     def _seen(self) -> lease_names.Seen:
         """Return all names that are held now, without the job's own as one that runs."""
-        own = "%s%d/%s/" % (lease_names.RUN, self.uid, self.job.id)
-        others = {name for name in self.marks.names() if not name.startswith(own)}  # other users can hold false ones
-        return lease_names.Seen(others, machine.now_s())
+        return lease_names.Seen(self.marks.binders(), machine.now_s(), but=(self.uid, self.job.id))
 
     def _hold_planned(self) -> "dict[str, Lease]":
-        lock = admission_lock(self.marks)
+        lock = self._lock()
         try:
             # Only another submission wants the job's name, but a process that lists files may hold it for a moment.
             name, until = lease_names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
@@ -419,7 +427,7 @@ class Admission:
         return plan.QueueView(
             there, seen, self.uid,
             lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.there),
-            seen.holders(self.every, (self.uid, self.job.id)), self.strangers,
+            seen.holders(self.every), self.strangers,
         )  # fmt: skip
 
     def _why_no_gpus(self) -> str:
@@ -460,7 +468,8 @@ class Admission:
             until = time.monotonic() + _NAMED_S
             # No job may pass this one before a spooler that runs already has named it too.
             while not started and time.monotonic() < until and self.job.id in self.queue.names():
-                if any("/%s/" % self.job.id in name and name != first.name for name in self._seen().waits):
+                names = {lease_names.plain(name) for name in self._seen().waits}
+                if any("/%s/" % self.job.id in name for name in names - {lease_names.plain(first.name)}):
                     break
                 time.sleep(_POLL_S)
             first.mark.close()

@@ -26,9 +26,11 @@ Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
 Kind = namedtuple("Kind", ("type", "memory_mb"))
 # What all running jobs of one user may take together; None: as much as there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
-# Jobs that run, and jobs that are next in their line; ms: when one was submitted, since the machine's start.
-Running = namedtuple("Running", ("uid", "job", "asked"))
-Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
+# Jobs that run; shared: it shares the cores in time with all other programs, and no other user waits for them.
+Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
+# Jobs that are next in their line; ms: when one was submitted, since the machine's start; used: how much its user has
+# used of the machine (`usage`), None if its bridge is too old to say.
+Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0)
 _UNLIMITED_CORES = 1 << 20

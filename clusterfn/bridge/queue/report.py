@@ -88,9 +88,9 @@ _KEPT = "waiting for %s; GPUs that become free are reserved for it"
 
 def print_gpus(root: str, lease: str) -> int:
     """Print `gpus`, `waiting`, and in `trouble` the error of nvidia-smi."""
-    trouble, held = "", set()  # type: str, set[str]
+    trouble, held = "", {}  # type: str, dict[str, Optional[int]]
     try:
-        held = leases_of_kind(lease).names()
+        held = leases_of_kind(lease).binders()
         loads, seen_on = gpus.gpu_loads(), gpus.gpu_processes()
     except Verdict as verdict:
         loads, seen_on = [], {}

@@ -21,7 +21,7 @@ _HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
 
 def print_users(*lease: str) -> int:
     """Print the jobs of all users; with the kind of `lease`, as JSON."""
-    seen = [look(leases_of_kind(kind).names(), machine.now_s()) for kind in lease or KINDS]
+    seen = [look(leases_of_kind(kind).binders(), machine.now_s()) for kind in lease or KINDS]
     rows = [row for rows in seen for row in rows]
     text = json.dumps({"jobs": rows}) if lease else as_table(rows)
     sys.stdout.buffer.write((text + "\n").encode("utf-8", "replace"))

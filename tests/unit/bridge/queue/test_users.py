@@ -13,8 +13,8 @@ ME = pwd.getpwuid(os.getuid()).pw_name
 NAMES = [
     lease_names.run(os.getuid(), "7f3a000011112222", Demand(2, 4, 8192)),
     lease_names.run(4_000_000, "90aa000011112222.3", Demand(0, 1, 0)),
-    lease_names.wait(Waiting(5, os.getuid(), "c0de000011112222", Demand(1, 1, 512), ANY), 1000),
-    lease_names.wait(Waiting(5, 4_000_000, "too-old-to-count", Demand(1, 1, 512), ANY), 10),
+    lease_names.wait(Waiting(5, os.getuid(), "c0de000011112222", Demand(1, 1, 512), ANY, None), 1000),
+    lease_names.wait(Waiting(5, 4_000_000, "too-old-to-count", Demand(1, 1, 512), ANY, None), 10),
     "door", "gpu/GPU-1", "run/nonsense",
 ]  # fmt: skip
 
@@ -40,8 +40,8 @@ def test_a_job_that_holds_its_name_is_seen_by_both_ways_of_asking(capfdbinary, m
     held = [lease_names.run(os.getuid(), "7f3a000011112222", Demand(0, 1, 64))]
 
     class Leases:
-        def names(self):
-            return set(held)
+        def binders(self):
+            return dict.fromkeys(held)
 
     monkeypatch.setattr(users, "leases_of_kind", lambda kind: Leases())
     assert machine.now_s() > 0 and users.print_users("socket") == 0
