@@ -19,6 +19,7 @@ from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
 from .lease import admission_lock, holder_in_words, leases_of_kind
 from .lease_names import ADMISSION
 from .machine import MachineResources
+from .usage import Usage, UsageAccount, published_usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -315,7 +316,7 @@ class Admission:
                 self.strangers = few.strangers
                 why, lock = self._why_no_gpus(), self._lock()
                 try:  # a younger job that looks at the queue just now must see that this one waits
-                    raise self._queue(why, True) from None
+                    raise self._queue(*why) from None
                 finally:
                     if lock is not None:
                         lock.close()
@@ -328,7 +329,9 @@ class Admission:
         lock = admission_lock(self.marks, self._lock_kept)
         if lock is None:
             self._lock_kept = self.marks.identity(ADMISSION)
-            say("%s keeps the lock of the queue: this job does not wait for it" % holder_in_words(self.marks, ADMISSION))
+            say(
+                "%s keeps the lock of the queue: this job does not wait for it" % holder_in_words(self.marks, ADMISSION)
+            )
         return lock
 
     def _note_ticket(self, reason: str) -> None:
@@ -343,7 +346,9 @@ class Admission:
         lock = self._lock()
         try:
             # Only another submission wants the job's name, but a process that lists files may hold it for a moment.
-            name, until = lease_names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
+            shared = machine.shares_cores(self.limits, machine.cores())
+            name = lease_names.run(self.uid, self.job.id, self.asked, shared)
+            until = time.monotonic() + _LISTED_S
             self._run = self.marks.hold(name)
             while self._run is None and self.lease == "file" and time.monotonic() <= until:
                 self._run = self.marks.hold(name)
@@ -368,10 +373,10 @@ class Admission:
                 raise self._queue("")
             job, made = self.job.id, plan.plan_starts([self._own_ticket()], self._view(seen))
             if job not in made.gpus:
-                raise self._queue(made.reasons[job], bool(made.named))
+                raise self._queue(made.reasons[job], made.places[job] if made.named else None)
             return gpu_leases.hold_gpus(self.marks, made.gpus[job], self.asked.gpus)
         except gpu_leases.TooFew:
-            raise self._queue(self._why_no_gpus(), True) from None
+            raise self._queue(*self._why_no_gpus()) from None
         finally:
             if lock is not None:
                 lock.close()
@@ -424,33 +429,46 @@ class Admission:
             machine.cores(), machine.memory_mb(), machine.available_mb() if self.asked.memory_mb else 0, free
         )
         own_kind = machine.kind_of(self.job.spec["resources"])
+        usage, place = self._usage(seen)
         return plan.QueueView(
             there, seen, self.uid,
             lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.there),
-            seen.holders(self.every), self.strangers,
+            seen.holders(self.every), self.strangers, usage=usage, place=place,
         )  # fmt: skip
 
-    def _why_no_gpus(self) -> str:
-        """Say why it waits although GPUs were free: others took them meanwhile, or use them without a lease."""
+    def _usage(self, seen: lease_names.Seen) -> "tuple[Optional[Usage], tuple[int, int]]":
+        """Return what this user has used, and the place of the job, as its spooler has published it, if it has."""
+        named = next((each for each in seen.waiting if (each.uid, each.job) == (self.uid, self.job.id)), None)
+        there = len(self.there), machine.cores()
+        if named is not None and named.used is not None:
+            return Usage(named.used, named.used, *there), (named.used, named.ms)
+        if not seen.waiting:  # nobody to compare with
+            return None, (0, 0)
+        running = {each.job: each.asked for each in seen.running if each.uid == self.uid}
+        return published_usage(UsageAccount(self.job.root), running, there), (0, 0)
+
+    def _why_no_gpus(self) -> "tuple[str, tuple[int, int]]":
+        """Say why it waits although GPUs were free, and its place: others took them, or use them without a lease."""
         ticket, seen = self._own_ticket(), self._seen()
         for no_gpus in (False, True):
-            reasons = plan.plan_starts([ticket], self._view(seen, no_gpus)).reasons
-            if reasons:
+            made = plan.plan_starts([ticket], self._view(seen, no_gpus))
+            if made.reasons:
                 break
-        return reasons.get(self.job.id, "")
+        return made.reasons.get(self.job.id, ""), made.places[self.job.id]
 
-    def _queue(self, reason: str, reserves: bool = False) -> Exception:
+    def _queue(self, reason: str, place: "Optional[tuple[int, int]]" = None) -> Exception:
         """Write its ticket, release all, and wake or start a spooler.
 
         Args:
             reason: Why it waits.
-            reserves: Whether younger jobs of other users must wait for it from now on, before the spooler knows it.
+            place: Its place in the queue, if jobs of other users must wait for it from now on, before the spooler knows
+                it.
         """
         first = None
-        if reserves and self.ticket is None and self._waits_there:
+        if place is not None and self.ticket is None and self._waits_there:
             until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
             kind = machine.kind_of(self.job.spec["resources"])
-            waiting = machine.Waiting(self.submitted // 10**6, self.uid, self.job.id, self.asked, kind)
+            waiting = machine.Waiting(place[1], self.uid, self.job.id, self.asked, kind, place[0])
             name = lease_names.wait(waiting, until_s)
             mark = self.marks.hold(name)
             first = None if mark is None else launch.FirstInLine(self.job.id, until_s, name, mark)
@@ -481,6 +499,7 @@ class Admission:
             "format": 1, "job": self.job.id, "name": spec["name"], "folder": self.job.folder, "home": self.job.home,
             "element": self.job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
             "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
+            "priority": spec.get("priority") or 0,
             "queue_timeout_s": spec["queue_timeout_s"], "lease": self.lease, "bridge": spec["bridge"],
             "needs": self.needs, "after": spec.get("after"), "env": launch.environment_of(os.getppid()),
         }  # fmt: skip

@@ -33,7 +33,8 @@ _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no marks
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
 _PLACES = 4096  # each that waits for the holder's end takes one, and keeps it until then
-_LOCK_S, KEPT_S = 5.0, 2.0  # a job is at the door for some milliseconds, and many may come at once
+_LOCK_S = 5.0
+KEPT_S = 2.0  # nobody needs the lock of all admissions for longer
 _POLL_S = 0.002
 # Names that one user may hold several times: they tell, and lock nothing.
 _OF_ANY_NUMBER = (lease_names.WAIT, lease_names.TURN)
@@ -144,7 +145,9 @@ class SocketLeases:
             if mark is None:
                 bound = lease_names.with_ending(name, os.urandom(4).hex())
                 mark = self._bind(bound)
-                say("%s has bound the name %s of this user: it counts for nothing" % (holder_in_words(self, name), name))
+                say(
+                    "%s has bound the name %s of this user: it counts for nothing" % (holder_in_words(self, name), name)
+                )
             if mark is not None:
                 if name.startswith(_OF_ANY_NUMBER) or not self._own_names(name) - {bound}:
                     return mark

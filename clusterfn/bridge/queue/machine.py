@@ -33,7 +33,7 @@ Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0)
-_UNLIMITED_CORES = 1 << 20
+_TIMES_SHARED = 4  # so many times the cores one user's jobs may ask for on their own machine
 
 
 def name() -> str:
@@ -104,10 +104,19 @@ def gpus_of_kind(kind: Kind, there: "Iterable[GpuInfo]") -> "list[str]":
 def limits_of(spec: "dict[str, Any]") -> UserLimits:
     """Return what the job's user may take on this host."""
     given = spec.get("limits") or {}
-    cores, memory = given.get("cores"), given.get("memory_bytes")
-    if cores is None and spec["scheduler"] == "local":
-        cores = _UNLIMITED_CORES  # one's own machine: its cores are shared in time, as among all programs there
-    return UserLimits(given.get("gpus"), cores, None if memory is None else _mb(memory), given.get("jobs"))
+    limit, memory = given.get("cores"), given.get("memory_bytes")
+    if limit is None and spec["scheduler"] == "local":  # one's own machine
+        limit = max(_TIMES_SHARED * cores(), spec["resources"]["cores"])
+    return UserLimits(given.get("gpus"), limit, None if memory is None else _mb(memory), given.get("jobs"))
+
+
+def shares_cores(limits: UserLimits, there: int) -> bool:
+    """Return whether jobs with these limits share the cores in time, as all programs do: nobody waits for the others.
+
+    Args:
+        there: How many cores the machine has.
+    """
+    return bool(limits.cores is not None and limits.cores > there)
 
 
 def _mb(size: int) -> int:
@@ -181,8 +190,9 @@ class RemainingResources:
         self._waiting: "list[tuple[int, Optional[Sequence[str]]]]" = []
         self.core_users: "dict[int, int]" = {}
         for job in running:
-            self.core_users[job.uid] = self.core_users.get(job.uid, 0) + job.asked.cores
-        self.cores: "int" = machine.cores - sum(job.asked.cores for job in running)
+            if not job.shared:
+                self.core_users[job.uid] = self.core_users.get(job.uid, 0) + job.asked.cores
+        self.cores: "int" = machine.cores - sum(self.core_users.values())
         self._there = machine.cores
         self.memory_mb = min(machine.memory_mb - used, machine.available_mb)
         self.limits = limits
@@ -197,8 +207,7 @@ class RemainingResources:
         missing = []
         if asked.gpus and len(self.left(cards)) < asked.gpus:
             missing.append(CARDS)
-        shares_cores = self.limits.cores is not None and self.limits.cores > self._there
-        if self.cores < asked.cores and not shares_cores:
+        if self.cores < asked.cores and not shares_cores(self.limits, self._there):
             missing.append(CORES)
         if asked.memory_mb and self.memory_mb < asked.memory_mb:
             missing.append(MEMORY)

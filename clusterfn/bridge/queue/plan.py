@@ -1,23 +1,27 @@
 """Decide which of one user's jobs may start now, which is the next of its line, and why the others wait. Pure.
 
-Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. There is a line
-for each kind of GPU that is asked for, and one for jobs without GPUs, each first come, first served. The first job of a
-line that does not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then.
-While another user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another. A job that
-finds a process without a lease on a GPU takes another GPU, which the next job must not have taken.
+Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. Of several users
+the one comes next who has used the least of the machine (`usage`), and of one user's jobs the first that was sent, of
+those with the highest `priority=`. While somebody waits whose bridge is too old to say what was used, the oldest job of
+all users comes next, as that bridge expects. All who look see the same names, and so the same order.
+There is a line for each kind of GPU that is asked for, and one for jobs without GPUs. The first job of a line that does
+not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. While another
+user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another. A job that finds a
+process without a lease on a GPU takes another GPU, which the next job must not have taken.
 """
 
 import os
 
 from ..supervisor.gpus import user_name
 from .machine import CARDS, CORES, MEMORY, OWN, RemainingResources
+from .usage import Usage, in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Container, Iterable, Mapping, Optional, Sequence
 
     from .lease_names import Seen
-    from .machine import Demand, Kind, MachineResources, UserLimits
+    from .machine import Demand, Kind, MachineResources, UserLimits, Waiting
     from .tickets import Ticket
 
 SLOW = "its script takes long to come to the function (look at `setup:` of the host), so others go first"
@@ -31,17 +35,19 @@ class GpuSituation:
         cards: The GPUs of the job's kind.
         holders: uid of a GPU's holder, by its UUID; -1 where that is not known.
         strangers: Who uses a GPU without a lease.
-        ahead: uid and number of GPUs of each job that waits, came before, and has some of these GPUs kept for it.
+        pids: Which process holds a GPU for no job of clusterfn.
+        ahead: uid, number of GPUs, and "earlier " or "", of each job that waits, comes before, and has some of these
+            GPUs kept for it.
         kept: How many of them are.
     """
 
     def __init__(
-        self, cards: "Sequence[str]", holders: "Mapping[str, int]", strangers: "Mapping[str, str]",
-        ahead: "Iterable[tuple[int, int]]", kept: int,
-    ) -> None:  # fmt: skip
+        self, cards: "Sequence[str]", view: "QueueView", ahead: "Iterable[tuple[int, int, str]]", kept: int
+    ) -> None:
         self.cards = cards
-        self.holders = {card: holders[card] for card in cards if card in holders}
-        self.strangers = {card: strangers[card] for card in cards if card in strangers}
+        self.holders = {card: view.holders[card] for card in cards if card in view.holders}
+        self.strangers = {card: view.strangers[card] for card in cards if card in view.strangers}
+        self.pids = {card: view.pids[card] for card in cards if card in view.pids}
         self.ahead = list(ahead)
         self.kept = kept
 
@@ -81,6 +87,9 @@ def _describe_gpus(wanted: int, around: GpuSituation) -> str:
         shown = [_named(uid) for uid in around.holders.values()]
         names = ["%s (%d)" % (name, shown.count(name)) for name in sorted(set(shown))]
         parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.cards), ", ".join(names)))
+    for uid in sorted({around.holders[card] for card in around.pids if card in around.holders}):
+        pids = sorted({str(pid) for card, pid in around.pids.items() if around.holders.get(card) == uid})
+        parts.append("%s holds GPUs for no job of clusterfn (pid %s)" % (_named(uid), ", ".join(pids)))
     if around.strangers:
         used = list(around.strangers.values())
         parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
@@ -90,17 +99,10 @@ def _describe_gpus(wanted: int, around: GpuSituation) -> str:
         which = "the others" if around.kept == free else "%d of the others" % around.kept
         if free == len(around.cards):
             which = "%d of %d GPUs" % (around.kept, free)
-        jobs = ["%s's earlier %d-GPU job" % (user_name(uid), gpus) for uid, gpus in around.ahead]
+        jobs = ["%s's %s%d-GPU job" % (user_name(uid), when, gpus) for uid, gpus, when in around.ahead]
         reserved = "%s reserved for %s" % (which, " and ".join(jobs))
         said = ", ".join(filter(None, [said, reserved]))
     return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.cards), wanted)
-
-
-def _with_place_in_line(text: str, before: int) -> str:
-    if not before:
-        return text
-    after = "%d job%s before it" % (before, "" if before == 1 else "s")
-    return "%s; %s" % (text, after) if text else after
 
 
 class QueueView:
@@ -116,13 +118,20 @@ class QueueView:
         starting: Jobs whose script was started, and is not in yet.
         late: Jobs whose turn has come and which are not awaited now: their script takes long, or failed and rests.
         overdue: Those of `starting` for which nothing is kept any more.
+        usage: What this user has used of the machine.
+        place: The place of the first ticket, if its name says one already.
+        pids: The process that holds a GPU, where its user has no job that runs with as many.
     """
 
     def __init__(
         self, machine: "MachineResources", seen: "Seen", uid: int, cards_of: "Callable[[Kind], list[str]]",
         holders: "Mapping[str, int]", strangers: "Mapping[str, str]", starting: "Container[str]" = (),
-        late: "Container[str]" = (), overdue: "Container[str]" = (),
+        late: "Container[str]" = (), overdue: "Container[str]" = (), usage: "Optional[Usage]" = None,
+        pids: "Optional[Mapping[str, int]]" = None, place: "tuple[int, int]" = (0, 0),
     ) -> None:  # fmt: skip
+        self.place = place
+        self.usage = usage or Usage(0, 0, 0, 0)
+        self.pids = pids or {}
         self.machine = machine
         self.seen = seen
         self.uid = uid
@@ -142,9 +151,12 @@ class StartPlan:
         gpus: The free GPUs among which each of these may choose, by job.
         named: The jobs for which others must wait: the next of each line, and those that are about to start.
         reasons: Why a job waits.
+        places: The place of a job among those of all users: what its user has used, and when it was submitted. No job
+            has an earlier one than those of the same user that come before it.
     """
 
     def __init__(self) -> None:
+        self.places: "dict[str, tuple[int, int]]" = {}
         self.start: "list[Ticket]" = []
         self.gpus: "dict[str, list[str]]" = {}
         self.named: "list[Ticket]" = []
@@ -170,26 +182,39 @@ class _Planning:
         self.made = StartPlan()
         self._runs = {job.job for job in view.seen.running if job.uid == view.uid}
         own = {ticket.job for ticket in tickets}
-        self._others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
+        others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
+        self._usage = view.usage.copy()
+        self._is_fair = all(job.used is not None for job in others)
+        self._others = sorted(others, key=self._place_of)
+        self._first: "Optional[Waiting]" = None
         self._lines: "set[Optional[Kind]]" = set()
         self._one_comes = False
         self._others_before = 0
-        self._ahead: "list[tuple[int, int, list[str]]]" = []
+        self._ahead: "list[tuple[int, int, str, list[str]]]" = []
         self._of_groups: "dict[str, int]" = {}
 
     def plan_all(self) -> StartPlan:
+        place = self.view.place
         for before, ticket in enumerate(self.tickets):
-            while self._others and self._others[0].ms < ticket.ms:
+            place = max(place, (self._usage.of(ticket.asked), ticket.ms))
+            self.made.places[ticket.job] = place
+            own = (place[0] if self._is_fair else 0, place[1], self.view.uid)
+            while self._others and self._place_of(self._others[0]) < own:
                 other = self._others.pop(0)
                 self._others_before += 1
-                self._keep_for(other.uid, other.asked, other.kind)
+                self._first = self._first or (other if other.uid != self.view.uid else None)
+                later = other.ms > ticket.ms
+                self._keep_for(other.uid, other.asked, other.kind, "" if later else "earlier ")
             self.room.limits = ticket.limits
             self._plan_one(ticket, before + self._others_before)
         return self.made
 
-    def _keep_for(self, uid: int, asked: "Demand", kind: "Kind") -> None:
+    def _place_of(self, other: "Waiting") -> "tuple[int, int, int]":
+        return (other.used or 0) if self._is_fair else 0, other.ms, other.uid
+
+    def _keep_for(self, uid: int, asked: "Demand", kind: "Kind", when: str = "earlier ") -> None:
         cards = self.view.cards_of(kind) if asked.gpus else []
-        self._ahead.append((uid, asked.gpus, cards))
+        self._ahead.append((uid, asked.gpus, when, cards))
         self.room.reserve(asked, cards)
 
     def _plan_one(self, ticket: "Ticket", before: int) -> None:
@@ -205,7 +230,7 @@ class _Planning:
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
         if not missing and not why:
             if ticket.asked.gpus and self._one_comes:  # jobs with GPUs start one after another
-                self.made.reasons[ticket.job] = _with_place_in_line("", before)
+                self.made.reasons[ticket.job] = self._with_place_in_line("", ticket, before)
             else:
                 self._one_comes = self._one_comes or self._is_awaited(ticket)
                 self.made.start.append(ticket)
@@ -213,11 +238,11 @@ class _Planning:
             self._goes(ticket, kind)
             return
         gpus = kind or []
-        ahead = [(uid, wanted) for uid, wanted, cards in self._ahead if set(cards).intersection(gpus)]
+        ahead = [(uid, wanted, when) for uid, wanted, when, cards in self._ahead if set(cards).intersection(gpus)]
         kept = len(self.room.suitable(gpus)) - len(self.room.left(gpus))
-        around = GpuSituation(gpus, self.view.holders, self.view.strangers, ahead, kept)
+        around = GpuSituation(gpus, self.view, ahead, kept)
         text = _describe_wait(missing, ticket.asked, around, self.room, ticket.limits) or why
-        self.made.reasons[ticket.job] = _with_place_in_line(text, before)
+        self.made.reasons[ticket.job] = self._with_place_in_line(text, ticket, before)
         line = ticket.kind if ticket.asked.gpus else None
         # The first of its line reserves. A group that has its half keeps nothing from those for whom it waits.
         if not missing or why or line in self._lines:
@@ -227,6 +252,17 @@ class _Planning:
         if missing != [OWN]:  # a job that waits for the user's own jobs keeps nothing from others
             self._keep_for(self.view.uid, ticket.asked, ticket.kind)
             self.made.named.append(ticket)
+            self._usage.add(ticket.asked)  # another user comes before the next one
+
+    def _with_place_in_line(self, text: str, ticket: "Ticket", before: int) -> str:
+        """Add how many jobs come before it, and why another user's does that came later."""
+        if not before:
+            return text
+        after = "%d job%s before it" % (before, "" if before == 1 else "s")
+        if self._first is not None and self._first.ms > ticket.ms:
+            used = in_words(self._first.used or 0), in_words(self.made.places[ticket.job][0])
+            after += ", first %s's, who has used less lately: %s, you %s" % ((_named(self._first.uid),) + used)
+        return "%s; %s" % (text, after) if text else after
 
     def cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
         """List the GPUs that a job may get; None if they are too few or unknown, which its supervisor explains."""
@@ -239,6 +275,7 @@ class _Planning:
     def _goes(self, ticket: "Ticket", kind: "Optional[list[str]]") -> None:
         self.made.named.append(ticket)
         if ticket.job not in self._runs:
+            self._usage.add(ticket.asked)
             self.room.take(ticket.asked, kind)
             group = _group(ticket)
             self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus

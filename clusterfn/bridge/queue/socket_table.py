@@ -13,6 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    pass
+
 # uid: of who has bound it, None if that is not known; inode: no other socket has this number.
 Binding = namedtuple("Binding", ("uid", "inode"))
 
@@ -83,7 +87,8 @@ def _read_answer(data: bytes, found: "dict[bytes, Binding]") -> bool:
 
 
 def _read_socket(told: bytes, found: "dict[bytes, Binding]") -> None:
-    name, uid, start = b"", None, struct.calcsize(_FOUND)  # type: bytes, Optional[int], int
+    name, start = b"", struct.calcsize(_FOUND)
+    uid: "Optional[int]" = None
     _, type_, _, _, inode = struct.unpack_from(_FOUND, told)[:5]
     if type_ != _socket.SOCK_STREAM:
         return

@@ -37,6 +37,7 @@ from .held_back import HeldBack
 from .lease import KEPT_S, leases_of_kind
 from .machine import MachineResources
 from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
+from .usage import UsageAccount, published_usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from .lease import Lease, LeaseHolder
     from .tickets import Ticket
+    from .usage import Usage
 
 _LOOK_AGAIN_S = 5.0  # for GPUs whose users hold nothing that could wake us, for cancelled jobs, for memory
 _STARTING_S = 0.1
@@ -143,6 +145,9 @@ class Spooler:
         self._holders: "dict[str, LeaseHolder]" = {}
         self._cards = gpu_leases.GpuCache()
         self._inputs = HeldBack(queue.root)
+        self._account = UsageAccount(queue.root)
+        self._usage: "Optional[Usage]" = None
+        self._places: "dict[str, tuple[int, int]]" = {}
         self._lock_holder, self._locked_since = "", 0.0
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
@@ -188,7 +193,7 @@ class Spooler:
         made = self._plan(ready, seen)
         made.reasons.update(self._make([ticket for ticket in complete if ticket not in ready]))
         made.reasons.update(held_back)
-        self._name(made.named)
+        self._name(made)
         for ticket in made.start:
             process = self._script(ticket) if self._may_try(ticket) else None
             if process is not None:
@@ -414,25 +419,35 @@ class Spooler:
             for job, (_, not_before) in self._tries.items()
             if (now > not_before + _COMES_S if job in self._starting else now < not_before)
         }
+        running = {job.job: job.asked for job in seen.running if job.uid == self.uid}
+        self._usage = published_usage(self._account, running, (len(every), machine.cores()), self._usage)
         view = plan.QueueView(
             there, seen, self.uid, self._cards.of, held, used, starting=set(self._starting), late=late,
-            overdue=set(filter(self._is_overdue, self._starting)),
+            overdue=set(filter(self._is_overdue, self._starting)), usage=self._usage, pids=self._pids(seen, held),
         )  # fmt: skip
         return plan.plan_starts(tickets, view)
 
-    def _name(self, wanted: "list[Ticket]") -> None:
+    def _pids(self, seen: lease_names.Seen, held: "dict[str, int]") -> "dict[str, int]":
+        """Return the process that holds a GPU, for users of whose jobs none runs with one."""
+        with_jobs = {job.uid for job in seen.running if job.asked.gpus}
+        holders = {card: self._holders.get(lease_names.gpu(card)) for card, uid in held.items() if uid not in with_jobs}
+        return {card: holder.pid for card, holder in holders.items() if holder is not None and holder.pid}
+
+    def _name(self, made: "plan.StartPlan") -> None:
         """Hold a name for each job that is next, and renew it, so that other users see that a spooler runs."""
-        wanted = wanted[: self._most]
+        wanted = made.named[: self._most]
         for job in set(self.named) - {ticket.job for ticket in wanted}:
             self.named.pop(job)[1].close()
+            self._places.pop(job, None)
         now_s = machine.now_s()
         for ticket in wanted:
-            before = self.named.get(ticket.job)
-            if before is None or before[0] < now_s + _RENEW_S:
-                waiting = machine.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
+            before, place = self.named.get(ticket.job), made.places[ticket.job]
+            if before is None or before[0] < now_s + _RENEW_S or self._places.get(ticket.job, place) != place:
+                waiting = machine.Waiting(place[1], self.uid, ticket.job, ticket.asked, ticket.kind, place[0])
                 mark = self.marks.hold(lease_names.wait(waiting, now_s + lease_names.VALID_S))
                 if mark is not None:
                     self.named[ticket.job] = (now_s + lease_names.VALID_S, mark)
+                    self._places[ticket.job] = place
                     if before is not None:
                         before[1].close()
 

@@ -50,7 +50,10 @@ def test_memory_is_bounded_by_what_is_there_and_by_what_is_available(there: int,
     ("limit", "used", "asked"), [("gpus", 2, 1), ("cores", 5, 3), ("memory_mb", 400, 90), ("jobs", 1, 1)]
 )
 def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, used: int, asked: int):
-    running = [machine.Running(1, "own", Demand(2, 5, 400), False), machine.Running(2, "another's", Demand(3, 30, 3000), False)]
+    running = [
+        machine.Running(1, "own", Demand(2, 5, 400), False),
+        machine.Running(2, "another's", Demand(3, 30, 3000), False),
+    ]
 
     def over(most: int) -> list[str]:
         limits = UserLimits(None, None, None, None)._replace(**{limit: most})
@@ -143,7 +146,9 @@ def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
 
 
 def test_a_name_that_would_be_too_long_says_that_any_card_will_do():
-    waiting = machine.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920), None)
+    waiting = machine.Waiting(
+        10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920), None
+    )
 
     name = lease_names.wait(waiting, 10**9)
 
