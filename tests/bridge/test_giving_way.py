@@ -136,10 +136,11 @@ def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tm
     job: Any = SimpleNamespace(id="7f3a", folder=str(tmp_path), home=str(tmp_path), root=str(tmp_path), element=None)
     job.spec = {**spec, "resources": {"gpus": 1, "cores": 1, "memory_bytes": None}}
     admission: Any = Admission(job, SimpleNamespace(), waits=True)
-    admission.marks = SimpleNamespace(names=set, hold=lambda name: SimpleNamespace(close=lambda: None))
+    names = {"wait/4242/1/99999999/1/1/0/aaaaaaaaaaaaaaaa//0": None}
+    admission.marks = SimpleNamespace(binders=lambda: names, hold=lambda name: SimpleNamespace(close=lambda: None))
     admission.held = {"a card": None}
     monkeypatch.setattr(admission.queue, "write", lambda told: stood.append(claim.exists()))
-    monkeypatch.setattr(plan, "must_yield", lambda ticket, view: True)
+    monkeypatch.setattr(plan, "must_yield", lambda ticket, view: plan.HALF)
 
     assert admission.yield_to_other_users(lambda: None)
 

@@ -215,27 +215,31 @@ class Admission:
         return True
 
     def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
-        """Release all and queue again if the job's group has more than half of the GPUs and another user waits.
+        """Release all and queue again if the job's group has to give way to another user who waits (`plan`).
 
         Args:
             first: Called before another process may start the job.
         """
-        ticket = self._own_ticket()
-        if not self.held or not plan.must_yield(ticket, self._view(self._seen())):
+        if not (self._run or self.held) or not self._why_yield():
             return False
         lock = self._lock()
         try:
-            gives = plan.must_yield(ticket, self._view(self._seen()))
-            if gives:
+            why = self._why_yield()
+            if why:
                 first()
                 self.submitted = machine.now_ns()  # behind those that wait now
-                self._write_ticket_for_claim(plan.HALF)
+                self._write_ticket_for_claim(why)
                 self.release()
-                self._note_ticket(plan.HALF)
-            return gives
+                self._note_ticket(why)
+            return bool(why)
         finally:
             if lock is not None:
                 lock.close()
+
+    def _why_yield(self) -> str:
+        seen = self._seen()
+        others = any(other.uid != self.uid for other in seen.waiting)
+        return plan.must_yield(self._own_ticket(), self._view(seen)) if others else ""
 
     def wait_again(self, reason: str) -> bool:
         """Release all and queue again, in its old place, for inputs that have not ended; False without a queue."""
@@ -441,11 +445,11 @@ class Admission:
         named = next((each for each in seen.waiting if (each.uid, each.job) == (self.uid, self.job.id)), None)
         there = len(self.there), machine.cores()
         if named is not None and named.used is not None:
-            return Usage(named.used, named.used, *there), (named.used, named.ms)
+            return Usage(named.used.ms, named.used.ms, *there), (named.used.ms, named.ms)
         if not seen.waiting:  # nobody to compare with
             return None, (0, 0)
         running = {each.job: each.asked for each in seen.running if each.uid == self.uid}
-        return published_usage(UsageAccount(self.job.root), running, there), (0, 0)
+        return published_usage(UsageAccount(self.job.root), running, there, time.time()), (0, 0)
 
     def _why_no_gpus(self) -> "tuple[str, tuple[int, int]]":
         """Say why it waits although GPUs were free, and its place: others took them, or use them without a lease."""
@@ -468,7 +472,7 @@ class Admission:
         if place is not None and self.ticket is None and self._waits_there:
             until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
             kind = machine.kind_of(self.job.spec["resources"])
-            waiting = machine.Waiting(place[1], self.uid, self.job.id, self.asked, kind, place[0])
+            waiting = machine.Waiting(place[1], self.uid, self.job.id, self.asked, kind, machine.Used(place[0], 0, 0))
             name = lease_names.wait(waiting, until_s)
             mark = self.marks.hold(name)
             first = None if mark is None else launch.FirstInLine(self.job.id, until_s, name, mark)

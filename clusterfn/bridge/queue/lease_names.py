@@ -5,7 +5,8 @@ run/<uid>/<job>/<gpus>/<cores>/<MB>              a job that runs, and what it ta
 wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>~<used>/<type>/<GPU MB>
                                                  a job that is first in its line, submitted <ms> after the machine's
                                                  start, and which GPUs will do; it counts until <until>, in seconds;
-                                                 <used>: its user's use of the machine (`usage`), in milliseconds
+                                                 <used>: its user's use of the machine (`machine.Used`), as
+                                                 <ms>,<step>,<more>
 spool/<uid>/<queue>                              a spooler
 turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
 door                                             the job that is being admitted just now
@@ -17,7 +18,7 @@ Older bridges take all behind a `~` for a part of the job's id.
 
 import re
 
-from .machine import ANY, Demand, Kind, Running, Waiting
+from .machine import ANY, Demand, Kind, Running, Used, Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,10 +133,14 @@ def run(uid: int, job: str, asked: Demand, shared: bool = False) -> str:
 def wait(waiting: Waiting, until_s: int) -> str:
     """Name a job that is the next of its line; one whose GPU type is too long, as if any GPU would do."""
     ms, uid, job, asked, kind, used = waiting
-    told = job if used is None else "%s~%d" % (job, used)
+    told = job if used is None else "%s~%d,%d,%d" % ((job,) + used)
     parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, told)
     name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind)
-    return name if len(name) <= _LONGEST else "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY)
+    if len(name) <= _LONGEST:
+        return name
+    if used is not None and used.more:
+        return wait(waiting._replace(used=Used(used.ms, 0, 0)), until_s)
+    return "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY)
 
 
 def spool(uid: int, queue: str) -> str:
@@ -178,9 +183,9 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
         return None
     uid, ms, until_s = numbers[:3]
     job, told = _job_of(parts[7])
-    used = _numbers([told])
-    waiting = Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6]), used[0] if used else None)
-    return until_s, waiting
+    said = _numbers(told.split(","))
+    used = Used(*said) if len(said) == len(Used._fields) else None
+    return until_s, Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6]), used)
 
 
 def _job_of(field: str) -> "tuple[str, str]":

@@ -28,11 +28,15 @@ Kind = namedtuple("Kind", ("type", "memory_mb"))
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
 # Jobs that run; shared: it shares the cores in time with all other programs, and no other user waits for them.
 Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
-# Jobs that are next in their line; ms: when one was submitted, since the machine's start; used: how much its user has
-# used of the machine (`usage`), None if its bridge is too old to say.
+# What is published of a user's use of the machine (`usage`): what counts when it is the turn of a job, what each
+# further job adds to that, and how many further jobs like this one could start.
+Used = namedtuple("Used", ("ms", "step_ms", "more"))
+# Jobs that are next in their line; ms: when one was submitted, since the machine's start; used: None if the bridge of
+# its user is too old to say.
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0)
+_MANY = 64  # jobs that could start at once
 _TIMES_SHARED = 4  # so many times the cores one user's jobs may ask for on their own machine
 
 
@@ -204,15 +208,20 @@ class RemainingResources:
         Args:
             cards: The GPUs of its kind; None: every one is.
         """
+        missing = self.lacks_room(asked, cards)
+        if CORES in missing and shares_cores(self.limits, self._there):
+            missing.remove(CORES)
+        return missing + ([OWN] if self.over(asked) else [])
+
+    def lacks_room(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> "list[str]":
+        """List what is missing for a job of any user, whose limits are not known."""
         missing = []
         if asked.gpus and len(self.left(cards)) < asked.gpus:
             missing.append(CARDS)
-        if self.cores < asked.cores and not shares_cores(self.limits, self._there):
+        if self.cores < asked.cores:
             missing.append(CORES)
         if asked.memory_mb and self.memory_mb < asked.memory_mb:
             missing.append(MEMORY)
-        if self.over(asked):
-            missing.append(OWN)
         return missing
 
     def suitable(self, cards: "Optional[Sequence[str]]") -> "list[str]":
@@ -233,6 +242,12 @@ class RemainingResources:
             for word, limit, used, more in zip(words, self.limits, self.own, wanted)
             if limit is not None and more and used + more > limit
         ]
+
+    def further(self, asked: Demand) -> int:
+        """Return how many more such jobs the limits of the user allow."""
+        each = zip(self.limits, self.own, list(asked) + [1])
+        rooms = [(limit - used) // more for limit, used, more in each if limit is not None and more]
+        return max(0, int(min(rooms + [_MANY])))
 
     def take(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> None:
         """Take what a job needs: it starts."""

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from .tickets import Ticket
 
 SLOW = "its script takes long to come to the function (look at `setup:` of the host), so others go first"
+_MOST_FURTHER = 64
 HALF = "its group has half of the GPUs, and another user waits for GPUs"
+LATER = "another user waits, who has used less of the machine lately"
+_SLACK_MS = 5000  # an element does not give way for less: it takes a second to start it again
 
 
 class GpuSituation:
@@ -153,9 +156,11 @@ class StartPlan:
         reasons: Why a job waits.
         places: The place of a job among those of all users: what its user has used, and when it was submitted. No job
             has an earlier one than those of the same user that come before it.
+        further: Of a job in `named`: what each job like it adds, and how many more of them could start.
     """
 
     def __init__(self) -> None:
+        self.further: "dict[str, tuple[int, int]]" = {}
         self.places: "dict[str, tuple[int, int]]" = {}
         self.start: "list[Ticket]" = []
         self.gpus: "dict[str, list[str]]" = {}
@@ -168,10 +173,16 @@ def plan_starts(tickets: "Sequence[Ticket]", view: QueueView) -> StartPlan:
     return _Planning(tickets, view).plan_all() if tickets else StartPlan()
 
 
-def must_yield(ticket: "Ticket", view: QueueView) -> bool:
-    """Return whether the group of an element has half of the GPUs while another user waits; `view` is without it."""
+def must_yield(ticket: "Ticket", view: QueueView) -> str:
+    """Return why an element has to give way to another user between two items; "" if it need not.
+
+    Args:
+        view: Without the element.
+    """
+    if all(other.uid == view.uid for other in view.seen.waiting):
+        return ""
     planning = _Planning([ticket], view)
-    return bool(planning.group_has_its_half(ticket, planning.cards_of(ticket)))
+    return planning.group_has_its_half(ticket, planning.cards_of(ticket)) or planning.others_come_first(ticket)
 
 
 class _Planning:
@@ -185,7 +196,8 @@ class _Planning:
         others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
         self._usage = view.usage.copy()
         self._is_fair = all(job.used is not None for job in others)
-        self._others = sorted(others, key=self._place_of)
+        self._others = self._in_order(others)
+        self._full: "set[tuple[int, str]]" = set()
         self._first: "Optional[Waiting]" = None
         self._lines: "set[Optional[Kind]]" = set()
         self._one_comes = False
@@ -195,30 +207,45 @@ class _Planning:
 
     def plan_all(self) -> StartPlan:
         place = self.view.place
-        for before, ticket in enumerate(self.tickets):
+        for number, ticket in enumerate(self.tickets):
             place = max(place, (self._usage.of(ticket.asked), ticket.ms))
             self.made.places[ticket.job] = place
             own = (place[0] if self._is_fair else 0, place[1], self.view.uid)
-            while self._others and self._place_of(self._others[0]) < own:
-                other = self._others.pop(0)
-                self._others_before += 1
-                self._first = self._first or (other if other.uid != self.view.uid else None)
-                later = other.ms > ticket.ms
-                self._keep_for(other.uid, other.asked, other.kind, "" if later else "earlier ")
+            while self._others and self._others[0][0] < own:
+                _, further, other = self._others.pop(0)
+                self._let_pass(other, further, ticket)
             self.room.limits = ticket.limits
-            self._plan_one(ticket, before + self._others_before)
+            self._plan_one(ticket, number)
         return self.made
 
-    def _place_of(self, other: "Waiting") -> "tuple[int, int, int]":
-        return (other.used or 0) if self._is_fair else 0, other.ms, other.uid
+    def _in_order(self, others: "Iterable[Waiting]") -> "list[tuple[tuple[int, int, int], int, Waiting]]":
+        """Return the jobs of others and, with a number, the further ones that each user has behind each of them."""
+        if not self._is_fair:
+            return sorted(((0, other.ms, other.uid), 0, other) for other in others)
+        return sorted(
+            ((other.used.ms + number * other.used.step_ms, other.ms, other.uid), number, other)
+            for other in others
+            for number in range(min(other.used.more, _MOST_FURTHER) + 1)
+        )
+
+    def _let_pass(self, other: "Waiting", further: int, ticket: "Ticket") -> None:
+        """Keep for another job what it needs; for a further one only if it can start at once."""
+        if further:
+            cards = self.view.cards_of(other.kind) if other.asked.gpus else []
+            if (other.uid, other.job) in self._full or self.room.lacks_room(other.asked, cards):
+                self._full.add((other.uid, other.job))
+                return
+        self._others_before += 1
+        self._first = self._first or (other if other.uid != self.view.uid else None)
+        self._keep_for(other.uid, other.asked, other.kind, "" if other.ms > ticket.ms else "earlier ")
 
     def _keep_for(self, uid: int, asked: "Demand", kind: "Kind", when: str = "earlier ") -> None:
         cards = self.view.cards_of(kind) if asked.gpus else []
         self._ahead.append((uid, asked.gpus, when, cards))
         self.room.reserve(asked, cards)
 
-    def _plan_one(self, ticket: "Ticket", before: int) -> None:
-        kind = self.cards_of(ticket)
+    def _plan_one(self, ticket: "Ticket", number: int) -> None:
+        kind, before, behind = self.cards_of(ticket), number + self._others_before, self.tickets[number + 1 :]
         if ticket.job in self.view.overdue and ticket.job not in self._runs:
             self.made.reasons[ticket.job] = SLOW
             return
@@ -252,6 +279,7 @@ class _Planning:
         if missing != [OWN]:  # a job that waits for the user's own jobs keeps nothing from others
             self._keep_for(self.view.uid, ticket.asked, ticket.kind)
             self.made.named.append(ticket)
+            self.made.further[ticket.job] = self._further(ticket, behind)
             self._usage.add(ticket.asked)  # another user comes before the next one
 
     def _with_place_in_line(self, text: str, ticket: "Ticket", before: int) -> str:
@@ -259,10 +287,17 @@ class _Planning:
         if not before:
             return text
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
-        if self._first is not None and self._first.ms > ticket.ms:
-            used = in_words(self._first.used or 0), in_words(self.made.places[ticket.job][0])
+        if self._first is not None and self._first.used is not None and self._first.ms > ticket.ms:
+            used = in_words(self._first.used.ms), in_words(self.made.places[ticket.job][0])
             after += ", first %s's, who has used less lately: %s, you %s" % ((_named(self._first.uid),) + used)
         return "%s; %s" % (text, after) if text else after
+
+    def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":
+        """Return what each further job like this one adds to what was used, and how many there are that may start."""
+        if ticket.asked.gpus and ticket.element is not None:  # its group may have no more than half
+            return 0, 0
+        alike = sum((each.asked, each.kind) == (ticket.asked, ticket.kind) for each in behind)
+        return self._usage.step(ticket.asked), min(alike, self.room.further(ticket.asked))
 
     def cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
         """List the GPUs that a job may get; None if they are too few or unknown, which its supervisor explains."""
@@ -279,6 +314,16 @@ class _Planning:
             self.room.take(ticket.asked, kind)
             group = _group(ticket)
             self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus
+
+    def others_come_first(self, ticket: "Ticket") -> str:
+        """Return `LATER` if an element without GPUs holds what users need who have used less; "" else."""
+        if ticket.element is None or ticket.asked.gpus or not self._is_fair:
+            return ""
+        own = (self._usage.of(ticket.asked) - _SLACK_MS, 0, 0)
+        for _, further, other in [each for each in self._others if each[0] < own and each[-1].uid != self.view.uid]:
+            self._let_pass(other, further, ticket)
+        self.room.limits = ticket.limits
+        return LATER if self._first is not None and CORES in self.room.lacks(ticket.asked) else ""
 
     def group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
         """Return `HALF` if its group may have no more GPUs while another user waits for some; one element may run."""

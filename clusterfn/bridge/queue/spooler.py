@@ -147,7 +147,7 @@ class Spooler:
         self._inputs = HeldBack(queue.root)
         self._account = UsageAccount(queue.root)
         self._usage: "Optional[Usage]" = None
-        self._places: "dict[str, tuple[int, int]]" = {}
+        self._told: "dict[str, machine.Waiting]" = {}
         self._lock_holder, self._locked_since = "", 0.0
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
@@ -420,7 +420,8 @@ class Spooler:
             if (now > not_before + _COMES_S if job in self._starting else now < not_before)
         }
         running = {job.job: job.asked for job in seen.running if job.uid == self.uid}
-        self._usage = published_usage(self._account, running, (len(every), machine.cores()), self._usage)
+        size = len(every), machine.cores()
+        self._usage = published_usage(self._account, running, size, time.time(), self._usage)
         view = plan.QueueView(
             there, seen, self.uid, self._cards.of, held, used, starting=set(self._starting), late=late,
             overdue=set(filter(self._is_overdue, self._starting)), usage=self._usage, pids=self._pids(seen, held),
@@ -438,16 +439,17 @@ class Spooler:
         wanted = made.named[: self._most]
         for job in set(self.named) - {ticket.job for ticket in wanted}:
             self.named.pop(job)[1].close()
-            self._places.pop(job, None)
+            self._told.pop(job, None)
         now_s = machine.now_s()
         for ticket in wanted:
             before, place = self.named.get(ticket.job), made.places[ticket.job]
-            if before is None or before[0] < now_s + _RENEW_S or self._places.get(ticket.job, place) != place:
-                waiting = machine.Waiting(place[1], self.uid, ticket.job, ticket.asked, ticket.kind, place[0])
-                mark = self.marks.hold(lease_names.wait(waiting, now_s + lease_names.VALID_S))
+            used = machine.Used(place[0], *made.further.get(ticket.job, (0, 0)))
+            told = machine.Waiting(place[1], self.uid, ticket.job, ticket.asked, ticket.kind, used)
+            if before is None or before[0] < now_s + _RENEW_S or self._told.get(ticket.job, told) != told:
+                mark = self.marks.hold(lease_names.wait(told, now_s + lease_names.VALID_S))
                 if mark is not None:
                     self.named[ticket.job] = (now_s + lease_names.VALID_S, mark)
-                    self._places[ticket.job] = place
+                    self._told[ticket.job] = told
                     if before is not None:
                         before[1].close()
 

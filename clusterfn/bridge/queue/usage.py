@@ -8,7 +8,6 @@ GPUs of the machine, or all of its cores.
 import json
 import math
 import os
-import time
 
 from . import machine, tickets
 
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from .machine import Demand
 
 HALF_LIFE_S = 2 * 3600.0
-# Each job that runs counts as if it ran for another minute. So users get GPUs in turn when many become free at once,
-# before anybody has used theirs for long.
-AHEAD_S = 60.0
+# A job counts from its start for as long as its user's last jobs took, for a minute at most. So users get GPUs in turn
+# though many become free at once. The newest job counts for a part of that time.
+_MOST_S, _OF_NEWEST = 60.0, 0.2
 _BEGINS_S = 5.0  # a job may have begun just after it was looked which run
 _OF_THE_JOURNAL = 1 << 20  # its end: some thousand jobs
 # What is published is put right when it is wrong by this part of it, and by this many milliseconds.
@@ -33,9 +32,14 @@ class UsageAccount:
 
     Args:
         root: Of the jobs.
+
+    Attributes:
+        expected_s: How long the next job takes, as the last ones did.
     """
 
     def __init__(self, root: str) -> None:
+        self.expected_s = _MOST_S
+        self._ended = 0
         self._path = os.path.join(machine.folder(root), tickets.JOURNAL_FILE)
         self._read = (0, 0)  # which file, and how far
         self._used = (0.0, 0.0)  # GPU seconds and core seconds, as they count at `_at`
@@ -43,24 +47,24 @@ class UsageAccount:
         self._open: "dict[str, tuple[float, int, int]]" = {}
         self._looked = 0.0
 
-    def look(self, running: "Iterable[str]", now: float) -> "tuple[float, float]":
+    def look(self, running: "Mapping[str, Demand]", now: float) -> "tuple[float, float]":
         """Return the GPU seconds and core seconds that count now.
 
         Args:
-            running: The jobs of this user that run.
+            running: What the jobs of this user have that run, by id; some may be below another root.
             now: The time of the wall clock, as in the journal.
         """
         for line in self._new_lines():
             self._take_in(line)
-        runs = set(running)
-        for job in set(self._open) - runs:
+        for job in set(self._open) - set(running):
             if self._open[job][0] < now - _BEGINS_S:  # it was killed with its supervisor some time since
                 self._close(job, self._looked)
         self._looked = now
         gpus, cores = (each * _left_of(now - self._at) for each in self._used)
-        for since, its_gpus, its_cores in self._open.values():
-            counts = _seconds_that_count(since, now, now)
-            gpus, cores = gpus + its_gpus * counts, cores + its_cores * counts
+        for job, asked in running.items():
+            since = self._open[job][0] if job in self._open else now
+            counts = max(self.expected_s, _seconds_that_count(since, now, now))
+            gpus, cores = gpus + asked.gpus * counts, cores + asked.cores * counts
         return gpus, cores
 
     def _new_lines(self) -> "Iterable[bytes]":
@@ -87,9 +91,16 @@ class UsageAccount:
                 self._close(job, when)
                 self._open[job] = when, int(told["asked"]["gpus"]), int(told["asked"]["cores"])
             elif event == tickets.RELEASED:
+                self._learn(job, when)
                 self._close(job, when)
         except (ValueError, KeyError, TypeError):  # cut off at the beginning, or of an older bridge
             return
+
+    def _learn(self, job: str, until: float) -> None:
+        if job in self._open and until > self._open[job][0]:
+            self._ended += 1
+            took = min(until - self._open[job][0], _MOST_S)
+            self.expected_s += max(_OF_NEWEST, 1.0 / self._ended) * (took - self.expected_s)
 
     def _close(self, job: str, until: float) -> None:
         if job not in self._open:
@@ -119,40 +130,46 @@ class Usage:
         cores_ms: What counts for the others.
     """
 
-    def __init__(self, gpus_ms: int, cores_ms: int, gpus: int, cores: int) -> None:
+    def __init__(self, gpus_ms: int, cores_ms: int, gpus: int, cores: int, expected_s: float = 0.0) -> None:
         self.gpus_ms = gpus_ms
         self.cores_ms = cores_ms
         self._gpus = max(1, gpus)
         self._cores = max(1, cores)
+        self._expected_ms = expected_s * 1000
 
     def of(self, asked: "Demand") -> int:
         """Return what counts for a job that asks for this."""
         return self.gpus_ms if asked.gpus else self.cores_ms
 
+    def step(self, asked: "Demand") -> int:
+        """Return what such a job adds for further ones."""
+        gpus, cores = self._expected_ms * asked.gpus / self._gpus, self._expected_ms * asked.cores / self._cores
+        return int(gpus if asked.gpus else cores)
+
     def copy(self) -> "Usage":
         """Return another that is the same."""
-        return Usage(self.gpus_ms, self.cores_ms, self._gpus, self._cores)
+        return Usage(self.gpus_ms, self.cores_ms, self._gpus, self._cores, self._expected_ms / 1000)
 
     def add(self, asked: "Demand") -> None:
         """Count a job that runs from now on."""
-        self.gpus_ms += int(AHEAD_S * 1000 * asked.gpus / self._gpus)
-        self.cores_ms += int(AHEAD_S * 1000 * asked.cores / self._cores)
+        self.gpus_ms += int(self._expected_ms * asked.gpus / self._gpus)
+        self.cores_ms += int(self._expected_ms * asked.cores / self._cores)
 
 
 def published_usage(
-    account: UsageAccount, running: "Mapping[str, Demand]", there: "tuple[int, int]", before: "Optional[Usage]" = None
-) -> Usage:
+    account: UsageAccount, running: "Mapping[str, Demand]", there: "tuple[int, int]", now: float,
+    before: "Optional[Usage]" = None,
+) -> Usage:  # fmt: skip
     """Return what is published of a user from now on: what it was before, unless that is wrong by much.
 
     Args:
         running: What their jobs have that run, by id.
         there: How many GPUs and cores the machine has.
+        now: The time of the wall clock.
     """
-    gpu_s, core_s = account.look(running, time.time())
+    gpu_s, core_s = account.look(running, now)
     gpus, cores = max(1, there[0]), max(1, there[1])
-    found = Usage(int(gpu_s * 1000 / gpus), int(core_s * 1000 / cores), gpus, cores)
-    for asked in running.values():
-        found.add(asked)
+    found = Usage(int(gpu_s * 1000 / gpus), int(core_s * 1000 / cores), gpus, cores, account.expected_s)
     if before is not None and not (
         _differs(before.gpus_ms, found.gpus_ms) or _differs(before.cores_ms, found.cores_ms)
     ):
