@@ -52,6 +52,7 @@ class Seen:
         running: Jobs that run.
         waiting: Jobs that are next in their line, the oldest first. Those that have just begun to run are left out, and
             those whose name is too old.
+        is_fair: Whether each of them says what its user has used.
         false: uid of the user who has bound a name with another user's uid, by that name.
     """
 
@@ -75,6 +76,11 @@ class Seen:
         self.running = [job for job in self.jobs.values() if (job.uid, job.job) != but]
         run = {(job.uid, job.job) for job in self.running}
         self.waiting = _the_first_of_each(sorted(told for key, (_, told) in waiting.items() if key not in run))
+        self.is_fair = all(told.used is not None for told in self.waiting)
+
+    def in_order(self) -> "list[Waiting]":
+        """Return the jobs that wait, in the order in which they come."""
+        return sorted(self.waiting, key=lambda job: (job.used.ms if self.is_fair else 0, job.ms, job.uid))
 
     def holders(self, cards: "Iterable[str]") -> "dict[str, int]":
         """Return the uid of the holder of each of these GPUs that is held: who bound its name, else -1 if not known.
