@@ -132,3 +132,57 @@ def test_one_job_beside_those_of_two_others_does_not_wait_for_all_of_theirs(stre
     assert len(order[order.index(EVE) :]) > 4, order
     mals = [place for place, uid in enumerate(order) if uid == MAL]
     assert order[: mals[-1]].count(ADA) <= some + 4, order
+
+
+def test_where_the_kernel_does_not_say_who_bound_a_name_a_taken_name_keeps_nobody_waiting_either(street):
+    """Linux before 5.3: SO_PEERCRED of the holder says it."""
+    ada, mal = street(ADA), street(MAL)
+    (table,) = ada.bench.bridge.rglob("queue/socket_table.py")
+    text = table.read_text()
+    assert "_SHOW_UID = 1, 0x40" in text
+    table.write_text(text.replace("_SHOW_UID = 1, 0x40", "_SHOW_UID = 1, 0"))
+    job = cores(ada, 1)
+
+    with mal.binds(f"run/{ADA}/{job.id}/0/1/0"):
+        assert ada.start(job).wait(150) == 0, job.log()
+
+    assert job.outcome()["kind"] == "returned"
+
+
+def test_what_shares_the_cores_in_time_keeps_no_other_user_waiting(street):
+    """Jobs of one's own machine, and of a host whose limits allow more cores than there are."""
+    ada, mal = street(ADA), street(MAL)
+    local = [ada.running(ada.job(NAP, 600, scheduler="local", resources={"cores": 2})) for _ in range(2)]
+    more = ada.running(ada.job(NAP, 600, limits={"cores": 8}, resources={"cores": 2}))
+    job = cores(mal, 2)
+
+    assert mal.start(job).wait(150) == 0, job.log()
+
+    fourth = ada.job(NAP, 0, scheduler="local", resources={"cores": 3})
+    ada.queued(fourth)
+    until(lambda: ada.box.reason(fourth) == "waiting for your own jobs: limits: {cores: 8}")
+    for each in (*local, more):
+        kill(each.worker_pid(), each.supervisor_pid())
+    assert ada.ended(fourth) == ["returned"]
+
+
+def test_priority_orders_ones_own_jobs(street):
+    ada = street(ADA)
+    first = ada.running(cores(ada, 2, 600))
+    low, usual, high = (ada.job(NAP, 0, resources={"cores": 2}, priority=each) for each in (-1, 0, 7))
+    for job in (low, usual, high):
+        ada.queued(job)
+
+    kill(first.worker_pid(), first.supervisor_pid())
+
+    assert ada.ended(low, usual, high) == ["returned"] * 3
+    assert ada.box.order()[1:] == [high.id, usual.id, low.id]
+
+
+def test_who_takes_all_cpu_names_only_changes_which_cpus_a_job_gets(street):
+    ada, mal = street(ADA), street(MAL)
+    job = ada.job("def f():\n    import os\n    return len(os.sched_getaffinity(0))\n", resources={"cores": 1})
+    with mal.binds(*[f"cpu/{cpu}" for cpu in os.sched_getaffinity(0)]):
+        assert ada.start(job).wait(150) == 0, job.log()
+
+    assert job.value() == 1

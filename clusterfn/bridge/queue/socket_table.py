@@ -26,7 +26,7 @@ _LISTED = re.compile(rb": \w+ \w+ \w+ 0001 01 +(\d+) @([^\s@]+)\n")
 _NAME = re.compile(rb"\0([!-?A-~]+)\Z")
 
 # <linux/netlink.h>, <linux/sock_diag.h>, <linux/unix_diag.h>
-_SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
+SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
 _DONE, _ERROR = 3, 2
 _BOUND, _LISTENING = 7, 10
 _SHOW_NAME, _SHOW_UID = 1, 0x40
@@ -57,7 +57,7 @@ def _read_table() -> "dict[bytes, Binding]":
 
 
 def _ask_kernel() -> "dict[bytes, Binding]":
-    socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _SOCK_DIAG)
+    socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, SOCK_DIAG)
     try:
         socket.settimeout(_PATIENCE_S)
         states = 1 << _BOUND | 1 << _LISTENING
