@@ -15,11 +15,10 @@ from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
 from ..supervisor.job import dependencies_of
 from ..supervisor.verdict import Verdict, say
-from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
+from . import arrivals, launch, lease_names, machine, plan, tickets
 from .lease import admission_lock, holder_in_words, leases_of_kind
 from .lease_names import ADMISSION
-from .machine import MachineResources
-from .usage import Usage, UsageAccount, published_usage
+from .machine import MachineResources, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,6 +136,8 @@ class Admission:
         """
         if self.refusal is not None:
             raise self.refusal
+        from . import gpu_leases  # many jobs ask for no GPU
+
         others = [card for card in self.every if card not in failed]
         for bad in [card for card in self.uuids if card in failed]:
             try:
@@ -186,7 +187,9 @@ class Admission:
         tickets.record_event(self.job.root, tickets.RELEASED, self.job.id, cards=list(self.held))
         if self._waits_again:
             self._note_ticket(self._waits_again)
-        gpu_leases.release_gpus(self.held)
+        for lease in self.held.values():
+            lease.close()
+        self.held.clear()
         if self._resumes:
             from . import restart  # as above
 
@@ -314,6 +317,8 @@ class Admission:
             self.strangers = gpus.used_by_others(card.uuid for card in self.there)
         held = self._hold_planned()
         if self.every:
+            from . import gpu_leases  # as above
+
             try:
                 held = gpu_leases.replace_used_gpus(self.marks, held, self.every)
             except gpu_leases.TooFew as few:
@@ -378,12 +383,18 @@ class Admission:
             job, made = self.job.id, plan.plan_starts([self._own_ticket()], self._view(seen))
             if job not in made.gpus:
                 raise self._queue(made.reasons[job], made.places[job] if made.named else None)
-            return gpu_leases.hold_gpus(self.marks, made.gpus[job], self.asked.gpus)
-        except gpu_leases.TooFew:
-            raise self._queue(*self._why_no_gpus()) from None
+            return self._hold_gpus(made.gpus[job]) if self.asked.gpus else {}
         finally:
             if lock is not None:
                 lock.close()
+
+    def _hold_gpus(self, free: "Sequence[str]") -> "dict[str, Lease]":
+        from . import gpu_leases  # as above
+
+        try:
+            return gpu_leases.hold_gpus(self.marks, free, self.asked.gpus)
+        except gpu_leases.TooFew:
+            raise self._queue(*self._why_no_gpus()) from None
 
     def _waits_for_inputs(self) -> str:
         """Say which jobs it waits for; "" for none.
@@ -448,6 +459,8 @@ class Admission:
             return Usage(named.used.ms, named.used.ms, *there), (named.used.ms, named.ms)
         if not seen.waiting:  # nobody to compare with
             return None, (0, 0)
+        from .usage import UsageAccount, published_usage  # few jobs come while others wait
+
         running = {each.job: each.asked for each in seen.running if each.uid == self.uid}
         return published_usage(UsageAccount(self.job.root), running, there, time.time()), (0, 0)
 

@@ -268,3 +268,37 @@ class RemainingResources:
     def count(self, asked: Demand) -> None:
         """Count a job towards what the user may have."""
         self.own = [used + more for used, more in zip(self.own, list(asked) + [1])]
+
+
+class Usage:
+    """One user's use of the machine (`usage`), in milliseconds of all of it, and what further jobs add to it.
+
+    Attributes:
+        gpus_ms: What counts for jobs that ask for GPUs.
+        cores_ms: What counts for the others.
+    """
+
+    def __init__(self, gpus_ms: int, cores_ms: int, gpus: int, cores: int, expected_s: float = 0.0) -> None:
+        self.gpus_ms = gpus_ms
+        self.cores_ms = cores_ms
+        self._gpus = max(1, gpus)
+        self._cores = max(1, cores)
+        self._expected_ms = expected_s * 1000
+
+    def of(self, asked: Demand) -> int:
+        """Return what counts for a job that asks for this."""
+        return self.gpus_ms if asked.gpus else self.cores_ms
+
+    def step(self, asked: Demand) -> int:
+        """Return what such a job adds for further ones."""
+        gpus, cores = self._expected_ms * asked.gpus / self._gpus, self._expected_ms * asked.cores / self._cores
+        return int(gpus if asked.gpus else cores)
+
+    def copy(self) -> "Usage":
+        """Return another that is the same."""
+        return Usage(self.gpus_ms, self.cores_ms, self._gpus, self._cores, self._expected_ms / 1000)
+
+    def add(self, asked: Demand) -> None:
+        """Count a job that runs from now on."""
+        self.gpus_ms += int(self._expected_ms * asked.gpus / self._gpus)
+        self.cores_ms += int(self._expected_ms * asked.cores / self._cores)

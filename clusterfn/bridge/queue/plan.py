@@ -13,8 +13,7 @@ process without a lease on a GPU takes another GPU, which the next job must not 
 import os
 
 from ..supervisor.gpus import user_name
-from .machine import CARDS, CORES, MEMORY, OWN, RemainingResources
-from .usage import Usage, in_words
+from .machine import CARDS, CORES, MEMORY, OWN, RemainingResources, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -288,6 +287,8 @@ class _Planning:
             return text
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
         if self._first is not None and self._first.used is not None and self._first.ms > ticket.ms:
+            from .usage import in_words  # few jobs wait for another user
+
             used = in_words(self._first.used.ms), in_words(self.made.places[ticket.job][0])
             after += ", first %s's, who has used less lately: %s, you %s" % ((_named(self._first.uid),) + used)
         return "%s; %s" % (text, after) if text else after

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .lease import Lease, LeaseHolder
+    from .machine import Usage
     from .tickets import Ticket
-    from .usage import Usage
 
 _LOOK_AGAIN_S = 5.0  # for GPUs whose users hold nothing that could wake us, for cancelled jobs, for memory
 _STARTING_S = 0.1

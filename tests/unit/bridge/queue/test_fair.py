@@ -14,7 +14,7 @@ import pytest
 
 from clusterfn.bridge.queue import lease_names, machine, plan, tickets, usage
 from clusterfn.bridge.queue.lease_names import Seen
-from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, Used, UserLimits, Waiting
+from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, Usage, Used, UserLimits, Waiting
 from clusterfn.bridge.queue.tickets import Ticket
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")
@@ -37,7 +37,7 @@ class User:
         self.names: set[str] = set()
         self.begun: list[tuple[float, float, Demand]] = []
         self.account = usage.UsageAccount(str(root))
-        self.published: usage.Usage | None = None
+        self.published: Usage | None = None
         Path(machine.folder(str(root))).mkdir(parents=True)
 
     def note(self, event: str, job: str, when: float, asked: Demand) -> None:
