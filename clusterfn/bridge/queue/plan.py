@@ -282,15 +282,16 @@ class _Planning:
             self._usage.add(ticket.asked)  # another user comes before the next one
 
     def _with_place_in_line(self, text: str, ticket: "Ticket", before: int) -> str:
-        """Add how many jobs come before it, and why another user's does that came later."""
+        """Add how many jobs come before it, and whose is the first and why."""
         if not before:
             return text
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
-        if self._first is not None and self._first.used is not None and self._first.ms > ticket.ms:
+        first, used_ms = self._first, self.made.places[ticket.job][0]
+        if self._is_fair and first is not None and first.used.ms < used_ms:
             from .usage import in_words  # few jobs wait for another user
 
-            used = in_words(self._first.used.ms), in_words(self.made.places[ticket.job][0])
-            after += ", first %s's, who has used less lately: %s, you %s" % ((_named(self._first.uid),) + used)
+            used = in_words(first.used.ms), in_words(used_ms)
+            after += ", first %s's, who has used less lately: %s, you %s" % ((_named(first.uid),) + used)
         return "%s; %s" % (text, after) if text else after
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":
