@@ -291,7 +291,7 @@ class _Planning:
             from .usage import in_words  # few jobs wait for another user
 
             used = in_words(first.used.ms), in_words(used_ms)
-            after += ", first %s's, who has used less lately: %s, you %s" % ((_named(first.uid),) + used)
+            after += ", first %s's (used %s lately, you %s)" % ((_named(first.uid),) + used)
         return "%s; %s" % (text, after) if text else after
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":
