@@ -164,6 +164,11 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             checkpoint.check_warning(options, resources, rules)
         if options.requeue:
             checkpoint.check_requeue(options, resources, rules)
+        if options.priority and rules.has_nodes:
+            raise ConfigError(
+                f"priority={options.priority} is for clusterfn's own queue, and {host.name} has a scheduler",
+                host=host.name, hint=rules.priority_hint,
+            )  # fmt: skip
         name = job_name(options.name or str(attribute(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
         session.enough(resources)  # before an environment for it is solved, which takes minutes
@@ -195,6 +200,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             building=ready.made.building if ready.made else None,
             after=payload.after,
             keep_value=options.keep,
+            priority=options.priority,
             results=host.result_policy(options.results, options.max_result_bytes),
         )
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path)

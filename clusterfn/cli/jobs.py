@@ -21,7 +21,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "SIZE", "DETAIL")
-_MESSAGE = 130
+_MESSAGE = 170
 _TIMEOUT_S = 60.0
 _AT_ONCE = 1000
 

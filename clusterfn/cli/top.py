@@ -12,7 +12,8 @@ from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
 
-_HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
+_HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
+_MOST_FALSE = 5
 _TIMEOUT_S = 60.0
 
 
@@ -25,28 +26,35 @@ def top(given: argparse.Namespace) -> int:
             f"{host.name} has a scheduler, which knows the jobs of all users", host=host.name,
             hint="ask the scheduler on the host: clusterfn's jobs there are named FUNCTION.ID",
         )  # fmt: skip
-    rows = jobs_of_all_users(session)
+    told = jobs_of_all_users(session)
+    rows, false = told["jobs"], told.get("false", [])
     if given.json:
-        print(screen.as_json({"host": host.name, "jobs": rows}))
-    elif rows:
+        print(screen.as_json({"host": host.name, **told}))
+        return 0
+    if rows:
         print(screen.table(_HEAD, [_row(each) for each in rows]))
     else:
         console.tell(f"clusterfn runs nothing on {host.name}")
+    for each in false[:_MOST_FALSE]:
+        console.tell(f"{each['user']} holds a name of another user, which counts for nothing: {each['name']}")
+    if len(false) > _MOST_FALSE:
+        console.tell(f"{len(false) - _MOST_FALSE} more such names are held on {host.name}")
     return 0
 
 
-def jobs_of_all_users(session: HostState) -> list[dict[str, Any]]:
-    """Ask the host for the jobs that run, or are next in their user's line."""
+def jobs_of_all_users(session: HostState) -> dict[str, Any]:
+    """Ask the host for the jobs that run, or are next in their user's line, and for false names."""
     answer = session.supervise("users", session.host.lease).result(_TIMEOUT_S)
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError("the host could not list the jobs of its users", host=session.host.name, evidence=said)
     with reading(session.host.name, "the jobs of its users"):
-        told = [dict(each) for each in json.loads(answer.out)["jobs"]]
-        _ = list(map(_row, told))
+        told: dict[str, Any] = dict(json.loads(answer.out))
+        _ = [_row(dict(each)) for each in told["jobs"]]
     return told
 
 
 def _row(job: dict[str, Any]) -> tuple[str, ...]:
     memory = f"{job['memory_mb']} MB" if job["memory_mb"] else "-"
-    return str(job["user"]), str(job["job"]), str(job["state"]), str(job["gpus"]), str(job["cores"]), memory
+    used = "-" if job.get("used") is None else screen.age(job["used"])
+    return str(job["user"]), str(job["job"]), str(job["state"]), str(job["gpus"]), str(job["cores"]), memory, used

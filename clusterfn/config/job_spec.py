@@ -105,6 +105,7 @@ class JobSpec(NamedTuple):
         requeue: How often it is requeued for each cause: "timeout", "preempted", "node".
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
         keep_value: The value stays on the host until `Job.result` fetches it.
+        priority: Its order among the jobs of its user that wait on a machine without a scheduler.
         results: What is accepted of its value. Only this machine knows that: the host could change its spec.json.
     """
 
@@ -139,6 +140,7 @@ class JobSpec(NamedTuple):
     results: ResultPolicy = ResultPolicy()
     warn_s: float | None = None
     requeue: Mapping[str, int] = {}
+    priority: int = 0
 
     def scheduler_names_of_dependencies(self) -> list[str]:
         """Return the names by which the scheduler knows the jobs whose values it takes."""
@@ -180,6 +182,7 @@ class JobSpec(NamedTuple):
             **({"resume": self.resume} if self.resume else {}),
             **({"requeue": dict(self.requeue)} if self.requeue else {}),
             **({"warn_s": self.warn_s} if self.warn_s is not None else {}),
+            **({"priority": self.priority} if self.priority else {}),
             **({"keep_value": True} if self.keep_value else {}),
             **({"after": {job: dict(told) for job, told in self.after.items()}} if self.after else {}),
             **({"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {}),
@@ -208,7 +211,7 @@ class JobSpec(NamedTuple):
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
             scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
             quiet_s=spec.get("quiet_s", layout.QUIET_S), warn_s=spec.get("warn_s"),
-            requeue=spec.get("requeue", {}), results=host.result_policy(),
+            requeue=spec.get("requeue", {}), priority=spec.get("priority", 0), results=host.result_policy(),
         )  # fmt: skip
 
 

@@ -91,6 +91,8 @@ class CallOptions(JobOptions, total=False):
         resume: Id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
         keep: True leaves the value of a submitted job on the host until `job.result()` asks for it (False). Other calls
             on that host take it as an argument without any transfer: `evaluate(train.submit(1e-3))`.
+        priority: Order among your own jobs that wait on a machine without a scheduler (0): higher numbers start first.
+            It never changes your place among other users.
     """
 
     nodes: int | None
@@ -106,6 +108,7 @@ class CallOptions(JobOptions, total=False):
     requeue: Sequence[str] | Mapping[str, int] | None
     resume: str | None
     keep: bool | None
+    priority: int | None
 
 
 def descriptions() -> str:
@@ -229,6 +232,7 @@ _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 _CAUSES = ("timeout", "preempted", "node")  # of `requeue=`
 REQUEUED = 3  # times for each cause, if only the causes are named
 _MOST_REQUEUED = 1000
+_MOST_PRIORITY = 1_000_000
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
 
@@ -251,6 +255,13 @@ def _whole_number(least: int) -> Check:
         raise ConfigError(problem, hint=f"write gpus={int(gres[2])}{kind}")
 
     return check
+
+
+def _priority(value: Any, name: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_PRIORITY:
+        return value
+    problem = f"{name}={value!r:.80} is not a whole number from -{_MOST_PRIORITY} to {_MOST_PRIORITY}"
+    raise ConfigError(problem, hint=f"write {name}=1 to start the job before your others, or {name}=-1 for after them")
 
 
 def _text(value: Any, name: str) -> str:
@@ -566,6 +577,7 @@ class Options(NamedTuple):
     keep: bool = False
     results: str | None = None
     max_result_bytes: int | None = None
+    priority: int = 0
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Reject `f.options(…)`, which Ray has."""
@@ -601,6 +613,7 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
     "name": ("name", _job_name),
     "on_interrupt": ("on_interrupt", _one_of("detach", "stop")),
     "keep": ("keep", _keep),
+    "priority": ("priority", _priority),
     "results": ("results", _one_of("objects", "data")),
     "max_result": ("max_result_bytes", parse_memory),
 }

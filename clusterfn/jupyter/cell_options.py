@@ -143,7 +143,7 @@ def _pair(keyword: str, written: str) -> tuple[str, Any]:
 
 
 def _number(keyword: str, text: str) -> int | str:
-    return int(text) if keyword in _NUMBERS and text.isdecimal() else text
+    return int(text) if keyword in _NUMBERS and text.removeprefix("-").isdecimal() else text
 
 
 def _flag_of(keyword: str) -> str:

@@ -184,6 +184,7 @@ class Scheduler(ABC):
         knows_all: Whether a look at it lists every job from its submission on; else only those that wait.
         starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
         holds: Whether an allocation can be held there, in which the jobs of many programs run (`into_held`).
+        priority_hint: How to say there which of one's own jobs come first.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
     """
 
@@ -194,6 +195,7 @@ class Scheduler(ABC):
     knows_all: bool = True
     starts_one_by_one: bool = True
     holds: bool = False
+    priority_hint: str = ""
     looks_s: Sequence[tuple[float, float]]
 
     def resolve_resources(self, asked: Resources) -> Resources:

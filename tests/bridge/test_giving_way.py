@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import subprocess
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,11 +38,12 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test
 
 
 class Cards(Group):
-    """Items that need a card each, and end when they are told to."""
+    """Items that need a card each, or what is asked for, and end when they are told to."""
 
-    def __init__(self, box: Box, count: int, chunk: int) -> None:
+    def __init__(self, box: Box, count: int, chunk: int, **spec: Any) -> None:
         # no element is in the queue before it has begun: it must not end those that wait again
-        super().__init__(box.bench, count, chunk, source=ITEM, resources={"gpus": 1}, queue_timeout_s=0.05)
+        spec = {"resources": {"gpus": 1}, **spec}
+        super().__init__(box.bench, count, chunk, source=ITEM, queue_timeout_s=0.05, **spec)
         script = (self.folder / "job.sh").read_text().replace(str(self.folder), str(self.folder) + "/elements/$1")
         (self.folder / "job.sh").write_text(script.replace("'", '"'))
         self.box = box
@@ -136,10 +139,11 @@ def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tm
     job: Any = SimpleNamespace(id="7f3a", folder=str(tmp_path), home=str(tmp_path), root=str(tmp_path), element=None)
     job.spec = {**spec, "resources": {"gpus": 1, "cores": 1, "memory_bytes": None}}
     admission: Any = Admission(job, SimpleNamespace(), waits=True)
-    admission.marks = SimpleNamespace(names=set, hold=lambda name: SimpleNamespace(close=lambda: None))
+    names = {"wait/4242/1/99999999/1/1/0/aaaaaaaaaaaaaaaa//0": None}
+    admission.marks = SimpleNamespace(binders=lambda: names, hold=lambda name: SimpleNamespace(close=lambda: None))
     admission.held = {"a card": None}
     monkeypatch.setattr(admission.queue, "write", lambda told: stood.append(claim.exists()))
-    monkeypatch.setattr(plan, "must_yield", lambda ticket, view: True)
+    monkeypatch.setattr(plan, "must_yield", lambda ticket, view: plan.HALF)
 
     assert admission.yield_to_other_users(lambda: None)
 
@@ -194,3 +198,31 @@ def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box)
         assert told[0] == "PENDING" and told[1].startswith("2 of 4 ended: 2 returned; ")
     group.end(2, 3)
     until(lambda: len(group.ends()) == 4)
+
+
+@pytest.mark.parametrize("theirs", [0, 10**9])
+def test_an_element_without_cards_gives_way_to_who_has_used_less_of_the_machine_and_to_nobody_else(
+    box: Box, theirs: int
+):
+    folder = Path(machine.folder(str(box.bench.root)))
+    folder.mkdir(parents=True)
+    facts = {"job": "aaaa", "asked": {"gpus": 0, "cores": machine.cores(), "memory_mb": 0}, "cards": []}
+    times = {"taken": time.time() - 300, "released": time.time() - 200}
+    lines = [json.dumps({"event": event, "t": when, **facts}) + "\n" for event, when in times.items()]
+    (folder / "holds.jsonl").write_text("".join(lines))
+    group = Cards(box, 3, 1, resources={"cores": machine.cores()}, limits={})
+    (element,) = group.start_all(1)
+
+    wait = f"wait/4242/{machine.now_ns() // 10**6}/99999999/0/1/0/aaaaaaaaaaaaaaaa~{theirs},0,0//0"
+    with box.mark(wait):
+        group.end(0)
+        if theirs:
+            until(lambda: len(group.items()) == 2)
+        else:
+            assert element.wait(150) == WAITS
+            assert box.tickets() == {f"{group.folder.name}.1"} and len(group.items()) == 1
+            said = "1 job before it, first 4242's (used 0 s lately, you 1 min)"
+            until(lambda: said in str(box.status()))
+    group.end(1, 2)
+
+    assert group.message() == "3 of 3 ended: 3 returned" and once(group, 3)

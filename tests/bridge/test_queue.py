@@ -269,7 +269,8 @@ def test_who_waits_keeps_others_away_before_its_spooler_has_begun(box: Box):
 
     box.queued(second)
 
-    assert [name.split("/")[7] for name in box.apart.names() if name.startswith("wait/")] == [second.id]
+    jobs = [name.split("/")[7] for name in box.apart.names() if name.startswith("wait/")]
+    assert [job.partition("~")[0] for job in jobs] == [second.id]
 
 
 def test_cores_are_counted_over_all_users(box: Box):
@@ -520,7 +521,7 @@ def test_waiting_jobs_are_files_and_one_small_process(box: Box):
 def test_a_lease_by_file(box: Box):
     first, second = running(box, box.job(2, 600, lease="file")), box.job(2, lease="file")
     box.queued(second)
-    assert until(lambda: box.reason(second)) == "2 of 2 GPUs held by an unknown user (2); waiting for 2"
+    assert until(lambda: box.reason(second)) == "2 of 2 GPUs held by you (2); waiting for 2"
 
     let_go(first)
 

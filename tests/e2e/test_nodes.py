@@ -213,6 +213,15 @@ def test_more_nodes_than_there_are_are_refused_by_their_number(hosts):
     assert "fewer `nodes=`" in caught.value.hint
 
 
+def test_priority_is_for_a_queue_without_a_scheduler_and_rejected_elsewhere(hosts):
+    before = hosts.jobs()
+
+    with pytest.raises(ConfigError, match="priority=1 is for clusterfn's own queue, and slurm has") as caught:
+        cluster(host="slurm", priority=1)(time.sleep)(0)
+
+    assert 'slurm={"nice": 100}' in caught.value.hint and hosts.jobs() == before
+
+
 def test_a_host_without_nodes_is_refused_before_anything_is_sent(hosts):
     before = hosts.jobs()
     with pytest.raises(ConfigError, match="nodes=2: tensor01 is one machine"):

@@ -78,6 +78,6 @@ def make_private_folder(folder: str) -> None:
         found = os.lstat(folder)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise BuildFailed(
-                "%s belongs to another user, or others may write to it" % folder, stage="plan",
+                "%s belongs to %s, or others may write to it" % (folder, user_name(found.st_uid)), stage="plan",
                 hint="have it removed on that node, or name another folder of the nodes (environment_at:)",
             ) from None  # fmt: skip

@@ -14,10 +14,11 @@ from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
 from ..supervisor.job import dependencies_of
-from ..supervisor.verdict import Verdict
-from . import arrivals, gpu_leases, launch, lease_names, machine, plan, tickets
-from .lease import admission_lock, leases_of_kind
-from .machine import MachineResources
+from ..supervisor.verdict import Verdict, say
+from . import arrivals, launch, lease_names, machine, plan, tickets
+from .lease import admission_lock, holder_in_words, leases_of_kind
+from .lease_names import ADMISSION
+from .machine import MachineResources, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
     turn = os.environ.pop(TURN, None)
     if turn == launch.ENVIRONMENT and not waits:  # a supervisor died at it: its job is claimed, and has no ticket
         turn = None
-    admission = Admission(job, signals, waits)
+    admission = Admission(job, signals, waits, (turn or "").partition(launch.KEPT)[2])
     if admission.after and job.element is None:
         admission.refusal = admission.values().failure(admission.after)
         if admission.refusal is not None:
@@ -100,7 +101,7 @@ class Admission:
         refusal: Why it was admitted although it can have nothing: it ends with that.
     """
 
-    def __init__(self, job: "JobFolder", signals: "Signals", waits: bool) -> None:
+    def __init__(self, job: "JobFolder", signals: "Signals", waits: bool, lock_kept: str = "") -> None:
         self.job = job
         self.signals = signals
         self.uuids: "list[str]" = []
@@ -121,6 +122,7 @@ class Admission:
         self.after = dependencies_of(job.spec)
         self.needs = [os.path.join(environment_dir(root, building["id"]), READY) for root in roots if root]
         self._waits_there = waits
+        self._lock_kept = lock_kept
         self._resumes = bool((job.spec.get("requeue") or {}).get("node")) and job.element is None
         self._waits_again = ""  # why, from `queue_again` on
         self._run: "Optional[Lease]" = None
@@ -134,6 +136,8 @@ class Admission:
         """
         if self.refusal is not None:
             raise self.refusal
+        from . import gpu_leases  # many jobs ask for no GPU
+
         others = [card for card in self.every if card not in failed]
         for bad in [card for card in self.uuids if card in failed]:
             try:
@@ -183,7 +187,9 @@ class Admission:
         tickets.record_event(self.job.root, tickets.RELEASED, self.job.id, cards=list(self.held))
         if self._waits_again:
             self._note_ticket(self._waits_again)
-        gpu_leases.release_gpus(self.held)
+        for lease in self.held.values():
+            lease.close()
+        self.held.clear()
         if self._resumes:
             from . import restart  # as above
 
@@ -201,7 +207,7 @@ class Admission:
         """
         if self._run is None:
             return False
-        lock = admission_lock(self.marks)
+        lock = self._lock()
         try:
             self.submitted = machine.now_ns()
             self._write_ticket_for_claim(reason)
@@ -212,33 +218,37 @@ class Admission:
         return True
 
     def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
-        """Release all and queue again if the job's group has more than half of the GPUs and another user waits.
+        """Release all and queue again if the job's group has to give way to another user who waits (`plan`).
 
         Args:
             first: Called before another process may start the job.
         """
-        ticket = self._own_ticket()
-        if not self.held or not plan.must_yield(ticket, self._view(self._seen())):
+        if not (self._run or self.held) or not self._why_yield():
             return False
-        lock = admission_lock(self.marks)
+        lock = self._lock()
         try:
-            gives = plan.must_yield(ticket, self._view(self._seen()))
-            if gives:
+            why = self._why_yield()
+            if why:
                 first()
                 self.submitted = machine.now_ns()  # behind those that wait now
-                self._write_ticket_for_claim(plan.HALF)
+                self._write_ticket_for_claim(why)
                 self.release()
-                self._note_ticket(plan.HALF)
-            return gives
+                self._note_ticket(why)
+            return bool(why)
         finally:
             if lock is not None:
                 lock.close()
+
+    def _why_yield(self) -> str:
+        seen = self._seen()
+        others = any(other.uid != self.uid for other in seen.waiting)
+        return plan.must_yield(self._own_ticket(), self._view(seen)) if others else ""
 
     def wait_again(self, reason: str) -> bool:
         """Release all and queue again, in its old place, for inputs that have not ended; False without a queue."""
         if self._run is None:
             return False
-        lock = admission_lock(self.marks)
+        lock = self._lock()
         try:
             self._write_ticket_for_claim(reason)
             self.release()
@@ -307,13 +317,15 @@ class Admission:
             self.strangers = gpus.used_by_others(card.uuid for card in self.there)
         held = self._hold_planned()
         if self.every:
+            from . import gpu_leases  # as above
+
             try:
                 held = gpu_leases.replace_used_gpus(self.marks, held, self.every)
             except gpu_leases.TooFew as few:
                 self.strangers = few.strangers
-                why, lock = self._why_no_gpus(), admission_lock(self.marks)
+                why, lock = self._why_no_gpus(), self._lock()
                 try:  # a younger job that looks at the queue just now must see that this one waits
-                    raise self._queue(why, True) from None
+                    raise self._queue(*why) from None
                 finally:
                     if lock is not None:
                         lock.close()
@@ -321,21 +333,31 @@ class Admission:
         tickets.record_event(self.job.root, tickets.TAKEN, self.job.id, **facts)
         self.held, self.uuids = held, list(held)
 
+    def _lock(self) -> "Optional[Lease]":
+        """Hold the lock of all admissions, unless another process keeps it for ever."""
+        lock = admission_lock(self.marks, self._lock_kept)
+        if lock is None:
+            self._lock_kept = self.marks.identity(ADMISSION)
+            say(
+                "%s keeps the lock of the queue: this job does not wait for it" % holder_in_words(self.marks, ADMISSION)
+            )
+        return lock
+
     def _note_ticket(self, reason: str) -> None:
         facts = {"asked": self.asked, "submitted": self.submitted, "reason": reason}
         tickets.record_event(self.job.root, tickets.TICKET, self.job.id, **facts)
 
     def _seen(self) -> lease_names.Seen:
         """Return all names that are held now, without the job's own as one that runs."""
-        own = "%s%d/%s/" % (lease_names.RUN, self.uid, self.job.id)
-        others = {name for name in self.marks.names() if not name.startswith(own)}  # other users can hold false ones
-        return lease_names.Seen(others, machine.now_s())
+        return lease_names.Seen(self.marks.binders(), machine.now_s(), but=(self.uid, self.job.id))
 
     def _hold_planned(self) -> "dict[str, Lease]":
-        lock = admission_lock(self.marks)
+        lock = self._lock()
         try:
             # Only another submission wants the job's name, but a process that lists files may hold it for a moment.
-            name, until = lease_names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
+            shared = machine.shares_cores(self.limits, machine.cores())
+            name = lease_names.run(self.uid, self.job.id, self.asked, shared)
+            until = time.monotonic() + _LISTED_S
             self._run = self.marks.hold(name)
             while self._run is None and self.lease == "file" and time.monotonic() <= until:
                 self._run = self.marks.hold(name)
@@ -360,13 +382,19 @@ class Admission:
                 raise self._queue("")
             job, made = self.job.id, plan.plan_starts([self._own_ticket()], self._view(seen))
             if job not in made.gpus:
-                raise self._queue(made.reasons[job], bool(made.named))
-            return gpu_leases.hold_gpus(self.marks, made.gpus[job], self.asked.gpus)
-        except gpu_leases.TooFew:
-            raise self._queue(self._why_no_gpus(), True) from None
+                raise self._queue(made.reasons[job], made.places[job] if made.named else None)
+            return self._hold_gpus(made.gpus[job]) if self.asked.gpus else {}
         finally:
             if lock is not None:
                 lock.close()
+
+    def _hold_gpus(self, free: "Sequence[str]") -> "dict[str, Lease]":
+        from . import gpu_leases  # as above
+
+        try:
+            return gpu_leases.hold_gpus(self.marks, free, self.asked.gpus)
+        except gpu_leases.TooFew:
+            raise self._queue(*self._why_no_gpus()) from None
 
     def _waits_for_inputs(self) -> str:
         """Say which jobs it waits for; "" for none.
@@ -416,33 +444,48 @@ class Admission:
             machine.cores(), machine.memory_mb(), machine.available_mb() if self.asked.memory_mb else 0, free
         )
         own_kind = machine.kind_of(self.job.spec["resources"])
+        usage, place = self._usage(seen)
         return plan.QueueView(
             there, seen, self.uid,
             lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.there),
-            seen.holders(self.every, (self.uid, self.job.id)), self.strangers,
+            seen.holders(self.every), self.strangers, usage=usage, place=place,
         )  # fmt: skip
 
-    def _why_no_gpus(self) -> str:
-        """Say why it waits although GPUs were free: others took them meanwhile, or use them without a lease."""
+    def _usage(self, seen: lease_names.Seen) -> "tuple[Optional[Usage], tuple[int, int]]":
+        """Return what this user has used, and the place of the job, as its spooler has published it, if it has."""
+        named = next((each for each in seen.waiting if (each.uid, each.job) == (self.uid, self.job.id)), None)
+        there = len(self.there), machine.cores()
+        if named is not None and named.used is not None:
+            return Usage(named.used.ms, named.used.ms, *there), (named.used.ms, named.ms)
+        if not seen.waiting:  # nobody to compare with
+            return None, (0, 0)
+        from .usage import UsageAccount, published_usage  # few jobs come while others wait
+
+        running = {each.job: each.asked for each in seen.running if each.uid == self.uid}
+        return published_usage(UsageAccount(self.job.root), running, there, time.time()), (0, 0)
+
+    def _why_no_gpus(self) -> "tuple[str, tuple[int, int]]":
+        """Say why it waits although GPUs were free, and its place: others took them, or use them without a lease."""
         ticket, seen = self._own_ticket(), self._seen()
         for no_gpus in (False, True):
-            reasons = plan.plan_starts([ticket], self._view(seen, no_gpus)).reasons
-            if reasons:
+            made = plan.plan_starts([ticket], self._view(seen, no_gpus))
+            if made.reasons:
                 break
-        return reasons.get(self.job.id, "")
+        return made.reasons.get(self.job.id, ""), made.places[self.job.id]
 
-    def _queue(self, reason: str, reserves: bool = False) -> Exception:
+    def _queue(self, reason: str, place: "Optional[tuple[int, int]]" = None) -> Exception:
         """Write its ticket, release all, and wake or start a spooler.
 
         Args:
             reason: Why it waits.
-            reserves: Whether younger jobs of other users must wait for it from now on, before the spooler knows it.
+            place: Its place in the queue, if jobs of other users must wait for it from now on, before the spooler knows
+                it.
         """
         first = None
-        if reserves and self.ticket is None and self._waits_there:
+        if place is not None and self.ticket is None and self._waits_there:
             until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
             kind = machine.kind_of(self.job.spec["resources"])
-            waiting = machine.Waiting(self.submitted // 10**6, self.uid, self.job.id, self.asked, kind)
+            waiting = machine.Waiting(place[1], self.uid, self.job.id, self.asked, kind, machine.Used(place[0], 0, 0))
             name = lease_names.wait(waiting, until_s)
             mark = self.marks.hold(name)
             first = None if mark is None else launch.FirstInLine(self.job.id, until_s, name, mark)
@@ -460,7 +503,8 @@ class Admission:
             until = time.monotonic() + _NAMED_S
             # No job may pass this one before a spooler that runs already has named it too.
             while not started and time.monotonic() < until and self.job.id in self.queue.names():
-                if any("/%s/" % self.job.id in name and name != first.name for name in self._seen().waits):
+                names = {lease_names.plain(name) for name in self._seen().waits}
+                if any("/%s/" % self.job.id in name for name in names - {lease_names.plain(first.name)}):
                     break
                 time.sleep(_POLL_S)
             first.mark.close()
@@ -472,6 +516,7 @@ class Admission:
             "format": 1, "job": self.job.id, "name": spec["name"], "folder": self.job.folder, "home": self.job.home,
             "element": self.job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
             "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
+            "priority": spec.get("priority") or 0,
             "queue_timeout_s": spec["queue_timeout_s"], "lease": self.lease, "bridge": spec["bridge"],
             "needs": self.needs, "after": spec.get("after"), "env": launch.environment_of(os.getppid()),
         }  # fmt: skip

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # The value of TURN if the supervisor is to have the environment made, and to leave the job in the queue. Any other says
 # that it need not ask the queue of its own user.
 ENVIRONMENT = "environment"
+# Such another: the process with this identity (`lease`) keeps the lock of all admissions for ever.
+KEPT = "kept="
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
 FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "mark"))
 _LOG = "spooler.log"
@@ -96,11 +98,12 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
 
 def _replace_hung_spooler(name: str, marks: "Leases") -> "Optional[Lease]":
     """Kill a spooler that no longer serves, and take its name; None if it serves, and is awake now, or does not end."""
-    holder = marks.holder(name)
+    held = marks.find(name)
+    holder = marks.holder(held) if held else None
     pid = holder.pid if holder is not None and holder.uid == os.getuid() else 0
     if holder is not None:
         holder.close()
-    late = lease_names.overdue(marks.names(), name, machine.now_s()) if pid else None
+    late = lease_names.overdue(marks.binders(), name, machine.now_s()) if pid else None
     promised = marks.holder(late) if late else None
     if promised is not None:
         promised.close()

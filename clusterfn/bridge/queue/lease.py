@@ -10,14 +10,14 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import stat
 import struct
 import time
 
 from ..layout import ENVIRONMENT
-from ..supervisor.verdict import Verdict
-from . import lease_names
+from ..supervisor.gpus import user_name
+from ..supervisor.verdict import Verdict, say
+from . import lease_names, socket_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     Leases = Union["SocketLeases", "FileLeases"]
 
 _PREFIX = "clusterfn/"
-_LISTED = re.compile(rb" @clusterfn/([^\s@]+)\n")
-_TABLE = "/proc/net/unix"
 FOLDER = "/tmp"  # root's, and sticky: a folder that a user has made lets that user remove everything in it
 _MARK = ".clusterfn-mark-"
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -36,7 +34,10 @@ _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no m
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
 _PLACES = 4096  # each that waits for the holder's end takes one, and keeps it until then
 _LOCK_S = 5.0
+KEPT_S = 2.0  # nobody needs the lock of all admissions for longer
 _POLL_S = 0.002
+# Names that one user may hold several times: they tell, and lock nothing.
+_OF_ANY_NUMBER = (lease_names.WAIT, lease_names.TURN)
 _TRIES = 25  # a process that looks at a file locks it for a moment
 
 
@@ -58,15 +59,19 @@ class SocketLease:
     def touch(self) -> None:
         """Do nothing: such a name is never removed."""
 
-    def answer(self) -> None:
-        """Close the connections that wait for its end."""
+    def answer(self) -> bool:
+        """Close the connections that wait for its end; return whether a process of its own user was among them."""
         self._socket.setblocking(False)
-        while True:
+        own = False
+        for _ in range(_PLACES):  # another user may connect faster than they can be closed
             try:
                 fd, _ = self._socket._accept()  # type: ignore[attr-defined]
             except OSError:
-                return
-            os.close(fd)
+                break
+            caller = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+            own = own or _peer_of(caller)[1] in (os.getuid(), 0)
+            caller.close()
+        return own
 
     def close(self) -> None:
         """Release the name, as far as this process is concerned."""
@@ -88,15 +93,16 @@ class FileLease:
         """Prevent its removal by programs that clean /tmp."""
         os.utime(self._fd)
 
-    def answer(self) -> None:
+    def answer(self) -> bool:
         """Do nothing: a file cannot be woken by others."""
+        return False
 
     def close(self) -> None:
         """Release the name, as far as this process is concerned; the last holder or its owner removes the file."""
         os.close(self._fd)
         if self._file:
             with contextlib.suppress(OSError, Verdict), _LeaseFolder() as folder:
-                folder.is_held(self._file)
+                folder.holders("", self._file)
 
 
 class LeaseHolder:
@@ -125,7 +131,31 @@ class SocketLeases:
     """Names as abstract unix sockets."""
 
     def hold(self, name: str) -> "Optional[SocketLease]":
-        """Hold a name; None if another process does."""
+        """Hold a name; None if another process does.
+
+        A name that says whose it is counts for nobody else. So its own user holds it with an ending where another user
+        has bound it. Of two processes that have come by different names at once, both let go, and one is first later.
+        """
+        exclusive = lease_names.claimed_by(name) == os.getuid()
+        for _ in range(_TRIES if exclusive else 1):
+            bound = name
+            mark = self._bind(name)
+            if not exclusive or mark is None and self.find(name):
+                return mark
+            if mark is None:
+                bound = lease_names.with_ending(name, os.urandom(4).hex())
+                mark = self._bind(bound)
+                say(
+                    "%s has bound the name %s of this user: it counts for nothing" % (holder_in_words(self, name), name)
+                )
+            if mark is not None:
+                if name.startswith(_OF_ANY_NUMBER) or not self._own_names(name) - {bound}:
+                    return mark
+                mark.close()
+            time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))
+        return None
+
+    def _bind(self, name: str) -> "Optional[SocketLease]":
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             socket.bind(_address(name))
@@ -145,11 +175,34 @@ class SocketLeases:
 
     def names(self) -> "set[str]":
         """List all names that are held."""
-        try:
-            with open(_TABLE, "rb") as file:
-                return {name.decode("ascii", "replace") for name in _LISTED.findall(file.read())}
-        except (FileNotFoundError, PermissionError):  # a sandbox shows no table: one process still holds each name
-            return set()
+        return set(self.binders())
+
+    def binders(self) -> "dict[str, Optional[int]]":
+        """Return the uid of whoever bound each name that is held; None where the kernel does not say."""
+        return {name: bound.uid for name, bound in socket_table.bound_names(_PREFIX).items()}
+
+    def identity(self, name: str) -> str:
+        """Return what no other holder of the name has; "" if it is free."""
+        bound = socket_table.bound_names(_PREFIX).get(name)
+        return "" if bound is None else str(bound.inode)
+
+    def find(self, name: str) -> "Optional[str]":
+        """Return the name by which this user holds one of their own, which may have an ending; None if they do not."""
+        return min(self._own_names(name), default=None)
+
+    def _own_names(self, name: str) -> "set[str]":
+        wanted, uid = lease_names.plain(name), os.getuid()
+        found = {each: binder for each, binder in self.binders().items() if lease_names.plain(each) == wanted}
+        return {each for each, binder in found.items() if self._is_of(uid, each, binder)}
+
+    def _is_of(self, uid: int, name: str, binder: "Optional[int]") -> bool:
+        if binder is None:
+            holder = self.holder(name)
+            if holder is None:  # it listens to nobody, or to too many: none of ours does
+                return False
+            binder = holder.uid
+            holder.close()
+        return binder in (uid, 0)
 
     def holder(self, name: str) -> "Optional[LeaseHolder]":
         """Return the holder of a name; None if it has gone, or too many wait for it."""
@@ -157,11 +210,16 @@ class SocketLeases:
         socket.setblocking(False)
         try:
             socket.connect(_address(name))
-            raw = socket.getsockopt(_socket.SOL_SOCKET, _PEER, 12)
+            return LeaseHolder(socket, *_peer_of(socket))
         except OSError:
             socket.close()
             return None
-        return LeaseHolder(socket, *struct.unpack("3i", raw)[:2])
+
+
+def _peer_of(socket: "_socket.socket") -> "tuple[int, int]":
+    """Return pid and uid of the process at the other end."""
+    pid, uid, _ = struct.unpack("3i", socket.getsockopt(_socket.SOL_SOCKET, _PEER, 12))
+    return pid, uid
 
 
 def _address(name: str) -> bytes:
@@ -169,10 +227,11 @@ def _address(name: str) -> bytes:
 
 
 class FileLeases:
-    """Names as locked files. Holders are unknown and cannot wake others: a job that waits looks again.
+    """Names as locked files. Holders cannot wake others, and are known by uid alone: a job that waits looks again.
 
     Each holder locks a file of its own, in a folder where only the owner of a file may remove it. It then checks that
     no other file of that name is locked. So no other user can take a mark away: they can only hold one, as by a socket.
+    A name that says whose it is counts only in a file of that user's.
     """
 
     def hold(self, name: str) -> "Optional[FileLease]":
@@ -199,8 +258,26 @@ class FileLeases:
         Raises:
             Verdict: The folder lets others remove what is ours.
         """
+        return set(self.binders())
+
+    def binders(self) -> "dict[str, Optional[int]]":
+        """Return the owner of the file of each name that is held.
+
+        Raises:
+            Verdict: As `names`.
+        """
         with _LeaseFolder() as folder:
-            return {name for name, file in folder.files() if folder.is_held(file)}
+            return {name: uid for name, file in folder.files() for uid in folder.holders(name, file)}
+
+    def identity(self, name: str) -> str:
+        """Return what no other holder of the name has; "" if it is free."""
+        with _LeaseFolder() as folder:
+            files = sorted(file for other, file in folder.files() if other == name)
+            return next((file for file in files if folder.holders(name, file)), "")
+
+    def find(self, name: str) -> "Optional[str]":
+        """Return the name, as no other user can take it; None if it is free."""
+        return name if name in self.names() else None
 
     def holder(self, _name: str) -> None:
         """Return None: files do not say."""
@@ -241,28 +318,31 @@ class _LeaseFolder:
         try:
             os.fchmod(fd, 0o444)  # whatever the umask is
             held = lock_file(fd, fcntl.LOCK_EX) and self._is_at(fd, own)
-            held = held and not any(self.is_held(file) for other, file in self.files() if other == name and file != own)
+            held = held and not any(
+                self.holders(name, file) for other, file in self.files() if other == name and file != own
+            )
         finally:
             if not held:
                 self._remove(fd, own)
                 os.close(fd)
         return FileLease(fd, own) if held else None
 
-    def is_held(self, file: str) -> bool:
-        """Return whether a file is held; remove one that is ours and is not."""
+    def holders(self, name: str, file: str) -> "list[int]":
+        """Return the owner of a file that is held, if it may be of this name; remove one that is ours and is not."""
         try:
             fd = os.open(file, _LOOK, dir_fd=self._fd)
         except OSError:  # gone meanwhile, or none of those that are made here
-            return False
+            return []
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return False
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or lease_names.claimed_by(name) not in (None, found.st_uid):
+                return []
             if not lock_file(fd, fcntl.LOCK_SH):
-                return True
+                return [found.st_uid]
             self._remove(fd, file)
         finally:
             os.close(fd)
-        return False
+        return []
 
     def _is_at(self, fd: int, file: str) -> bool:
         # A process that listed the files may have removed it.
@@ -290,11 +370,32 @@ def lock_file(fd: int, how: int) -> bool:
     return True
 
 
-def admission_lock(marks: "Leases") -> "Optional[Lease]":
-    """Hold the lock once it is free; None if another process keeps it for ever: the names alone decide then."""
+def admission_lock(marks: "Leases", kept: str = "") -> "Optional[Lease]":
+    """Hold the lock once it is free; None if another process keeps it for ever: the names alone decide then.
+
+    Args:
+        kept: The identity of such a process, as the spooler has seen it.
+    """
     until = time.monotonic() + _LOCK_S
+    holder, since = "", 0.0
     while True:
-        lock = marks.hold(lease_names.ADMISSION)
-        if lock is not None or time.monotonic() > until:
-            return lock
-        time.sleep(_POLL_S)
+        for _ in range(_TRIES):
+            lock = marks.hold(lease_names.ADMISSION)
+            if lock is not None:
+                return lock
+            time.sleep(_POLL_S)
+        now, before, holder = time.monotonic(), holder, marks.identity(lease_names.ADMISSION)
+        since = since if holder == before else now
+        if now > until or holder and (holder == kept or now > since + KEPT_S):
+            return None
+
+
+def holder_in_words(marks: "Leases", name: str) -> str:
+    """Say which user holds a name, and with which process."""
+    uid, holder = marks.binders().get(name), marks.holder(name)
+    pid = 0
+    if holder is not None:
+        uid, pid = holder.uid, holder.pid
+        holder.close()
+    user = "an unknown user" if uid is None else user_name(uid)
+    return "%s (pid %d)" % (user, pid) if pid else user

@@ -2,21 +2,27 @@
 
 gpu/<uuid>                                       a GPU
 run/<uid>/<job>/<gpus>/<cores>/<MB>              a job that runs, and what it takes
-wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>/<type>/<GPU MB>
+wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>~<used>/<type>/<GPU MB>
                                                  a job that is first in its line, submitted <ms> after the machine's
-                                                 start, and which GPUs will do; it counts until <until>, in seconds
+                                                 start, and which GPUs will do; it counts until <until>, in seconds;
+                                                 <used>: its user's use of the machine (`machine.Used`), as
+                                                 <ms>,<step>,<more>
 spool/<uid>/<queue>                              a spooler
 turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
 door                                             the job that is being admitted just now
 
-Every user of the machine can read them, and could hold false ones.
+Every user of the machine can read them, and could hold false ones. So a name with a uid counts only if that user, or
+root, has bound it. Whose name another user has bound holds it with a random ending of <job> or <queue>: `~~<random>`.
+Older bridges take all behind a `~` for a part of the job's id.
 """
 
-from .machine import ANY, Demand, Kind, Running, Waiting
+import re
+
+from .machine import ANY, Demand, Kind, Running, Used, Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional
+    from typing import Iterable, Mapping, Optional
 
 ADMISSION = "door"
 GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
@@ -24,43 +30,99 @@ GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
 VALID_S = 60  # a job that makes no progress delays others no longer than that
 _NO_END_S = str(1 << 62)
 _LONGEST = 97  # an abstract socket takes 107 bytes, 10 of them before these
+_ENDING = re.compile("~[^/]*")
+_CLAIMS = re.compile("(?:run|wait|spool|turn)/([0-9]+)/")
+_MOST_WAITING = 256  # of one user: a spooler names the first of each line, and those that are about to start
+_TIME_SHARED = "t"
 
 
 class Seen:
     """The names of one look.
 
     Args:
-        names: All that are held.
+        names: All that are held; as a mapping, with the uid of whoever bound each, None if that is not known.
         now_s: Seconds since the machine was started.
+        but: uid and job of the one that looks, whose own name is left out of what runs.
 
     Attributes:
         cards: UUIDs that are held.
-        waits: The names of those that wait.
+        binders: uid of whoever holds each, as far as it is known.
+        jobs: The job that runs, by the name that it holds.
+        waits: uid of the user of each that waits, by its name.
         running: Jobs that run.
         waiting: Jobs that are next in their line, the oldest first. Those that have just begun to run are left out, and
             those whose name is too old.
+        is_fair: Whether each of them says what its user has used.
+        false: uid of the user who has bound a name with another user's uid, by that name.
     """
 
-    def __init__(self, names: "Iterable[str]", now_s: float) -> None:
-        held = list(names)
-        self.cards = {name[len(GPU) :] for name in held if name.startswith(GPU)}
-        self.waits = {name for name in held if name.startswith(WAIT)}
-        self.running = [job for job in map(_running, held) if job is not None]
+    def __init__(self, names: "Iterable[str]", now_s: float, but: "Optional[tuple[int, str]]" = None) -> None:
+        held: "Mapping[str, Optional[int]]" = names if isinstance(names, dict) else dict.fromkeys(names)
+        self.binders = {name[len(GPU) :]: uid for name, uid in held.items() if name.startswith(GPU)}
+        self.cards = set(self.binders)
+        self.false = {name: uid for name, uid in held.items() if uid and claimed_by(name) not in (None, uid)}
+        true = [name for name in held if name not in self.false]
+        self.jobs = {name: job for name, job in zip(true, map(_running, true)) if job is not None}
+        self.waits: "dict[str, int]" = {}
+        waiting: "dict[tuple[int, str], tuple[int, Waiting]]" = {}
+        for name in true:
+            told = _waiting(name)
+            if told is None:
+                continue
+            until_s, job = told
+            self.waits[name] = job.uid
+            if until_s > now_s and waiting.get((job.uid, job.job), (0,))[0] < until_s:  # the newest that it holds
+                waiting[job.uid, job.job] = told
+        self.running = [job for job in self.jobs.values() if (job.uid, job.job) != but]
         run = {(job.uid, job.job) for job in self.running}
-        waiting = {job for until, job in filter(None, map(_waiting, held)) if until > now_s}
-        self.waiting = sorted(job for job in waiting if (job.uid, job.job) not in run)
+        self.waiting = _the_first_of_each(sorted(told for key, (_, told) in waiting.items() if key not in run))
+        self.is_fair = all(told.used is not None for told in self.waiting)
 
-    def holders(self, cards: "Iterable[str]", but: "tuple[int, str]") -> "dict[str, int]":
-        """Return the uid of the holder of each of these GPUs that is held, as the running jobs publish it; else -1.
+    def in_order(self) -> "list[Waiting]":
+        """Return the jobs that wait, in the order in which they come."""
+        return sorted(self.waiting, key=lambda job: (job.used.ms if self.is_fair else 0, job.ms, job.uid))
 
-        Args:
-            but: uid and job of the one that asks.
+    def holders(self, cards: "Iterable[str]") -> "dict[str, int]":
+        """Return the uid of the holder of each of these GPUs that is held: who bound its name, else -1 if not known.
+
+        Where the kernel does not say who bound a name, the running jobs publish it.
         """
         held = [card for card in cards if card in self.cards]
-        own = (job for job in sorted(self.running) if (job.uid, job.job) != but)
-        uids = [job.uid for job in own for _ in range(min(job.asked.gpus, len(self.cards)))]
+        bound = {card: self.binders[card] for card in held}
+        if None not in bound.values():
+            return {card: uid for card, uid in bound.items() if uid is not None}
+        uids = [job.uid for job in sorted(self.running) for _ in range(min(job.asked.gpus, len(self.cards)))]
         known = len(uids) == len(self.cards) and (len(held) == len(uids) or len(set(uids)) == 1)
         return dict(zip(held, uids)) if known else dict.fromkeys(held, -1)
+
+
+def _the_first_of_each(waiting: "list[Waiting]") -> "list[Waiting]":
+    kept: "dict[int, int]" = {}
+    found = []
+    for told in waiting:
+        kept[told.uid] = kept.get(told.uid, 0) + 1
+        if kept[told.uid] <= _MOST_WAITING:
+            found.append(told)
+    return found
+
+
+def claimed_by(name: str) -> "Optional[int]":
+    """Return the uid that a name says; None if it says none, as that of a GPU."""
+    claim = _CLAIMS.match(name)
+    return int(claim.group(1)) if claim else None
+
+
+def plain(name: str) -> str:
+    """Return a name without its ending."""
+    return _ENDING.sub("", name)
+
+
+def with_ending(name: str, ending: str) -> str:
+    """Return another name that means the same."""
+    parts = name.split("/")
+    place = 7 if parts[0] == "wait" else 2
+    parts[place] += ("~" if "~" in parts[place] else "~~") + ending
+    return "/".join(parts)
 
 
 def gpu(uuid: str) -> str:
@@ -68,17 +130,23 @@ def gpu(uuid: str) -> str:
     return GPU + uuid
 
 
-def run(uid: int, job: str, asked: Demand) -> str:
-    """Name a job that runs."""
-    return "%s%d/%s/%d/%d/%d" % (RUN, uid, job, asked.gpus, asked.cores, asked.memory_mb)
+def run(uid: int, job: str, asked: Demand, shared: bool = False) -> str:
+    """Name a job that runs; `shared`: it shares the cores in time, so no other user waits for them."""
+    told = job + "~" + _TIME_SHARED if shared else job
+    return "%s%d/%s/%d/%d/%d" % (RUN, uid, told, asked.gpus, asked.cores, asked.memory_mb)
 
 
 def wait(waiting: Waiting, until_s: int) -> str:
     """Name a job that is the next of its line; one whose GPU type is too long, as if any GPU would do."""
-    ms, uid, job, asked, kind = waiting
-    parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, job)
+    ms, uid, job, asked, kind, used = waiting
+    told = job if used is None else "%s~%d,%d,%d" % ((job,) + used)
+    parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, told)
     name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind[:2])
-    return name if len(name) <= _LONGEST else "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY[:2])
+    if len(name) <= _LONGEST:
+        return name
+    if used is not None and used.more:
+        return wait(waiting._replace(used=Used(used.ms, 0, 0)), until_s)
+    return "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY[:2])
 
 
 def spool(uid: int, queue: str) -> str:
@@ -91,10 +159,12 @@ def turn(uid: int, queue: str, until_s: int) -> str:
     return "%s%d/%s/%d" % (TURN, uid, queue, until_s)
 
 
-def overdue(held: "Iterable[str]", spool_name: str, now_s: float) -> "Optional[str]":
+def overdue(held: "Mapping[str, Optional[int]]", spool_name: str, now_s: float) -> "Optional[str]":
     """Return the name by which a spooler promised a turn that did not come; None if it serves, or promised nothing."""
-    own = TURN + spool_name[len(SPOOL) :] + "/"
-    turns = {name: _numbers([name[len(own) :]]) for name in held if name.startswith(own)}
+    own = TURN + plain(spool_name)[len(SPOOL) :] + "/"
+    uid = claimed_by(spool_name)
+    names = [name for name, binder in held.items() if binder in (uid, 0, None) and plain(name).startswith(own)]
+    turns = {name: _numbers([plain(name)[len(own) :]]) for name in names}
     late = [name for name, until in turns.items() if until and until[0] <= now_s]
     return late[0] if late and len(late) == len(turns) else None
 
@@ -104,7 +174,8 @@ def _running(name: str) -> "Optional[Running]":
     if parts[0] != "run" or len(parts) != 6:
         return None
     numbers = _numbers([parts[1]] + parts[3:])
-    return Running(numbers[0], parts[2], Demand(*numbers[1:])) if numbers else None
+    job, told = _job_of(parts[2])
+    return Running(numbers[0], job, Demand(*numbers[1:]), told == _TIME_SHARED) if numbers else None
 
 
 def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
@@ -117,7 +188,16 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     if not numbers:
         return None
     uid, ms, until_s = numbers[:3]
-    return until_s, Waiting(ms, uid, parts[7], Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()))
+    job, told = _job_of(parts[7])
+    said = _numbers(told.split(","))
+    used = Used(*said) if len(said) == len(Used._fields) else None
+    return until_s, Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()), used)
+
+
+def _job_of(field: str) -> "tuple[str, str]":
+    """Split the part that names a job into its id and what is told of it besides."""
+    job, told = (field.split("~") + [""])[:2]
+    return job, told
 
 
 def _numbers(words: "list[str]") -> "list[int]":

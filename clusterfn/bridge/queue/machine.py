@@ -28,12 +28,18 @@ Kind = namedtuple("Kind", ("type", "memory_mb", "only"))
 Kind.__new__.__defaults__ = ((),)
 # What all running jobs of one user may take together; None: as much as there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
-# Jobs that run, and jobs that are next in their line; ms: when one was submitted, since the machine's start.
-Running = namedtuple("Running", ("uid", "job", "asked"))
-Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
+# Jobs that run; shared: it shares the cores in time with all other programs, and no other user waits for them.
+Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
+# What is published of a user's use of the machine (`usage`): what counts when it is the turn of a job, what each
+# further job adds to that, and how many further jobs like this one could start.
+Used = namedtuple("Used", ("ms", "step_ms", "more"))
+# Jobs that are next in their line; ms: when one was submitted, since the machine's start; used: None if the bridge of
+# its user is too old to say.
+Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0, ())
-_UNLIMITED_CORES = 1 << 20
+_MANY = 64  # jobs that could start at once
+_TIMES_SHARED = 4  # so many times the cores one user's jobs may ask for on their own machine
 
 
 def name() -> str:
@@ -106,10 +112,19 @@ def gpus_of_kind(kind: Kind, there: "Iterable[GpuInfo]") -> "list[str]":
 def limits_of(spec: "dict[str, Any]") -> UserLimits:
     """Return what the job's user may take on this host."""
     given = spec.get("limits") or {}
-    cores, memory = given.get("cores"), given.get("memory_bytes")
-    if cores is None and spec["scheduler"] == "local":
-        cores = _UNLIMITED_CORES  # one's own machine: its cores are shared in time, as among all programs there
-    return UserLimits(given.get("gpus"), cores, None if memory is None else _mb(memory), given.get("jobs"))
+    limit, memory = given.get("cores"), given.get("memory_bytes")
+    if limit is None and spec["scheduler"] == "local":  # one's own machine
+        limit = max(_TIMES_SHARED * cores(), spec["resources"]["cores"])
+    return UserLimits(given.get("gpus"), limit, None if memory is None else _mb(memory), given.get("jobs"))
+
+
+def shares_cores(limits: UserLimits, there: int) -> bool:
+    """Return whether jobs with these limits share the cores in time, as all programs do: nobody waits for the others.
+
+    Args:
+        there: How many cores the machine has.
+    """
+    return bool(limits.cores is not None and limits.cores > there)
 
 
 def _mb(size: int) -> int:
@@ -183,8 +198,9 @@ class RemainingResources:
         self._waiting: "list[tuple[int, Optional[Sequence[str]]]]" = []
         self.core_users: "dict[int, int]" = {}
         for job in running:
-            self.core_users[job.uid] = self.core_users.get(job.uid, 0) + job.asked.cores
-        self.cores: "int" = machine.cores - sum(job.asked.cores for job in running)
+            if not job.shared:
+                self.core_users[job.uid] = self.core_users.get(job.uid, 0) + job.asked.cores
+        self.cores: "int" = machine.cores - sum(self.core_users.values())
         self._there = machine.cores
         self.memory_mb = min(machine.memory_mb - used, machine.available_mb)
         self.limits = limits
@@ -196,16 +212,20 @@ class RemainingResources:
         Args:
             cards: The GPUs of its kind; None: every one is.
         """
+        missing = self.lacks_room(asked, cards)
+        if CORES in missing and shares_cores(self.limits, self._there):
+            missing.remove(CORES)
+        return missing + ([OWN] if self.over(asked) else [])
+
+    def lacks_room(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> "list[str]":
+        """List what is missing for a job of any user, whose limits are not known."""
         missing = []
         if asked.gpus and len(self.left(cards)) < asked.gpus:
             missing.append(CARDS)
-        shares_cores = self.limits.cores is not None and self.limits.cores > self._there
-        if self.cores < asked.cores and not shares_cores:
+        if self.cores < asked.cores:
             missing.append(CORES)
         if asked.memory_mb and self.memory_mb < asked.memory_mb:
             missing.append(MEMORY)
-        if self.over(asked):
-            missing.append(OWN)
         return missing
 
     def suitable(self, cards: "Optional[Sequence[str]]") -> "list[str]":
@@ -227,6 +247,12 @@ class RemainingResources:
             if limit is not None and more and used + more > limit
         ]
 
+    def further(self, asked: Demand) -> int:
+        """Return how many more such jobs the limits of the user allow."""
+        each = zip(self.limits, self.own, list(asked) + [1])
+        rooms = [(limit - used) // more for limit, used, more in each if limit is not None and more]
+        return max(0, int(min(rooms + [_MANY])))
+
     def take(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> None:
         """Take what a job needs: it starts."""
         for card in self.left(cards)[: asked.gpus]:
@@ -246,3 +272,37 @@ class RemainingResources:
     def count(self, asked: Demand) -> None:
         """Count a job towards what the user may have."""
         self.own = [used + more for used, more in zip(self.own, list(asked) + [1])]
+
+
+class Usage:
+    """One user's use of the machine (`usage`), in milliseconds of all of it, and what further jobs add to it.
+
+    Attributes:
+        gpus_ms: What counts for jobs that ask for GPUs.
+        cores_ms: What counts for the others.
+    """
+
+    def __init__(self, gpus_ms: int, cores_ms: int, gpus: int, cores: int, expected_s: float = 0.0) -> None:
+        self.gpus_ms = gpus_ms
+        self.cores_ms = cores_ms
+        self._gpus = max(1, gpus)
+        self._cores = max(1, cores)
+        self._expected_ms = expected_s * 1000
+
+    def of(self, asked: Demand) -> int:
+        """Return what counts for a job that asks for this."""
+        return self.gpus_ms if asked.gpus else self.cores_ms
+
+    def step(self, asked: Demand) -> int:
+        """Return what such a job adds for further ones."""
+        gpus, cores = self._expected_ms * asked.gpus / self._gpus, self._expected_ms * asked.cores / self._cores
+        return int(gpus if asked.gpus else cores)
+
+    def copy(self) -> "Usage":
+        """Return another that is the same."""
+        return Usage(self.gpus_ms, self.cores_ms, self._gpus, self._cores, self._expected_ms / 1000)
+
+    def add(self, asked: Demand) -> None:
+        """Count a job that runs from now on."""
+        self.gpus_ms += int(self._expected_ms * asked.gpus / self._gpus)
+        self.cores_ms += int(self._expected_ms * asked.cores / self._cores)

@@ -1,27 +1,33 @@
 """Decide which of one user's jobs may start now, which is the next of its line, and why the others wait. Pure.
 
-Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. There is a line
-for each kind of GPU that is asked for, and one for jobs without GPUs, each first come, first served. The first job of a
-line that does not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then.
-While another user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another. A job that
-finds a process without a lease on a GPU takes another GPU, which the next job must not have taken.
+Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. Of several users
+the one comes next who has used the least of the machine (`usage`), and of one user's jobs the first that was sent, of
+those with the highest `priority=`. While somebody waits whose bridge is too old to say what was used, the oldest job of
+all users comes next, as that bridge expects. All who look see the same names, and so the same order.
+There is a line for each kind of GPU that is asked for, and one for jobs without GPUs. The first job of a line that does
+not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. While another
+user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another. A job that finds a
+process without a lease on a GPU takes another GPU, which the next job must not have taken.
 """
 
 import os
 
 from ..supervisor.gpus import user_name
-from .machine import CARDS, CORES, MEMORY, OWN, RemainingResources
+from .machine import CARDS, CORES, MEMORY, OWN, RemainingResources, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Container, Iterable, Mapping, Optional, Sequence
 
     from .lease_names import Seen
-    from .machine import Demand, Kind, MachineResources, UserLimits
+    from .machine import Demand, Kind, MachineResources, UserLimits, Waiting
     from .tickets import Ticket
 
 SLOW = "its script takes long to come to the function (look at `setup:` of the host), so others go first"
+_MOST_FURTHER = 64
 HALF = "its group has half of the GPUs, and another user waits for GPUs"
+LATER = "another user waits, who has used less of the machine lately"
+_SLACK_MS = 5000  # an element does not give way for less: it takes a second to start it again
 
 
 class GpuSituation:
@@ -31,17 +37,19 @@ class GpuSituation:
         cards: The GPUs of the job's kind.
         holders: uid of a GPU's holder, by its UUID; -1 where that is not known.
         strangers: Who uses a GPU without a lease.
-        ahead: uid and number of GPUs of each job that waits, came before, and has some of these GPUs kept for it.
+        pids: Which process holds a GPU for no job of clusterfn.
+        ahead: uid, number of GPUs, and "earlier " or "", of each job that waits, comes before, and has some of these
+            GPUs kept for it.
         kept: How many of them are.
     """
 
     def __init__(
-        self, cards: "Sequence[str]", holders: "Mapping[str, int]", strangers: "Mapping[str, str]",
-        ahead: "Iterable[tuple[int, int]]", kept: int,
-    ) -> None:  # fmt: skip
+        self, cards: "Sequence[str]", view: "QueueView", ahead: "Iterable[tuple[int, int, str]]", kept: int
+    ) -> None:
         self.cards = cards
-        self.holders = {card: holders[card] for card in cards if card in holders}
-        self.strangers = {card: strangers[card] for card in cards if card in strangers}
+        self.holders = {card: view.holders[card] for card in cards if card in view.holders}
+        self.strangers = {card: view.strangers[card] for card in cards if card in view.strangers}
+        self.pids = {card: view.pids[card] for card in cards if card in view.pids}
         self.ahead = list(ahead)
         self.kept = kept
 
@@ -81,6 +89,9 @@ def _describe_gpus(wanted: int, around: GpuSituation) -> str:
         shown = [_named(uid) for uid in around.holders.values()]
         names = ["%s (%d)" % (name, shown.count(name)) for name in sorted(set(shown))]
         parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.cards), ", ".join(names)))
+    for uid in sorted({around.holders[card] for card in around.pids if card in around.holders}):
+        pids = sorted({str(pid) for card, pid in around.pids.items() if around.holders.get(card) == uid})
+        parts.append("%s holds GPUs for no job of clusterfn (pid %s)" % (_named(uid), ", ".join(pids)))
     if around.strangers:
         used = list(around.strangers.values())
         parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
@@ -90,17 +101,10 @@ def _describe_gpus(wanted: int, around: GpuSituation) -> str:
         which = "the others" if around.kept == free else "%d of the others" % around.kept
         if free == len(around.cards):
             which = "%d of %d GPUs" % (around.kept, free)
-        jobs = ["%s's earlier %d-GPU job" % (user_name(uid), gpus) for uid, gpus in around.ahead]
+        jobs = ["%s's %s%d-GPU job" % (user_name(uid), when, gpus) for uid, gpus, when in around.ahead]
         reserved = "%s reserved for %s" % (which, " and ".join(jobs))
         said = ", ".join(filter(None, [said, reserved]))
     return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.cards), wanted)
-
-
-def _with_place_in_line(text: str, before: int) -> str:
-    if not before:
-        return text
-    after = "%d job%s before it" % (before, "" if before == 1 else "s")
-    return "%s; %s" % (text, after) if text else after
 
 
 class QueueView:
@@ -116,13 +120,20 @@ class QueueView:
         starting: Jobs whose script was started, and is not in yet.
         late: Jobs whose turn has come and which are not awaited now: their script takes long, or failed and rests.
         overdue: Those of `starting` for which nothing is kept any more.
+        usage: What this user has used of the machine.
+        place: The place of the first ticket, if its name says one already.
+        pids: The process that holds a GPU, where its user has no job that runs with as many.
     """
 
     def __init__(
         self, machine: "MachineResources", seen: "Seen", uid: int, cards_of: "Callable[[Kind], list[str]]",
         holders: "Mapping[str, int]", strangers: "Mapping[str, str]", starting: "Container[str]" = (),
-        late: "Container[str]" = (), overdue: "Container[str]" = (),
+        late: "Container[str]" = (), overdue: "Container[str]" = (), usage: "Optional[Usage]" = None,
+        pids: "Optional[Mapping[str, int]]" = None, place: "tuple[int, int]" = (0, 0),
     ) -> None:  # fmt: skip
+        self.place = place
+        self.usage = usage or Usage(0, 0, 0, 0)
+        self.pids = pids or {}
         self.machine = machine
         self.seen = seen
         self.uid = uid
@@ -142,9 +153,14 @@ class StartPlan:
         gpus: The free GPUs among which each of these may choose, by job.
         named: The jobs for which others must wait: the next of each line, and those that are about to start.
         reasons: Why a job waits.
+        places: The place of a job among those of all users: what its user has used, and when it was submitted. No job
+            has an earlier one than those of the same user that come before it.
+        further: Of a job in `named`: what each job like it adds, and how many more of them could start.
     """
 
     def __init__(self) -> None:
+        self.further: "dict[str, tuple[int, int]]" = {}
+        self.places: "dict[str, tuple[int, int]]" = {}
         self.start: "list[Ticket]" = []
         self.gpus: "dict[str, list[str]]" = {}
         self.named: "list[Ticket]" = []
@@ -156,10 +172,16 @@ def plan_starts(tickets: "Sequence[Ticket]", view: QueueView) -> StartPlan:
     return _Planning(tickets, view).plan_all() if tickets else StartPlan()
 
 
-def must_yield(ticket: "Ticket", view: QueueView) -> bool:
-    """Return whether the group of an element has half of the GPUs while another user waits; `view` is without it."""
+def must_yield(ticket: "Ticket", view: QueueView) -> str:
+    """Return why an element has to give way to another user between two items; "" if it need not.
+
+    Args:
+        view: Without the element.
+    """
+    if all(other.uid == view.uid for other in view.seen.waiting):
+        return ""
     planning = _Planning([ticket], view)
-    return bool(planning.group_has_its_half(ticket, planning.cards_of(ticket)))
+    return planning.group_has_its_half(ticket, planning.cards_of(ticket)) or planning.others_come_first(ticket)
 
 
 class _Planning:
@@ -170,30 +192,59 @@ class _Planning:
         self.made = StartPlan()
         self._runs = {job.job for job in view.seen.running if job.uid == view.uid}
         own = {ticket.job for ticket in tickets}
-        self._others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
+        others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
+        self._usage = view.usage.copy()
+        self._is_fair = all(job.used is not None for job in others)
+        self._others = self._in_order(others)
+        self._full: "set[tuple[int, str]]" = set()
+        self._first: "Optional[Waiting]" = None
         self._lines: "set[Optional[Kind]]" = set()
         self._one_comes = False
         self._others_before = 0
-        self._ahead: "list[tuple[int, int, list[str]]]" = []
+        self._ahead: "list[tuple[int, int, str, list[str]]]" = []
         self._of_groups: "dict[str, int]" = {}
 
     def plan_all(self) -> StartPlan:
-        for before, ticket in enumerate(self.tickets):
-            while self._others and self._others[0].ms < ticket.ms:
-                other = self._others.pop(0)
-                self._others_before += 1
-                self._keep_for(other.uid, other.asked, other.kind)
+        place = self.view.place
+        for number, ticket in enumerate(self.tickets):
+            place = max(place, (self._usage.of(ticket.asked), ticket.ms))
+            self.made.places[ticket.job] = place
+            own = (place[0] if self._is_fair else 0, place[1], self.view.uid)
+            while self._others and self._others[0][0] < own:
+                _, further, other = self._others.pop(0)
+                self._let_pass(other, further, ticket)
             self.room.limits = ticket.limits
-            self._plan_one(ticket, before + self._others_before)
+            self._plan_one(ticket, number)
         return self.made
 
-    def _keep_for(self, uid: int, asked: "Demand", kind: "Kind") -> None:
+    def _in_order(self, others: "Iterable[Waiting]") -> "list[tuple[tuple[int, int, int], int, Waiting]]":
+        """Return the jobs of others and, with a number, the further ones that each user has behind each of them."""
+        if not self._is_fair:
+            return sorted(((0, other.ms, other.uid), 0, other) for other in others)
+        return sorted(
+            ((other.used.ms + number * other.used.step_ms, other.ms, other.uid), number, other)
+            for other in others
+            for number in range(min(other.used.more, _MOST_FURTHER) + 1)
+        )
+
+    def _let_pass(self, other: "Waiting", further: int, ticket: "Ticket") -> None:
+        """Keep for another job what it needs; for a further one only if it can start at once."""
+        if further:
+            cards = self.view.cards_of(other.kind) if other.asked.gpus else []
+            if (other.uid, other.job) in self._full or self.room.lacks_room(other.asked, cards):
+                self._full.add((other.uid, other.job))
+                return
+        self._others_before += 1
+        self._first = self._first or (other if other.uid != self.view.uid else None)
+        self._keep_for(other.uid, other.asked, other.kind, "" if other.ms > ticket.ms else "earlier ")
+
+    def _keep_for(self, uid: int, asked: "Demand", kind: "Kind", when: str = "earlier ") -> None:
         cards = self.view.cards_of(kind) if asked.gpus else []
-        self._ahead.append((uid, asked.gpus, cards))
+        self._ahead.append((uid, asked.gpus, when, cards))
         self.room.reserve(asked, cards)
 
-    def _plan_one(self, ticket: "Ticket", before: int) -> None:
-        kind = self.cards_of(ticket)
+    def _plan_one(self, ticket: "Ticket", number: int) -> None:
+        kind, before, behind = self.cards_of(ticket), number + self._others_before, self.tickets[number + 1 :]
         if ticket.job in self.view.overdue and ticket.job not in self._runs:
             self.made.reasons[ticket.job] = SLOW
             return
@@ -205,7 +256,7 @@ class _Planning:
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
         if not missing and not why:
             if ticket.asked.gpus and self._one_comes:  # jobs with GPUs start one after another
-                self.made.reasons[ticket.job] = _with_place_in_line("", before)
+                self.made.reasons[ticket.job] = self._with_place_in_line("", ticket, before)
             else:
                 self._one_comes = self._one_comes or self._is_awaited(ticket)
                 self.made.start.append(ticket)
@@ -213,11 +264,11 @@ class _Planning:
             self._goes(ticket, kind)
             return
         gpus = kind or []
-        ahead = [(uid, wanted) for uid, wanted, cards in self._ahead if set(cards).intersection(gpus)]
+        ahead = [(uid, wanted, when) for uid, wanted, when, cards in self._ahead if set(cards).intersection(gpus)]
         kept = len(self.room.suitable(gpus)) - len(self.room.left(gpus))
-        around = GpuSituation(gpus, self.view.holders, self.view.strangers, ahead, kept)
+        around = GpuSituation(gpus, self.view, ahead, kept)
         text = _describe_wait(missing, ticket.asked, around, self.room, ticket.limits) or why
-        self.made.reasons[ticket.job] = _with_place_in_line(text, before)
+        self.made.reasons[ticket.job] = self._with_place_in_line(text, ticket, before)
         line = ticket.kind if ticket.asked.gpus else None
         # The first of its line reserves. A group that has its half keeps nothing from those for whom it waits.
         if not missing or why or line in self._lines:
@@ -227,6 +278,28 @@ class _Planning:
         if missing != [OWN]:  # a job that waits for the user's own jobs keeps nothing from others
             self._keep_for(self.view.uid, ticket.asked, ticket.kind)
             self.made.named.append(ticket)
+            self.made.further[ticket.job] = self._further(ticket, behind)
+            self._usage.add(ticket.asked)  # another user comes before the next one
+
+    def _with_place_in_line(self, text: str, ticket: "Ticket", before: int) -> str:
+        """Add how many jobs come before it, and whose is the first and why."""
+        if not before:
+            return text
+        after = "%d job%s before it" % (before, "" if before == 1 else "s")
+        first, used_ms = self._first, self.made.places[ticket.job][0]
+        if self._is_fair and first is not None and first.used.ms < used_ms:
+            from .usage import in_words  # few jobs wait for another user
+
+            used = in_words(first.used.ms), in_words(used_ms)
+            after += ", first %s's (used %s lately, you %s)" % ((_named(first.uid),) + used)
+        return "%s; %s" % (text, after) if text else after
+
+    def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":
+        """Return what each further job like this one adds to what was used, and how many there are that may start."""
+        if ticket.asked.gpus and ticket.element is not None:  # its group may have no more than half
+            return 0, 0
+        alike = sum((each.asked, each.kind) == (ticket.asked, ticket.kind) for each in behind)
+        return self._usage.step(ticket.asked), min(alike, self.room.further(ticket.asked))
 
     def cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
         """List the GPUs that a job may get; None if they are too few or unknown, which its supervisor explains."""
@@ -239,9 +312,20 @@ class _Planning:
     def _goes(self, ticket: "Ticket", kind: "Optional[list[str]]") -> None:
         self.made.named.append(ticket)
         if ticket.job not in self._runs:
+            self._usage.add(ticket.asked)
             self.room.take(ticket.asked, kind)
             group = _group(ticket)
             self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus
+
+    def others_come_first(self, ticket: "Ticket") -> str:
+        """Return `LATER` if an element without GPUs holds what users need who have used less; "" else."""
+        if ticket.element is None or ticket.asked.gpus or not self._is_fair:
+            return ""
+        own = (self._usage.of(ticket.asked) - _SLACK_MS, 0, 0)
+        for _, further, other in [each for each in self._others if each[0] < own and each[-1].uid != self.view.uid]:
+            self._let_pass(other, further, ticket)
+        self.room.limits = ticket.limits
+        return LATER if self._first is not None and CORES in self.room.lacks(ticket.asked) else ""
 
     def group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
         """Return `HALF` if its group may have no more GPUs while another user waits for some; one element may run."""

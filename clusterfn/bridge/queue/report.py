@@ -19,6 +19,7 @@ from ..supervisor.verdict import Verdict
 from . import launch, lease_names, machine, tickets
 from .lease import leases_of_kind
 from .tickets import Queue
+from .usage import in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ _KEPT = "waiting for %s; GPUs that become free are reserved for it"
 
 def print_gpus(root: str, lease: str) -> int:
     """Print `gpus`, `waiting`, what is said of GPUs that do not answer, and in `trouble` the error of nvidia-smi."""
-    trouble, held = "", set()  # type: str, set[str]
+    trouble, held = "", {}  # type: str, dict[str, Optional[int]]
     try:
-        held = leases_of_kind(lease).names()
+        held = leases_of_kind(lease).binders()
         (loads, lost), seen_on = gpus.gpu_loads(), gpus.gpu_processes()
     except Verdict as verdict:
         loads, lost, seen_on = [], [], {}
@@ -202,20 +203,24 @@ def _name_of(root: str, job: str) -> "Optional[str]":
 
 
 def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]]":
-    """List jobs that wait for GPUs, the oldest first: all own jobs, and of others those that are next in their line."""
+    """List jobs that wait for GPUs, the next first: all own jobs, and of others those that are next in their line."""
     now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
+    order = seen.in_order()
+    places = {(job.uid, job.job): place for place, job in enumerate(order)}
     own = waiting_jobs(root)
+    found, place = [], len(order)
+    for line in own:
+        place = places.get((uid, line["job"]), place)  # one without a name comes after the one before it
+        if line["asked"]["gpus"]:
+            told = {key: line[key] for key in ("job", "name", "reason", "asked", "since")}
+            found.append((place, dict(told, own=True, user=gpus.user_name(uid))))
     tickets = {line["job"] for line in own}
-    found = [
-        (line["since"], {"own": True, "user": gpus.user_name(uid), "job": line["job"], "name": line["name"],
-                         "reason": line["reason"], "asked": line["asked"]})
-        for line in own
-        if line["asked"]["gpus"]
-    ]  # fmt: skip
-    for other in seen.waiting:
+    for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
             wanted = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
+            used = "; used %s of the GPUs lately" % in_words(other.used.ms) if seen.is_fair else ""
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": _KEPT % wanted, "asked": dict(other.asked._asdict())}  # fmt: skip
-            found.append((now_s - (now_ms - other.ms) / 1000.0, line))
-    return [dict(line, since=since) for since, line in sorted(found, key=lambda each: each[0])]
+                    "reason": _KEPT % wanted + used, "asked": dict(other.asked._asdict()),
+                    "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
+            found.append((place, line))
+    return [line for _, line in sorted(found, key=lambda each: each[0])]

@@ -34,15 +34,17 @@ from ..supervisor.text import duration
 from ..supervisor.verdict import say
 from . import gpu_leases, launch, lease_names, machine, plan, report
 from .held_back import HeldBack
-from .lease import leases_of_kind
+from .lease import KEPT_S, leases_of_kind
 from .machine import MachineResources
 from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
+from .usage import UsageAccount, published_usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .lease import Lease, LeaseHolder
+    from .machine import Usage
     from .tickets import Ticket
 
 _LOOK_AGAIN_S = 5.0  # for GPUs whose users hold nothing that could wake us, for cancelled jobs, for memory
@@ -53,6 +55,7 @@ _KEPT_S, _KEPT_MOST_S = lease_names.VALID_S, 3600
 _UNHEARD_S = 1.0  # where no process can wake it
 _RENEW_S = lease_names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job releases several names one after another
+_OTHERS_S = 0.05  # other users can wake it as often as they like
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 _MOST_HUNG = 3  # scripts, of those that were to make one environment
 _CONCLUDES_S = 30.0
@@ -142,6 +145,10 @@ class Spooler:
         self._holders: "dict[str, LeaseHolder]" = {}
         self._cards = gpu_leases.GpuCache()
         self._inputs = HeldBack(queue.root)
+        self._account = UsageAccount(queue.root)
+        self._usage: "Optional[Usage]" = None
+        self._told: "dict[str, machine.Waiting]" = {}
+        self._lock_holder, self._locked_since = "", 0.0
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
     def elected(self) -> bool:
@@ -176,8 +183,9 @@ class Spooler:
         for kept in (self._tries, self._slow):
             for job in set(kept) - waiting:
                 del kept[job]
-        seen = lease_names.Seen(self.marks.names(), machine.now_s())
+        seen = lease_names.Seen(self.marks.binders(), machine.now_s())
         self._follow(seen)
+        self._look_at_lock()
         # Those that wait for the value of a job reserve nothing, and nothing is made for them.
         held_back = self._inputs.reasons(tickets)
         complete = [ticket for ticket in tickets if ticket.job not in held_back]
@@ -185,7 +193,7 @@ class Spooler:
         made = self._plan(ready, seen)
         made.reasons.update(self._make([ticket for ticket in complete if ticket not in ready]))
         made.reasons.update(held_back)
-        self._name(made.named)
+        self._name(made)
         for ticket in made.start:
             process = self._script(ticket) if self._may_try(ticket) else None
             if process is not None:
@@ -339,7 +347,17 @@ class Spooler:
     def _may_try(self, ticket: "Ticket") -> bool:
         return time.monotonic() >= self._tries.get(ticket.job, (0, 0.0))[1]
 
-    def _script(self, ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
+    def _turn_of_script(self) -> str:
+        """Return what tells a script that its turn has come, and who keeps the lock that it would wait for."""
+        kept = self._lock_holder and time.monotonic() > self._locked_since + KEPT_S
+        return launch.KEPT + (self._lock_holder if kept else "")
+
+    def _look_at_lock(self) -> None:
+        holder = self.marks.identity(lease_names.ADMISSION)
+        if holder != self._lock_holder:
+            self._lock_holder, self._locked_since = holder, time.monotonic()
+
+    def _script(self, ticket: "Ticket", turn: str = "") -> "Optional[subprocess.Popen[Any]]":
         tries = self._tries.get(ticket.job, (0, 0.0))[0]
         rest_s = min(_AGAIN_S * (1 << min(tries, 9)), _AGAIN_MOST_S)  # a thousand tries make no float any more
         self._tries[ticket.job] = (tries + 1, time.monotonic() + rest_s)
@@ -355,7 +373,7 @@ class Spooler:
                     ["/bin/sh", os.path.join(ticket.home, SCRIPT)]
                     + ([] if ticket.element is None else [str(ticket.element)]),
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home,
-                    env=dict(fields["env"], **{TURN: turn}), start_new_session=True,
+                    env=dict(fields["env"], **{TURN: turn or self._turn_of_script()}), start_new_session=True,
                 )  # fmt: skip
         except OSError as error:  # no more processes now, or its file system is away: the others start
             say("the script of %s could not be started: %s" % (ticket.job, error))
@@ -394,32 +412,44 @@ class Spooler:
         free = [card for card in every if card not in seen.cards and card not in used]
         there = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
         holders = {card: self._holders.get(lease_names.gpu(card)) for card in seen.cards}
-        held = {card: -1 if holder is None else holder.uid for card, holder in holders.items()}
+        held = dict(seen.holders(every), **{card: each.uid for card, each in holders.items() if each is not None})
         now = time.monotonic()
         late = {
             job
             for job, (_, not_before) in self._tries.items()
             if (now > not_before + _COMES_S if job in self._starting else now < not_before)
         }
+        running = {job.job: job.asked for job in seen.running if job.uid == self.uid}
+        size = len(every), machine.cores()
+        self._usage = published_usage(self._account, running, size, time.time(), self._usage)
         view = plan.QueueView(
             there, seen, self.uid, self._cards.of, held, used, starting=set(self._starting), late=late,
-            overdue=set(filter(self._is_overdue, self._starting)),
+            overdue=set(filter(self._is_overdue, self._starting)), usage=self._usage, pids=self._pids(seen, held),
         )  # fmt: skip
         return plan.plan_starts(tickets, view)
 
-    def _name(self, wanted: "list[Ticket]") -> None:
+    def _pids(self, seen: lease_names.Seen, held: "dict[str, int]") -> "dict[str, int]":
+        """Return the process that holds a GPU, for users of whose jobs none runs with one."""
+        with_jobs = {job.uid for job in seen.running if job.asked.gpus}
+        holders = {card: self._holders.get(lease_names.gpu(card)) for card, uid in held.items() if uid not in with_jobs}
+        return {card: holder.pid for card, holder in holders.items() if holder is not None and holder.pid}
+
+    def _name(self, made: "plan.StartPlan") -> None:
         """Hold a name for each job that is next, and renew it, so that other users see that a spooler runs."""
-        wanted = wanted[: self._most]
+        wanted = made.named[: self._most]
         for job in set(self.named) - {ticket.job for ticket in wanted}:
             self.named.pop(job)[1].close()
+            self._told.pop(job, None)
         now_s = machine.now_s()
         for ticket in wanted:
-            before = self.named.get(ticket.job)
-            if before is None or before[0] < now_s + _RENEW_S:
-                waiting = machine.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
-                mark = self.marks.hold(lease_names.wait(waiting, now_s + lease_names.VALID_S))
+            before, place = self.named.get(ticket.job), made.places[ticket.job]
+            used = machine.Used(place[0], *made.further.get(ticket.job, (0, 0)))
+            told = machine.Waiting(place[1], self.uid, ticket.job, ticket.asked, ticket.kind, used)
+            if before is None or before[0] < now_s + _RENEW_S or self._told.get(ticket.job, told) != told:
+                mark = self.marks.hold(lease_names.wait(told, now_s + lease_names.VALID_S))
                 if mark is not None:
                     self.named[ticket.job] = (now_s + lease_names.VALID_S, mark)
+                    self._told[ticket.job] = told
                     if before is not None:
                         before[1].close()
 
@@ -429,10 +459,11 @@ class Spooler:
         If there are more than can be followed, the holders of this machine's GPUs come first; the next look sees the
         others.
         """
-        own, cards = "/%d/" % self.uid, {lease_names.gpu(card.uuid) for card in self._cards.there}
-        every = {lease_names.gpu(card) for card in seen.cards} | {lease_names.run(*job) for job in seen.running}
-        every |= {name for name in seen.waits if not name.startswith("%s%d/" % (lease_names.WAIT, self.uid))}
-        held = set(sorted(every, key=lambda name: (name not in cards, own not in name, name))[: self._most])
+        cards = {lease_names.gpu(card.uuid) for card in self._cards.there}
+        own = {name for name, job in seen.jobs.items() if job.uid == self.uid}
+        every = {lease_names.gpu(card) for card in seen.cards} | set(seen.jobs)
+        every |= {name for name, uid in seen.waits.items() if uid != self.uid}
+        held = set(sorted(every, key=lambda name: (name not in cards, name not in own, name))[: self._most])
         for name in set(self._holders) - held:
             self._holders.pop(name).close()
         for name in held - set(self._holders):
@@ -457,8 +488,8 @@ class Spooler:
         if self._elected is not None:
             poll.register(self._elected.fileno(), select.POLLIN)
         woken = poll.poll(patience_s * 1000)
-        if self._elected is not None:
-            self._elected.answer()
+        if self._elected is not None and not self._elected.answer() and self._elected.fileno() in dict(woken):
+            time.sleep(_OTHERS_S)
         gone = {fd for fd, _ in woken}
         for name, holder in list(self._holders.items()):
             if holder.fileno() in gone:

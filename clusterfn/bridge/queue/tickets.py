@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 
-# order: what sorts them; ms: the same for other users; needs: files without which its environment is not ready;
-# after: the jobs whose values it takes
+# order: what sorts them, by priority= first; ms: when it was submitted, for other users; needs: files without which its
+# environment is not ready; after: the jobs whose values it takes
 Ticket = namedtuple(
     "Ticket",
     ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "kind", "written",
@@ -63,7 +63,7 @@ class Queue:
             return []
 
     def read(self) -> "list[Ticket]":
-        """Read all tickets, the oldest first."""
+        """Read all tickets in the order in which they start: by priority, then the oldest first."""
         names = self.names()
         for gone in set(self._known) - set(names):
             del self._known[gone]
@@ -149,7 +149,7 @@ class Queue:
     def _ticket(self, fields: "dict[str, Any]") -> Ticket:
         now = fields["boot"] == self._boot
         # What was written before the machine was last started is older than anything since.
-        order = (1, fields["submitted"]) if now else (0, fields["t"])
+        order = (-fields.get("priority", 0), *((1, fields["submitted"]) if now else (0, fields["t"])))
         return Ticket(
             order, fields["submitted"] // 10**6 if now else 0, fields["job"], fields["name"], fields["folder"],
             fields["home"], fields["element"], fields["submitted"], Demand(**fields["asked"]),
@@ -179,6 +179,8 @@ def _checked(fields: "dict[str, Any]", job: str) -> "dict[str, Any]":
     for name, value in list(fields["asked"].items()) + [("submitted", fields["submitted"])]:
         if not isinstance(value, int) or not 0 <= value < _MOST * (10**9 if name == "submitted" else 1):
             raise ValueError("%s is %r" % (name, value))
+    if not isinstance(fields.get("priority", 0), int):
+        raise TypeError("priority is %r" % fields["priority"])
     for name, value in fields["limits"].items():
         if not isinstance(value, (int, float, _NONE)):
             raise TypeError("limits: %s is %r" % (name, value))

@@ -10,35 +10,56 @@ import sys
 from ..supervisor.gpus import user_name
 from . import lease_names, machine
 from .lease import leases_of_kind
+from .usage import in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable
+    from typing import Any, Iterable, Union
+
+    from .machine import Running, Waiting
 
 KINDS = ("socket", "file")
-_HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
+_HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
 
 
 def print_users(*lease: str) -> int:
     """Print the jobs of all users; with the kind of `lease`, as JSON."""
-    seen = [look(leases_of_kind(kind).names(), machine.now_s()) for kind in lease or KINDS]
-    rows = [row for rows in seen for row in rows]
-    text = json.dumps({"jobs": rows}) if lease else as_table(rows)
+    held = [leases_of_kind(kind).binders() for kind in lease or KINDS]
+    rows = [row for names in held for row in look(names, machine.now_s())]
+    false = [row for names in held for row in false_names(names)]
+    text = json.dumps({"jobs": rows, "false": false}) if lease else as_table(rows)
     sys.stdout.buffer.write((text + "\n").encode("utf-8", "replace"))
     return 0
 
 
 def look(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
-    """Return `user`, `job`, `state` and what it asked for, of each job that runs or is next in its user's line."""
+    """Return `user`, `job`, `state` and what it asked for, of each job that runs or is next in its user's line.
+
+    Those that wait are in the order in which they come, with `used`: how much of the machine their user has used, in
+    seconds; None where the bridge of a user is too old to say it, so that the oldest comes first.
+    """
     seen = lease_names.Seen(names, now_s)
-    found = [(job, "RUNNING") for job in sorted(seen.running)] + [(job, "PENDING") for job in seen.waiting]
-    return [dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state) for job, state in found]
+    found = [_row(job, "RUNNING") for job in sorted(seen.running)]
+    for job in seen.in_order():
+        found.append(dict(_row(job, "PENDING"), used=job.used.ms / 1000.0 if seen.is_fair else None))
+    return found
+
+
+def _row(job: "Union[Running, Waiting]", state: str) -> "dict[str, Any]":
+    return dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state)
+
+
+def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
+    """Return `user` and `name` of each name that another user has bound than it says: it counts for nothing."""
+    false = lease_names.Seen(names, 0).false
+    return [{"user": user_name(uid), "name": name} for name, uid in sorted(false.items())]
 
 
 def as_table(rows: "list[dict[str, Any]]") -> str:
     """Format the rows for people."""
     lines = [_HEAD] + [
-        (row["user"], row["job"], row["state"], str(row["gpus"]), str(row["cores"]), "%d MB" % row["memory_mb"])
+        (row["user"], row["job"], row["state"], str(row["gpus"]), str(row["cores"]), "%d MB" % row["memory_mb"],
+         "-" if row.get("used") is None else in_words(int(row["used"] * 1000)))
         for row in rows
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]

@@ -188,7 +188,7 @@ class ElementRun(ItemRecorder):
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
         held, number = self.job.held, self.job.element or NO_ELEMENT
         if self.told and held is not None and held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
-            raise WaitsAgain("gave way to another user who waits for GPUs", self.told)
+            raise WaitsAgain("gave way to another user who waits", self.told)
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
         ended, _ = self.chunks.past(chunk)

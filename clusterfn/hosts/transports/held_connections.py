@@ -26,6 +26,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports.ssh_config import Settings
 
 VARIABLE = "CLUSTERFN_RUNTIME"
+PLACE = Path("/tmp")  # TMPDIR differs between the programs of one user
 _LEFT_S = 86400.0
 _LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 103
 
@@ -78,7 +79,21 @@ def _runtime_path() -> Path:
         return Path(given).absolute()
     if sys.platform == "win32":
         raise AssertionError("no connection can be held on Windows")
-    return Path("/tmp") / f"clusterfn-{os.getuid()}"  # TMPDIR differs between the programs of one user
+    usual = PLACE / f"clusterfn-{os.getuid()}"
+    return _another(usual) if _owner(usual) not in (None, os.getuid()) else usual
+
+
+def _another(taken: Path) -> Path:
+    """Return a folder of ours with another name, the same for all programs: another user has made the usual one."""
+    ours = [path for path in taken.parent.glob(f"{taken.name}-*") if _owner(path) == os.getuid()]
+    return min(ours) if ours else Path(tempfile.mkdtemp(prefix=f"{taken.name}-", dir=taken.parent))
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except OSError:  # it does not exist
+        return None
 
 
 def _refuse_shared(path: Path) -> None:

@@ -87,6 +87,7 @@ class Slurm(Scheduler):
 
     title = "SLURM"
     holds = True
+    priority_hint = 'leave it out; slurm={"nice": 100} lets your other jobs go first'
     unset = INHERITED
     looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its controller serves everybody
 

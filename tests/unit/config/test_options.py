@@ -96,11 +96,13 @@ def test_every_keyword_is_read():
         "environment": "conda:torch", "modules": ["cuda/12.4"], "env": {"A": ""}, "secrets": ("HF_TOKEN",),
         "outputs": ["*.pt"], "cwd": "~/data", "name": "train", "on_interrupt": "stop",
         "stall_timeout": "10min", "retries": 2, "warn_before": "5min", "requeue": {"timeout": 2, "node": 0},
+        "priority": -3,
     }  # fmt: skip
     assert parse_options(given) == Options(
         cores=4, memory_bytes=2**34, gpus=0, time_s=7200.0, host="tensor01", environment="conda:torch",
         modules=("cuda/12.4",), env={"A": ""}, secrets=("HF_TOKEN",), outputs=("*.pt",), cwd="~/data", name="train",
         on_interrupt="stop", stall_s=600.0, retries=2, warn_s=300.0, requeue={"timeout": 2},
+        priority=-3,
     )  # fmt: skip
 
 
@@ -153,6 +155,9 @@ BAD = [
     ({"retries": True}, "retries=True is not a whole number"),
     ({"retry": 2}, "no argument 'retry'; did you mean retries?"),
     ({"stall_timeout": 10}, "stall_timeout=10 is not a duration"),
+    ({"priority": True}, "priority=True is not a whole number from -1000000 to 1000000"),
+    ({"priority": "high"}, "priority='high' is not a whole number from -1000000 to 1000000"),
+    ({"priority": 10**7}, "priority=10000000 is not a whole number from -1000000 to 1000000"),
     ({"warn_before": 5}, "warn_before=5 is not a duration"),
     ({"requeue": "timeout"}, "requeue='timeout' is neither a list of causes nor a dict of how often for each"),
     ({"requeue": True}, "requeue=True is neither a list of causes nor"),

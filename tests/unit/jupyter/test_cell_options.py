@@ -57,6 +57,7 @@ EVERY = {
     "requeue": ("--requeue timeout --requeue node=1", {"timeout": 3, "node": 1}),
     "resume": ("--resume 7f3a", "7f3a"),
     "keep": ("--keep", True),
+    "priority": ("--priority=-5", -5),
 }
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.queue import lease
+from clusterfn.bridge.queue import lease, lease_names, socket_table
 from clusterfn.bridge.supervisor.verdict import Verdict
 
 BOB = 64_001  # nobody has this number
@@ -190,3 +192,91 @@ def test_a_mark_that_is_held_does_not_grow_old(folder: Path):
     mark.touch()
 
     assert file.stat().st_mtime > 10**9
+
+
+def test_a_file_of_another_user_with_ones_own_name_holds_nothing(folder: Path):
+    name, theirs = f"run/{os.getuid()}/aaaaaaaaaaaaaaaa/0/1/0", f"run/{BOB}/bbbbbbbbbbbbbbbb/0/1/0"
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it becomes another user")
+    import fcntl  # Unix's
+
+    ready, done = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setresgid(BOB, BOB, BOB)
+        os.setresuid(BOB, BOB, BOB)
+        (folder / f".clusterfn-mark-{name.replace('/', ':')}-0").touch()
+        false = os.open(folder / f".clusterfn-mark-{name.replace('/', ':')}-0", os.O_RDONLY)
+        lease.lock_file(false, fcntl.LOCK_EX)
+        own = lease.FileLeases().hold(theirs)
+        os.write(ready[1], b"1" if own is not None else b"0")
+        os.read(done[0], 1)
+        os._exit(0)
+    assert os.read(ready[0], 1) == b"1"
+
+    assert lease.FileLeases().binders() == {theirs: BOB}
+    mark = lease.FileLeases().hold(name)
+    assert mark is not None
+
+    os.write(done[1], b"1")
+    os.waitpid(pid, 0)
+    mark.close()
+    for end in (*ready, *done):
+        os.close(end)
+
+
+@pytest.fixture
+def own_name() -> str:
+    """A name that no other process of this machine uses."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("abstract sockets are Linux's")
+    return f"gpu/GPU-of-test-{os.getpid()}"
+
+
+def test_a_socket_of_another_kind_holds_no_name(own_name: str):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(f"\0clusterfn/{own_name}")
+
+        assert own_name not in lease.SocketLeases().names()
+        mark = lease.SocketLeases().hold(own_name)
+
+    assert mark is not None and lease.SocketLeases().binders()[own_name] == os.getuid()
+    mark.close()
+
+
+def test_a_name_is_held_by_who_has_bound_it_though_nothing_listens(own_name: str):
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(f"\0clusterfn/{own_name}")
+
+        assert lease.SocketLeases().hold(own_name) is None
+        assert lease.SocketLeases().binders()[own_name] == os.getuid()
+
+
+def test_where_the_kernel_lists_no_sockets_the_table_of_proc_does(own_name: str, monkeypatch: pytest.MonkeyPatch):
+    mark = lease.SocketLeases().hold(own_name)
+    assert mark is not None
+
+    monkeypatch.setattr(socket_table, "SOCK_DIAG", 1 << 20)  # a sandbox knows no such family
+
+    assert lease.SocketLeases().binders()[own_name] is None
+    mark.close()
+
+
+def test_a_lock_that_one_process_keeps_is_waited_for_no_longer_than_two_seconds(
+    own_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lease_names, "ADMISSION", own_name)
+    marks = lease.SocketLeases()
+    mark = marks.hold(own_name)
+    assert mark is not None
+    began = time.monotonic()
+
+    assert lease.admission_lock(marks) is None
+    took = time.monotonic() - began
+    assert lease.admission_lock(marks, marks.identity(own_name)) is None
+
+    assert took >= lease.KEPT_S and time.monotonic() - began - took < took
+    mark.close()
+    lock = lease.admission_lock(marks)
+    assert lock is not None
+    lock.close()

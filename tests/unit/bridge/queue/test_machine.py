@@ -50,7 +50,10 @@ def test_memory_is_bounded_by_what_is_there_and_by_what_is_available(there: int,
     ("limit", "used", "asked"), [("gpus", 2, 1), ("cores", 5, 3), ("memory_mb", 400, 90), ("jobs", 1, 1)]
 )
 def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, used: int, asked: int):
-    running = [machine.Running(1, "own", Demand(2, 5, 400)), machine.Running(2, "another's", Demand(3, 30, 3000))]
+    running = [
+        machine.Running(1, "own", Demand(2, 5, 400), False),
+        machine.Running(2, "another's", Demand(3, 30, 3000), False),
+    ]
 
     def over(most: int) -> list[str]:
         limits = UserLimits(None, None, None, None)._replace(**{limit: most})
@@ -62,14 +65,14 @@ def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, u
 
 
 def test_a_limit_does_not_count_against_who_asks_for_none_of_it():
-    running = [machine.Running(1, "own", Demand(4, 1, 500))]
+    running = [machine.Running(1, "own", Demand(4, 1, 500), False)]
     room = RemainingResources(MachineResources(8, 900, 900), running, 1, UserLimits(2, None, 100, None))
 
     assert room.lacks(Demand(0, 1, 0)) == []
 
 
 def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
-    running = [machine.Running(1, name, Demand(1, 1, 0)) for name in "ab"]
+    running = [machine.Running(1, name, Demand(1, 1, 0), False) for name in "ab"]
     room = RemainingResources(MachineResources(8, 900, 900, "abcdefgh"), running, 1, UserLimits(4, None, None, None))
 
     assert room.over(Demand(2, 1, 0)) == []
@@ -100,15 +103,15 @@ def test_where_a_stranger_leaves_too_few_none_is_held(monkeypatch: pytest.Monkey
 
 
 def test_who_holds_a_card_is_said_only_where_the_jobs_that_run_let_it_be_known():
-    seen = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0)
-    assert seen.holders(["a", "b", "c"], (7, "me")) == {"a": 1, "b": 1}
+    seen = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0, but=(7, "me"))
+    assert seen.holders(["a", "b", "c"]) == {"a": 1, "b": 1}
 
     mixed = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0", "run/2/y/1/1/0"], 0)
-    assert sorted(mixed.holders(["a", "b"], (7, "me")).values()) == [1, 2]
-    assert mixed.holders(["a"], (7, "me")) == {"a": -1}
+    assert sorted(mixed.holders(["a", "b"]).values()) == [1, 2]
+    assert mixed.holders(["a"]) == {"a": -1}
 
     unknown = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0"], 0)
-    assert unknown.holders(["a", "b"], (7, "me")) == {"a": -1, "b": -1}
+    assert unknown.holders(["a", "b"]) == {"a": -1, "b": -1}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_of_the_free_cards_those_are_kept_that_somebody_needs_and_no_more(
 
 
 def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
-    waiting = machine.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960))
+    waiting = machine.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960), None)
     name = lease_names.wait(waiting, 60)
 
     assert lease_names.Seen([name, lease_names.wait(waiting, 80)], 59).waiting == [waiting]
@@ -143,7 +146,9 @@ def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
 
 
 def test_a_name_that_would_be_too_long_says_that_any_card_will_do():
-    waiting = machine.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920))
+    waiting = machine.Waiting(
+        10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920), None
+    )
 
     name = lease_names.wait(waiting, 10**9)
 

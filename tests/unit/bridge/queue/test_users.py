@@ -7,14 +7,14 @@ import os
 import pwd
 
 from clusterfn.bridge.queue import lease_names, machine, users
-from clusterfn.bridge.queue.machine import ANY, Demand, Waiting
+from clusterfn.bridge.queue.machine import ANY, Demand, Used, Waiting
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 NAMES = [
     lease_names.run(os.getuid(), "7f3a000011112222", Demand(2, 4, 8192)),
     lease_names.run(4_000_000, "90aa000011112222.3", Demand(0, 1, 0)),
-    lease_names.wait(Waiting(5, os.getuid(), "c0de000011112222", Demand(1, 1, 512), ANY), 1000),
-    lease_names.wait(Waiting(5, 4_000_000, "too-old-to-count", Demand(1, 1, 512), ANY), 10),
+    lease_names.wait(Waiting(5, os.getuid(), "c0de000011112222", Demand(1, 1, 512), ANY, None), 1000),
+    lease_names.wait(Waiting(5, 4_000_000, "too-old-to-count", Demand(1, 1, 512), ANY, None), 10),
     "door", "gpu/GPU-1", "run/nonsense",
 ]  # fmt: skip
 
@@ -23,7 +23,8 @@ def test_the_jobs_of_all_users_are_listed_with_what_they_asked_for():
     assert users.look(NAMES, 500) == [
         {"user": ME, "job": "7f3a000011112222", "state": "RUNNING", "gpus": 2, "cores": 4, "memory_mb": 8192},
         {"user": "4000000", "job": "90aa000011112222.3", "state": "RUNNING", "gpus": 0, "cores": 1, "memory_mb": 0},
-        {"user": ME, "job": "c0de000011112222", "state": "PENDING", "gpus": 1, "cores": 1, "memory_mb": 512},
+        {"user": ME, "job": "c0de000011112222", "state": "PENDING", "gpus": 1, "cores": 1, "memory_mb": 512,
+         "used": None},
     ]
 
 
@@ -31,17 +32,17 @@ def test_the_table_has_a_line_for_each_and_no_name_obeys_on_the_terminal():
     rows = users.look([*NAMES, "run/7/\x1b[2Jevil/0/1/0"], 500)
     lines = users.as_table(rows).splitlines()
 
-    assert lines[0].split() == ["USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY"]
+    assert lines[0].split() == ["USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED"]
     assert len(lines) == 5 and not any("\x1b" in line for line in lines)
-    assert any(line.split() == ["4000000", "90aa000011112222.3", "RUNNING", "0", "1", "0", "MB"] for line in lines)
+    assert any(line.split() == ["4000000", "90aa000011112222.3", "RUNNING", "0", "1", "0", "MB", "-"] for line in lines)
 
 
 def test_a_job_that_holds_its_name_is_seen_by_both_ways_of_asking(capfdbinary, monkeypatch):
     held = [lease_names.run(os.getuid(), "7f3a000011112222", Demand(0, 1, 64))]
 
     class Leases:
-        def names(self):
-            return set(held)
+        def binders(self):
+            return dict.fromkeys(held)
 
     monkeypatch.setattr(users, "leases_of_kind", lambda kind: Leases())
     assert machine.now_s() > 0 and users.print_users("socket") == 0
@@ -49,3 +50,22 @@ def test_a_job_that_holds_its_name_is_seen_by_both_ways_of_asking(capfdbinary, m
     assert (job["user"], job["memory_mb"]) == (ME, 64)
     assert users.print_users() == 0
     assert capfdbinary.readouterr().out.decode().count("7f3a000011112222") == 2  # once for each kind of lease
+
+
+def test_who_waits_is_listed_in_the_order_in_which_they_come_with_what_their_users_have_used():
+    much, little = Used(7_200_000, 0, 0), Used(40_000, 0, 0)
+    names = [
+        lease_names.wait(Waiting(5, 4_000_000, "aaaa000011112222", Demand(1, 1, 0), ANY, much), 1000),
+        lease_names.wait(Waiting(9, 4_000_001, "bbbb000011112222", Demand(1, 1, 0), ANY, little), 1000),
+    ]
+    rows = users.look(names, 500)
+
+    assert [(row["user"], row["used"]) for row in rows] == [("4000001", 40.0), ("4000000", 7200.0)]
+    assert users.as_table(rows).splitlines()[1].endswith("40 s") and users.as_table(rows).endswith("2.0 h")
+
+
+def test_a_name_that_another_user_has_bound_is_told_and_no_job():
+    names = dict.fromkeys(NAMES[1:2], 4_000_009)
+
+    assert users.look(names, 500) == []
+    assert users.false_names(names) == [{"user": "4000009", "name": NAMES[1]}]

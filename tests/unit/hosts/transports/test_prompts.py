@@ -246,6 +246,26 @@ def test_a_folder_of_somebody_else_is_none_though_nobody_else_may_use_it(folder:
         held_connections.runtime_folder()
 
 
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
+def test_another_user_who_makes_the_usual_folder_first_leaves_all_programs_another_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = held_connections.runtime_folder()  # its path is short
+    monkeypatch.delenv(held_connections.VARIABLE)
+    monkeypatch.setattr(held_connections, "PLACE", place)
+    theirs = [place / f"clusterfn-{os.getuid()}", place / f"clusterfn-{os.getuid()}-0"]
+    for path in theirs:
+        path.mkdir(mode=0o777)
+        os.chown(path, 1, 1)
+
+    chosen = held_connections.runtime_folder()
+
+    assert chosen.stat().st_uid == os.getuid() and chosen.stat().st_mode & 0o777 == 0o700
+    assert chosen not in theirs and held_connections.runtime_folder() == chosen
+    for path in (*theirs, chosen):
+        path.rmdir()
+
+
 def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_to_do(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

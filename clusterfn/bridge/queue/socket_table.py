@@ -1,0 +1,104 @@
+"""List the abstract unix sockets of this network namespace that begin with a prefix, and who has bound each.
+
+The kernel's own list says which user made a socket, from Linux 5.3 on; /proc/net/unix does not. Asking takes no place
+in the queue of a listener, as a connection would.
+"""
+
+import _socket
+import re
+import struct
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    pass
+
+# uid: of who has bound it, None if that is not known; inode: no other socket has this number.
+Binding = namedtuple("Binding", ("uid", "inode"))
+
+TABLE = "/proc/net/unix"
+# Flags and type as /proc shows them: the stream sockets that are not connected.
+_LISTED = re.compile(rb": \w+ \w+ \w+ 0001 01 +(\d+) @([^\s@]+)\n")
+_NAME = re.compile(rb"\0([!-?A-~]+)\Z")
+
+# <linux/netlink.h>, <linux/sock_diag.h>, <linux/unix_diag.h>
+SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
+_DONE, _ERROR = 3, 2
+_BOUND, _LISTENING = 7, 10
+_SHOW_NAME, _SHOW_UID = 1, 0x40
+_NAME_ATTRIBUTE, _UID_ATTRIBUTE = 0, 7
+_HEAD, _ASKED, _FOUND, _ATTRIBUTE = "=IHHII", "=BBHIII2I", "=BBBBI2I", "=HH"
+_ROOM = 1 << 18
+_PATIENCE_S = 5.0
+_NOBODY = 65534  # who is not known in this user namespace
+
+
+def bound_names(prefix: str) -> "dict[str, Binding]":
+    """Return who has bound each name, by the name without the prefix."""
+    try:
+        found = _ask_kernel()
+    except (OSError, struct.error):  # an old kernel, or a sandbox
+        found = _read_table()
+    start = prefix.encode()
+    return {name[len(start) :].decode("ascii"): bound for name, bound in found.items() if name.startswith(start)}
+
+
+def _read_table() -> "dict[bytes, Binding]":
+    try:
+        with open(TABLE, "rb") as file:
+            listed = _LISTED.findall(file.read())
+    except (FileNotFoundError, PermissionError):  # a sandbox shows no table: one process still holds each name
+        return {}
+    return {name: Binding(None, int(inode)) for inode, name in listed if _NAME.match(b"\0" + name)}
+
+
+def _ask_kernel() -> "dict[bytes, Binding]":
+    socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, SOCK_DIAG)
+    try:
+        socket.settimeout(_PATIENCE_S)
+        states = 1 << _BOUND | 1 << _LISTENING
+        asked = struct.pack(_ASKED, _socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
+        socket.send(struct.pack(_HEAD, struct.calcsize(_HEAD) + len(asked), _BY_FAMILY, _DUMP, 1, 0) + asked)
+        found: "dict[bytes, Binding]" = {}
+        while _read_answer(socket.recv(_ROOM), found):
+            pass
+        return found
+    finally:
+        socket.close()
+
+
+def _read_answer(data: bytes, found: "dict[bytes, Binding]") -> bool:
+    """Add what one part of the answer lists; return whether more is to come."""
+    start = 0
+    while start < len(data):
+        length, kind = struct.unpack_from(_HEAD, data, start)[:2]
+        if kind == _DONE:
+            return False
+        if kind == _ERROR:
+            number = -struct.unpack_from("=i", data, start + struct.calcsize(_HEAD))[0]
+            raise OSError(number, "sock_diag")
+        _read_socket(data[start + struct.calcsize(_HEAD) : start + length], found)
+        start += length + 3 & ~3
+    return True
+
+
+def _read_socket(told: bytes, found: "dict[bytes, Binding]") -> None:
+    name, start = b"", struct.calcsize(_FOUND)
+    uid: "Optional[int]" = None
+    _, type_, _, _, inode = struct.unpack_from(_FOUND, told)[:5]
+    if type_ != _socket.SOCK_STREAM:
+        return
+    while start < len(told):
+        length, kind = struct.unpack_from(_ATTRIBUTE, told, start)
+        if kind == _NAME_ATTRIBUTE:
+            name = told[start + 4 : start + length]
+        elif kind == _UID_ATTRIBUTE:
+            uid = struct.unpack_from("=I", told, start + 4)[0]
+        start += length + 3 & ~3
+    abstract = _NAME.match(name)
+    if abstract:
+        found[abstract.group(1)] = Binding(None if uid == _NOBODY else uid, inode)

@@ -1,0 +1,188 @@
+"""Users of one machine who do not trust each other: nobody stops another's queue, and all share alike."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.apart import apart
+from tests.bridge.host import Job, is_running, layout_bridge
+from tests.bridge.neighbours import PYTHON, Neighbour
+from tests.waiting import until
+
+NAP = "def f(s):\n    import time\n    time.sleep(s)\n    return s\n"
+SHOW = "def f(s=0):\n    import os, time\n    time.sleep(s)\n    return os.environ['CUDA_VISIBLE_DEVICES']\n"
+ADA, MAL, EVE = 64_011, 64_012, 64_013  # nobody has these numbers
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it becomes other users"),
+    pytest.mark.skipif(PYTHON is None, reason="needs a Python that every user can run"),
+]
+
+
+@pytest.fixture
+def street() -> Iterator[Callable[[int], Neighbour]]:
+    """Makes users of a machine with two cores."""
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-street-"))
+    folder.chmod(0o755)
+    bridge = layout_bridge(folder / "bridge")
+    two = set(sorted(os.sched_getaffinity(0))[:2])
+    there: list[Neighbour] = []
+
+    with apart() as namespace:
+
+        def move_in(uid: int) -> Neighbour:
+            there.append(Neighbour(folder, bridge, namespace, uid, two))
+            return there[-1]
+
+        yield move_in
+        for each in there:
+            each.bench.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(map(is_running, pids)))
+
+
+def gpus(user: Neighbour, wanted: int, seconds: float = 0.0) -> Job:
+    return user.job(SHOW, seconds, resources={"gpus": wanted})
+
+
+def cores(user: Neighbour, wanted: int, seconds: float = 0.0) -> Job:
+    return user.job(NAP, seconds, resources={"cores": wanted})
+
+
+def names_of(user: Neighbour, *kinds: str) -> list[str]:
+    starts = tuple(f"{kind}/{user.uid}/" for kind in kinds)
+    return sorted(name for name in user.box.apart.names() if name.startswith(starts))
+
+
+def test_who_takes_every_name_of_another_user_first_keeps_none_of_their_jobs_waiting(street):
+    ada, mal = street(ADA), street(MAL)
+    first, second = ada.running(gpus(ada, 2, 600)), gpus(ada, 1)
+    ada.queued(second)
+    until(lambda: ada.box.reason(second) and len(names_of(ada, "spool", "turn", "wait")) == 3)
+    names = names_of(ada, "spool", "turn", "wait")
+    kill(*ada.box.spoolers())
+    until(lambda: not names_of(ada, "spool"))
+    taken = [*names, f"run/{ADA}/{second.id}/1/1/0", f"run/0{ADA}/{second.id}/2/2/0", "door"]
+    with mal.binds(*taken) as thief:
+        began = time.monotonic()
+        kill(first.worker_pid(), first.supervisor_pid())
+        ada.here("queue", str(ada.bench.root))
+
+        assert ada.ended(second) == ["returned"]
+        assert time.monotonic() - began < 60, "some seconds on an idle machine"
+        assert thief.poll() is None
+    said = f"{MAL} (pid {thief.pid}) has bound the name"
+    assert said in ada.box.machine.joinpath("spooler.log").read_text() + second.log()
+
+
+def test_false_names_of_another_user_take_and_keep_nothing(street):
+    ada, mal = street(ADA), street(MAL)
+    job = cores(ada, 2)
+    names = [f"run/{ADA}/aaaaaaaaaaaaaaaa/2/2/99999999", f"wait/{ADA}/1/99999999/2/2/0/bbbbbbbbbbbbbbbb~0,0,9//0"]
+    with mal.binds(*names):
+        assert ada.start(job).wait(150) == 0, job.log()
+        assert job.outcome()["kind"] == "returned"
+
+
+def test_who_holds_a_gpu_for_no_job_is_named_with_the_process(street):
+    ada, mal = street(ADA), street(MAL)
+    job = gpus(ada, 1)
+    with mal.binds(*[f"gpu/{ada.box.uuid(number)}" for number in range(2)]) as thief:
+        ada.queued(job)
+
+        held = f"2 of 2 GPUs held by {MAL} (2); {MAL} holds GPUs for no job of clusterfn (pid {thief.pid})"
+        until(lambda: ada.box.reason(job) == f"{held}; waiting for 1")
+    assert ada.ended(job) == ["returned"]
+
+
+def start_all(user: Neighbour, jobs: list[Job]) -> None:
+    for job in jobs:
+        user.start(job)
+
+
+@pytest.mark.parametrize(("many", "some"), [(8, 5), pytest.param(60, 30, marks=pytest.mark.long)])
+def test_one_job_beside_those_of_two_others_does_not_wait_for_all_of_theirs(street, many: int, some: int):
+    ada, mal, eve = street(ADA), street(MAL), street(EVE)
+    of_ada = [cores(ada, 1, 0.5) for _ in range(many)]
+    of_mal = [cores(mal, 1, 0.5) for _ in range(some)]
+    of_eve = cores(eve, 1)
+    start_all(ada, of_ada)
+    start_all(mal, of_mal)
+    until(lambda: ada.box.tickets() and mal.box.tickets())
+
+    eve.start(of_eve)
+
+    assert eve.ended(of_eve) == ["returned"]
+    assert ada.ended(*of_ada) + mal.ended(*of_mal) == ["returned"] * (many + some)
+    taken = [(line["t"], user.uid) for user in (ada, mal, eve) for line in user.box.holds() if line["event"] == "taken"]
+    order = [uid for _, uid in sorted(taken)]
+    assert len(order[order.index(EVE) :]) > 4, order
+    mals = [place for place, uid in enumerate(order) if uid == MAL]
+    assert order[: mals[-1]].count(ADA) <= some + 4, order
+
+
+def test_where_the_kernel_does_not_say_who_bound_a_name_a_taken_name_keeps_nobody_waiting_either(street):
+    """Linux before 5.3: SO_PEERCRED of the holder says it."""
+    ada, mal = street(ADA), street(MAL)
+    (table,) = ada.bench.bridge.rglob("queue/socket_table.py")
+    text = table.read_text()
+    assert "_SHOW_UID = 1, 0x40" in text
+    table.write_text(text.replace("_SHOW_UID = 1, 0x40", "_SHOW_UID = 1, 0"))
+    job = cores(ada, 1)
+
+    with mal.binds(f"run/{ADA}/{job.id}/0/1/0"):
+        assert ada.start(job).wait(150) == 0, job.log()
+
+    assert job.outcome()["kind"] == "returned"
+
+
+def test_what_shares_the_cores_in_time_keeps_no_other_user_waiting(street):
+    """Jobs of one's own machine, and of a host whose limits allow more cores than there are."""
+    ada, mal = street(ADA), street(MAL)
+    local = [ada.running(ada.job(NAP, 600, scheduler="local", resources={"cores": 2})) for _ in range(2)]
+    more = ada.running(ada.job(NAP, 600, limits={"cores": 8}, resources={"cores": 2}))
+    job = cores(mal, 2)
+
+    assert mal.start(job).wait(150) == 0, job.log()
+
+    fourth = ada.job(NAP, 0, scheduler="local", resources={"cores": 3})
+    ada.queued(fourth)
+    until(lambda: ada.box.reason(fourth) == "waiting for your own jobs: limits: {cores: 8}")
+    for each in (*local, more):
+        kill(each.worker_pid(), each.supervisor_pid())
+    assert ada.ended(fourth) == ["returned"]
+
+
+def test_priority_orders_ones_own_jobs(street):
+    ada = street(ADA)
+    first = ada.running(cores(ada, 2, 600))
+    low, usual, high = (ada.job(NAP, 0, resources={"cores": 2}, priority=each) for each in (-1, 0, 7))
+    for job in (low, usual, high):
+        ada.queued(job)
+
+    kill(first.worker_pid(), first.supervisor_pid())
+
+    assert ada.ended(low, usual, high) == ["returned"] * 3
+    assert ada.box.order()[1:] == [high.id, usual.id, low.id]
+
+
+def test_who_takes_all_cpu_names_only_changes_which_cpus_a_job_gets(street):
+    ada, mal = street(ADA), street(MAL)
+    job = ada.job("def f():\n    import os\n    return len(os.sched_getaffinity(0))\n", resources={"cores": 1})
+    with mal.binds(*[f"cpu/{cpu}" for cpu in os.sched_getaffinity(0)]):
+        assert ada.start(job).wait(150) == 0, job.log()
+
+    assert job.value() == 1
