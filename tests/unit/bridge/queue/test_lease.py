@@ -203,6 +203,7 @@ def test_a_file_of_another_user_with_ones_own_name_holds_nothing(folder: Path):
     ready, done = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(done[1])  # it ends with this test, however that ends
         os.setresgid(BOB, BOB, BOB)
         os.setresuid(BOB, BOB, BOB)
         (folder / f".clusterfn-mark-{name.replace('/', ':')}-0").touch()
