@@ -1,6 +1,6 @@
 """How sites provide SLURM's commands: for each way `init` finds them or asks, and a function runs as a SLURM job.
 
-The ways are those of public reports, which docs/decisions/0055-scheduler-commands.md lists.
+The ways are those of public reports, which docs/decisions/0056-scheduler-commands.md lists.
 """
 
 from __future__ import annotations
