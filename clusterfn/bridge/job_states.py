@@ -4,6 +4,7 @@ Read by both sides, like `layout`: `jobs`, `result`, `cancel` and Ctrl-C say the
 """
 
 import time
+from collections import namedtuple
 
 from . import layout
 
@@ -34,6 +35,31 @@ def seen_state(state: str, reason: str, silent_s: float) -> "tuple[str, str]":
         return state, reason
     told = "no heartbeat from its supervisor for %d s: it is stopped, or its file system hangs" % silent_s
     return (UNKNOWN if silent_s > layout.STALE_AFTER_S else state), told
+
+
+class Silence(namedtuple("Silence", ("since", "until"))):
+    """The last silence of a job, as its followers see it. A tuple: thousands of jobs share the first one.
+
+    Attributes:
+        since: When it began, by the monotonic clock.
+        until: Until when it holds, unless it is noticed again.
+    """
+
+    __slots__ = ()
+
+    def noticed(self) -> "Silence":
+        """Return it after no heartbeat has come for `SILENT_AFTER_S`, perhaps once more."""
+        now = time.monotonic()
+        return Silence(self.since if now <= self.until else now - SILENT_AFTER_S, now + 2 * SILENT_AFTER_S)
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds; 0 without one."""
+        now = time.monotonic()
+        return float(now - self.since) if now <= self.until else 0.0
+
+
+NO_SILENCE = Silence(0.0, 0.0)
 
 
 def in_words(state: str, reason: str, since: "Optional[float]") -> str:

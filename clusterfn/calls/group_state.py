@@ -19,9 +19,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
+from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls.silence import Silence
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ class GroupState:
         self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self.arguments: Sequence[Mapping[str, Any]] = ()
         self._reason = ""
-        self._silence = Silence()
+        self._silence = NO_SILENCE
         self._labels = labels
         self._states = [PENDING] * count
         self._ended: dict[int, ItemOutcome] = {}

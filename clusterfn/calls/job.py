@@ -21,6 +21,7 @@ from clusterfn.bridge.job_states import (
     CANCELLED,
     DIED,
     FINAL,
+    NO_SILENCE,
     PENDING,
     RETURNED,
     RUNNING,
@@ -34,7 +35,6 @@ from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, files, outcome, remote_state
 from clusterfn.calls.dependencies import ArgumentSource, JobPart, Reference
 from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.silence import Silence
 from clusterfn.calls.summary import Summary, describe_request, describe_usage
 from clusterfn.config.units import parse_memory, shown_memory
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError
@@ -141,7 +141,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     _as_argument = "pass the value of that job: job.result()"
     # What hardly any job changes. Up to 30 attributes of its own take a fifth of the memory that more take (PEP 412).
     sent_here, is_stopping, on_interrupt, _trouble = True, False, "detach", ""
-    _silence = Silence()
+    _silence = NO_SILENCE
 
     def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:
         super().__init__()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterfn.bridge.agent.files import MANIFEST
 from clusterfn.hosts import serialization
 
 _LIBRARY = Path(__file__).parents[1]
@@ -22,7 +21,8 @@ _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/login_shell.py", "bridge/queue/",
     "bridge/schedulers/", "bridge/serialization/", "bridge/session/", "bridge/stubs/", "bridge/supervisor/",
     "bridge/worker/",
-    "calls/attach.py", "calls/environment_upload.py", "calls/session_", "cli/",
+    "calls/attach.py", "calls/data_reader.py", "calls/data_types.py", "calls/environment_upload.py", "calls/session_",
+    "calls/value_cost.py", "cli/",
     "environment/conda_solver.py", "environment/cuda.py", "environment/download.py", "environment/environment_yml.py",
     "environment/imports.py", "environment/index_credentials.py", "environment/lock.py", "environment/project",
     "environment/host_python.py", "environment/python_source.py", "environment/standalone.py",
@@ -37,6 +37,7 @@ _NOT_IN_JOBS = (
     "hosts/transports/load_paramiko.py", "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
     "hosts/transports/ssh_", "hosts/transports/standby", "hosts/transports/trust.py",
+    "scheduler/login_node.py", "scheduler/site.py",
     "jupyter/cell_magic.py", "jupyter/cell_options.py", "jupyter/cell_source.py", "jupyter/connection_file.py",
     "jupyter/kernel", "jupyter/lab.py",
 )  # fmt: skip
@@ -75,6 +76,8 @@ def make(files: Mapping[str, bytes]) -> FileBundle:
 @functools.lru_cache(maxsize=1)
 def bridge() -> FileBundle:
     """Return the files of supervisor, worker and builder, cloudpickle and the library: docs/reference/protocol.md."""
+    from clusterfn.bridge.agent.files import MANIFEST  # here: jobs import this module, and have no agent
+
     inside, ours = _LIBRARY / "bridge", "_clusterfn/bridge/"
     files = {"_clusterfn/__init__.py": b"", f"{ours}__init__.py": b"", **python_files(inside / "stubs", "")}
     for folder in ("supervisor", "builder", "kernel", "queue", "schedulers", "session", "worker"):

@@ -364,6 +364,8 @@ UNPICKLES = {
     "bridge/serialization/pickler.py::loads": "what `container` and `exceptions` call",
     "bridge/serialization/pickler.py::loads_without_code": "the same, of another version",
     "bridge/serialization/pickler.py::<module>": "its class",
+    "bridge/serialization/moved.py::loads": "is called by `pickler.loads` alone",
+    "bridge/serialization/moved.py::<module>": "its class",
     "bridge/serialization/exceptions.py::_loads": "is called by `from_records` alone",
     "bridge/serialization/exceptions.py::_load": "the same",
     "bridge/serialization/exceptions.py::_unpickled": "the same",

@@ -13,7 +13,7 @@ from clusterfn.calls.job_tracker import Tracker
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.host_contents import HostContents
-from clusterfn.scheduler.base import RUNNING, JobState
+from clusterfn.scheduler.base import RUNNING, JobState, Submission
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
 
@@ -94,7 +94,7 @@ def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, sta
     session = Mock(scheduler=Slurm(SLURM, "ada"))
     session.connection.run.return_value = answered
 
-    submit.start(session, Mock(do="run"), (), told)
+    submit.start(session, Submission("run", ("sbatch",), "/"), (), told)
     answered.set_result(SimpleNamespace(rc=status, out=b"", err=err))
 
     assert (told.on_started.called, told.on_not_started.called) == (started, not started)

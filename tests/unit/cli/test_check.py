@@ -40,11 +40,11 @@ def volume(**changed: Any) -> Volume:
 
 def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> CheckState:
     """Steps that have come as far as the survey."""
-    facts = SimpleNamespace(user="ann", net_ns="net:[1]")
+    facts = SimpleNamespace(user="ann", net_ns="net:[1]", visible_gpus="")
     connection = SimpleNamespace(facts=facts, noise=noise)
     result = CheckState("cluster")
     result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
-    result.session = SimpleNamespace(connection=connection, root=ROOT.path)  # type: ignore[assignment]
+    result.session = SimpleNamespace(connection=connection, root=ROOT.path, host=result.host)  # type: ignore[assignment]
     result.__dict__["site"] = site
     return result
 

@@ -50,10 +50,10 @@ class NeedsItsConstructor(Exception):
 
     def __init__(self, number):
         super().__init__(number)
-        self.texts[id(self)] = f"number {number}"
+        self.texts[self] = f"number {number}"
 
     def __str__(self):
-        return self.texts[id(self)]
+        return self.texts[self]
 
 
 def there_and_back(error, change=None):

@@ -30,6 +30,7 @@ def fresh(monkeypatch):
 
     def make() -> logging.Logger:
         monkeypatch.setattr(root, "handlers", [])
+        monkeypatch.setattr(root.manager, "loggerDict", {})
         root.setLevel(logging.WARNING)
         return root
 
