@@ -35,6 +35,7 @@ _HEAD, _ASKED, _FOUND, _ATTRIBUTE = "=IHHII", "=BBHIII2I", "=BBBBI2I", "=HH"
 _ROOM = 1 << 18
 _PATIENCE_S = 5.0
 _NOBODY = 65534  # who is not known in this user namespace
+_NETLINK = getattr(_socket, "AF_NETLINK", 16)  # Linux's; elsewhere no such socket can be made
 
 
 def bound_names(prefix: str) -> "dict[str, Binding]":
@@ -57,7 +58,7 @@ def _read_table() -> "dict[bytes, Binding]":
 
 
 def _ask_kernel() -> "dict[bytes, Binding]":
-    socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, SOCK_DIAG)
+    socket = _socket.socket(_NETLINK, _socket.SOCK_RAW, SOCK_DIAG)
     try:
         socket.settimeout(_PATIENCE_S)
         states = 1 << _BOUND | 1 << _LISTENING

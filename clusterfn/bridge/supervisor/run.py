@@ -262,7 +262,7 @@ class AttemptRun:
 
     def _worker_was_stopped(self) -> bool:
         """Whether the worker was stopped as well, and not the supervisor alone, which watches its time."""
-        if self._child is None:
+        if self._child is None or not hasattr(os, "waitid"):  # macOS
             return True
         try:
             changed = os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
