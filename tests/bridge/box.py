@@ -13,10 +13,10 @@ from typing import Any
 
 from tests.bridge.apart import Apart
 from tests.bridge.host import Bench, Job
+from tests.programs import python_program
 from tests.waiting import until
 
-SMI = """#!{python}
-import json, os, sys, time
+SMI = """import json, os, sys, time
 state = json.load(open({state!r}))
 if state["mode"] == "hang":
     time.sleep(600)
@@ -53,13 +53,12 @@ class Box:
         self.apart = bench.apart or Apart(os.getpid())
         self.name = f"{os.getpid()}{time.monotonic_ns()}"
         self._file = folder / "state.json"
-        (folder / "nvidia-smi").write_text(self._program())
-        (folder / "nvidia-smi").chmod(0o755)
+        python_program(folder / "nvidia-smi", self._program())
         self.path = f"{folder}:{os.environ['PATH']}"
         self.say()
 
     def _program(self) -> str:
-        return SMI.format(python=sys.executable, state=str(self._file), asked=str(self._file.with_suffix(".asked")))
+        return SMI.format(state=str(self._file), asked=str(self._file.with_suffix(".asked")))
 
     def looks(self) -> int:
         """How often somebody has looked for strangers."""

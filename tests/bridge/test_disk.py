@@ -150,7 +150,7 @@ def own_disk(tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, as_roo
     root, config = tmp_path / "root", tmp_path / "clusterfn.yml"
     root.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m,mode=700", "none", str(root)], check=True)
-    waits = f"if [ -e '{gate}' ]; then : > '{tmp_path}'/waits-$$; while [ -e '{gate}' ]; do sleep 0.05; done; fi"
+    waits = f'if [ -e "{gate}" ]; then : > "{tmp_path}"/waits-$$; while [ -e "{gate}" ]; do sleep 0.05; done; fi'
     lines = ["scheduler: bare", "transport: local", "limits: {cores: 64}", f"root: {root}", f"setup: ['{waits}']"]
     config.write_text(f"hosts:\n  {tmp_path.name}:\n" + "".join(f"    {line}\n" for line in lines))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))

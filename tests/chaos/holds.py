@@ -183,11 +183,11 @@ def beside_strangers(turns: Iterable[Turn], seen: Seen) -> list[str]:
 def overtaken(
     turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, int], turn_s: float = TURN_S
 ) -> list[str]:
-    """Jobs that were let in before older ones which ask for no more, and so had room at that moment.
+    """Jobs that were let in before older ones of their user which ask for no more, and so had room at that moment.
 
-    Found is who left them none, and who left them some while they went on waiting. An older job of the same user counts
-    if its ticket was written before the younger looked; one without a ticket, or of another user, once its name could
-    be read: on a busy machine a process that has its stamp may come to the door late.
+    Found is who left them none, and who left them some while they went on waiting. An older job counts if its ticket
+    was written before the younger looked; one without a ticket once its name could be read: on a busy machine a process
+    that has its stamp may come to the door late. Between users the one comes next who has used least: test_fair.py.
     Who never starts, as its supervisor was killed when its turn came, starts after nobody.
     """
     found, turn_s = [], max(turn_s, _turn_s(turns, seen))
@@ -214,10 +214,12 @@ def _waits_at(other: Turn, turn: Turn, seen: Seen, uids: Mapping[str, int]) -> b
     when = turn.taken or 0.0
     if other.exchanged or other.taken is None or other.order >= turn.order or not other.asked.within(turn.asked):
         return False
+    if other.user != turn.user:
+        return False
     since = seen.boot + other.order / 10**9 if other.waits is None else other.waits
     if not since < when < other.taken:
         return False
-    if other.user == turn.user and other.waits is not None:
+    if other.waits is not None:
         return other.waits < _began(turn, seen)
     return _is_named(other, turn, seen, uids)
 

@@ -206,16 +206,6 @@ def test_cards_with_strangers_are_no_room() -> None:
     assert len(holds.overtaken(turns, saw, 2, UIDS)) == 1
 
 
-def test_an_older_job_of_another_user_counts_while_its_name_can_be_read() -> None:
-    older = turn("1", 1000, 4.0, 5.0, "a")
-    later = turn("2", 2000, 2.5, 4.0, "a", user="bob")
-    name = f"{holds.WAIT}1/1000/1/1/0"
-    for since, count in ((1.0, 1), (2.48, 0)):
-        saw = seen(older, later, wait=(since, 4.0, name))
-        assert len(holds.overtaken([older, later], saw, 1, UIDS)) == count, since
-    assert holds.overtaken([older, later], seen(older, later), 1, UIDS) == []
-
-
 def test_what_is_still_bound_at_the_end_is_found() -> None:
     assert holds.leaked(["other", holds.GPU + "a"]) == ["clusterfn/gpu/a is still bound"]
 

@@ -493,12 +493,12 @@ def test_a_shell_has_the_environment_of_a_host_and_the_folder_of_a_job(run, star
     job = started("work.py::tick", "3000")
     terminal = Terminal(["/bin/sh"], folder, {**os.environ, "SHELL": "/bin/sh"})
     try:
-        terminal.type(f"{sys.executable} -m clusterfn shell here")
+        terminal.type(f"'{sys.executable}' -m clusterfn shell here")
         terminal.wait_for(re.escape(f"({os.uname().nodename}) $ "))
         terminal.type("echo first=$(command -v python); exit 4")
         terminal.wait_for(rf"first={re.escape(str(Path(sys.executable).parent))}/python")
         terminal.wait_for(PROMPT)
-        terminal.type(f"echo status=$?; {sys.executable} -m clusterfn shell {job}")
+        terminal.type(f"echo status=$?; '{sys.executable}' -m clusterfn shell {job}")
         terminal.wait_for("status=4")
         terminal.wait_for(rf"\({job[:4]}\) \$ ")
         terminal.type("pwd; exit")
@@ -515,7 +515,7 @@ def test_a_shell_beside_a_job_of_slurm_is_on_its_node(hosts, tmp_path):
     until(job.running)
     terminal = Terminal(["/bin/sh"], tmp_path, {**os.environ, "SHELL": "/bin/sh"})
     try:
-        terminal.type(f"{sys.executable} -m clusterfn shell {job.id} slurm")
+        terminal.type(f"'{sys.executable}' -m clusterfn shell {job.id} slurm")
         terminal.wait_for(rf"\({job.id[:4]}\) \$ ")
         terminal.type("echo node=$SLURMD_NODENAME parent=$(cat /proc/$PPID/comm); pwd; exit 5")
         terminal.wait_for(r"node=n\d parent=slurmstepd")
@@ -594,7 +594,7 @@ def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
 
 
 def test_a_reader_that_leaves_early_is_no_error(folder):
-    shell = f"{sys.executable} -m clusterfn script work.py::add 1 | head -n 1"
+    shell = f"'{sys.executable}' -m clusterfn script work.py::add 1 | head -n 1"
     ran = subprocess.run(["/bin/sh", "-c", shell], cwd=folder, capture_output=True, text=True, timeout=150)
 
     assert ran.stdout.startswith("# job add on here")
