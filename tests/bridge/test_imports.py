@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.bridge.host import Bench
 
-MOST = 32
+MOST = 33
 
 
 def test_a_plain_job_loads_few_modules_of_the_supervisor(bench: Bench):
