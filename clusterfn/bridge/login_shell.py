@@ -70,7 +70,7 @@ class LoginShell:
         """
         name, options = os.path.basename(self.path), ["-i"] if interactive else []
         argv = ["-" + name] + options if name in _BY_NAME else [self.path, "-l"] + options
-        environ = dict(os.environ, TERM=os.environ.get("TERM") or "dumb", SHELL=self.path)
+        environ = dict(os.environ, TERM="dumb", SHELL=self.path)
         over, home = "clusterfn-%s.over" % os.urandom(12).hex(), os.path.expanduser("~")
         try:
             process = subprocess.Popen(

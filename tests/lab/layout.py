@@ -45,6 +45,8 @@ PACKAGES = {
     "libpam-google-authenticator": "/usr/bin/google-authenticator",
     "shellcheck": "/usr/bin/shellcheck",
     "btrfs-progs": "/usr/sbin/mkfs.btrfs",
+    "zsh": "/usr/bin/zsh",
+    "ksh": "/usr/bin/ksh",
     "bindfs": "/usr/bin/bindfs",
 }
 

@@ -11,28 +11,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-# Not the stack, whose limit is also the size of each thread's, and not core dumps.
+# Not the stack, whose limit is also the size of each thread's, core dumps, nor open files: old programs close every
+# descriptor that they may have open.
 _RAISED = ("CPU", "FSIZE", "AS", "DATA", "RSS", "NPROC", "MEMLOCK")
 _TICK_S = 0.5  # the kernel does not count as `wait` does
-_FILES = 4096  # Old programs close every descriptor that they may have open: a million takes them seconds.
 
 
 def raise_limits() -> None:
     """Raise the soft limits of this process, and of what it starts, to the hard ones."""
     for name in _RAISED:
-        _raise(getattr(resource, "RLIMIT_" + name, None), None)
-    _raise(resource.RLIMIT_NOFILE, _FILES)
+        _raise(getattr(resource, "RLIMIT_" + name, None))
 
 
-def _raise(limit: "Optional[int]", most: "Optional[int]") -> None:
+def _raise(limit: "Optional[int]") -> None:
     if limit is None:  # this system has no such limit
         return
     soft, hard = resource.getrlimit(limit)
-    wanted = hard if most is None or 0 <= hard < most else most
-    if soft == resource.RLIM_INFINITY or soft == hard or 0 <= wanted <= soft:
+    if soft in (resource.RLIM_INFINITY, hard):
         return
     try:
-        resource.setrlimit(limit, (wanted, hard))
+        resource.setrlimit(limit, (hard, hard))
     except (OSError, ValueError):  # not Linux, where the hard one may be more than a process can have
         return
 
