@@ -128,7 +128,10 @@ class PendingSubmission(Reply[None]):
             self._line.refused(self, f"not in the queue of {scheduler.title} yet; {full}")
             return
         other = scheduler.again(self.request, answer)
-        if other is not None and not self.is_withdrawn:
+        if other is not None and self.is_withdrawn:
+            self._end(lambda: None)
+            return
+        if other is not None:
             self.request, self._after = other, ()
             self.send()
             return
@@ -152,9 +155,11 @@ class PendingSubmission(Reply[None]):
 
     def _end(self, report: Callable[[], None]) -> None:
         self._after = ()
-        report()
-        self._line.ended(self)
-        self.resolve(None)
+        try:
+            report()
+        finally:  # whatever it raises: others wait behind this one
+            self._line.ended(self)
+            self.resolve(None)
 
 
 def _answer(reply: Reply[Any]) -> Answer:

@@ -6,6 +6,7 @@ calls, the elements of a group and the calls of a session all go this way. `desc
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import json
 import posixpath
@@ -213,13 +214,15 @@ def _needed(session: HostState, needs: Needs) -> Needed:
 
     def send_again(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
         session.contents.forget(paths)
-        error = None
+        error: BaseException | None = None
         try:
             sent = [session.contents.send(path, needs.uploads[path]) for path in paths]
             errors = [reply.exception(None) for replies in sent for reply in replies]
-            error = next((each for each in errors if isinstance(each, HostError)), None)
-        except HostError as ended:
+            error = next((each for each in errors if each is not None), None)
+        except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:  # a file here may be gone, too
             error = ended
+        if error is not None and not isinstance(error, HostError):
+            error = HostError(f"it was not sent again: {error}", host=session.host.name)
         go_on(error)
 
     return Needed(

@@ -162,7 +162,7 @@ class SocketLeases:
             socket.listen(_PLACES)
         except OSError as error:
             socket.close()
-            if error.errno not in _TAKEN:
+            if error.errno is not None and error.errno not in _TAKEN:  # None: it is too long
                 raise
             return None
         return SocketLease(socket)

@@ -29,7 +29,8 @@ GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
 
 VALID_S = 60  # a job that makes no progress delays others no longer than that
 _NO_END_S = str(1 << 62)
-_LONGEST = 97  # an abstract socket takes 107 bytes, 10 of them before these
+_LONGEST = 87  # an abstract socket takes 107 bytes, 10 of them before these, and 10 for an ending
+_NUMBER = re.compile("[0-9]{1,20}$")  # of no other script: users could name others by them
 _ENDING = re.compile("~[^/]*")
 _CLAIMS = re.compile("(?:run|wait|spool|turn)/([0-9]+)/")
 _MOST_WAITING = 256  # of one user: a spooler names the first of each line, and those that are about to start
@@ -202,4 +203,4 @@ def _job_of(field: str) -> "tuple[str, str]":
 
 def _numbers(words: "list[str]") -> "list[int]":
     """Parse numbers; return an empty list if a word is not one: clusterfn did not make that name."""
-    return [int(word) for word in words] if all(word.isdecimal() and len(word) <= 20 for word in words) else []
+    return [int(word) for word in words] if all(map(_NUMBER.match, words)) else []

@@ -277,6 +277,8 @@ class _Planning:
         self.room.count(ticket.asked)
         if missing != [OWN]:  # a job that waits for the user's own jobs keeps nothing from others
             self._keep_for(self.view.uid, ticket.asked, ticket.kind)
+            if ticket.kind.only:  # its name cannot say which GPUs: others would keep all of them
+                return
             self.made.named.append(ticket)
             self.made.further[ticket.job] = self._further(ticket, behind)
             self._usage.add(ticket.asked)  # another user comes before the next one

@@ -44,6 +44,8 @@ def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
             yield other + module[len(one) :], name
     parts = module.split(".")
     for end in range(len(parts) - 1, 0, -1):  # a private module's objects are those of a public one above it
+        if not parts[end].startswith("_"):
+            return
         above = ".".join(parts[:end])
         if _has(above, name):
             yield above, name

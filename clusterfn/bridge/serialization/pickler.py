@@ -143,6 +143,8 @@ def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     try:
         return pickle.loads(data, buffers=buffers)
     except (ImportError, AttributeError) as missing:
+        if isinstance(missing, AttributeError) and not str(missing).startswith("Can't get attribute"):
+            raise  # of the user's own code
         from . import moved  # here: nearly every pickle finds what it names
 
         try:

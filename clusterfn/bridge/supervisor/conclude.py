@@ -34,7 +34,7 @@ from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, dependencies, process_tree, publish, retries, watch
 from .attempt import Attempt, claim, read_usage, restore_owner_permissions
-from .job import JobFolder, dependencies_of
+from .job import DAMAGED, JobFolder, dependencies_of
 from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state
 
@@ -125,8 +125,13 @@ def _why(job: JobFolder, status: str) -> Verdict:
 def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
     """Return the verdict on a job whose supervisor hung past the time limit, and was killed for that by the kernel."""
     limit = job.spec["resources"]["time_s"]
-    begun = [event["t"] for event in attempt.events() if event["event"] == "starting"]
-    if job.scheduler.has_nodes or limit is None or not begun or time.time() - begun[-1] < limit:
+    try:
+        events = list(attempt.events())
+        begun = [event["t"] for event in events if event["event"] == "starting"]
+        stopped_s = sum(event.get("stopped_s", 0.0) for event in events if event["event"] == "resumed")
+    except DAMAGED:  # a full disk, or the function, has left a part of a line
+        return None
+    if job.scheduler.has_nodes or limit is None or not begun or time.time() - begun[-1] - stopped_s < limit:
         return None
     found = watch.too_long(limit)
     found.facts["message"] += "; its supervisor did not answer any more, and was killed"
