@@ -50,6 +50,14 @@ def test_another_users_older_job_keeps_its_part_and_a_younger_does_not():
     assert started(planned(job, 4, ("a", "b"), ("wait/2/6/99999999/2/1/0/x//0",))) == ["5"]
 
 
+def test_a_job_for_some_gpus_only_is_not_named_while_it_waits_as_others_would_keep_every_gpu_for_it():
+    waiting = [ticket("1", Demand(1, 1, 0), kind=Kind("", 0, ("a",)))]
+    made = planned(waiting, cores=4, cards=("b",), held="a")
+
+    assert started(made) == []
+    assert made.named == []
+
+
 def test_jobs_with_cards_come_one_after_another_and_what_the_next_needs_is_kept_for_it():
     waiting = [ticket("1", Demand(1, 1, 0)), ticket("2", Demand(1, 1, 0)), ticket("3", Demand(0, 1, 0))]
     made = planned(waiting, cores=2, cards=("a", "b"))

@@ -1,0 +1,55 @@
+"""Pickles that name modules which another version of a package does not have."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+
+import pytest
+
+from clusterfn.hosts import serialization
+
+pickler = serialization.part("pickler")
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """A package `moving` whose modules are gone; it has a class Foo."""
+    module = types.ModuleType("moving")
+    module.__path__ = []  # type: ignore[attr-defined]
+    module.Foo = type("Foo", (), {"__module__": "moving"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "moving", module)
+    return module
+
+
+def named(module: str, name: str) -> bytes:
+    return pickle.dumps(len, 2).replace(b"c__builtin__\nlen\n", f"c{module}\n{name}\n".encode())
+
+
+def test_an_object_of_a_private_module_is_found_in_the_package(package):
+    assert pickler.loads(named("moving._private", "Foo")) is package.Foo
+
+
+def test_an_object_of_a_public_module_is_not_taken_for_another_of_that_name(package):
+    with pytest.raises(ModuleNotFoundError):
+        pickler.loads(named("moving.models", "Foo"))
+
+
+class Counts:
+    """Raises in its own code, which must not run twice."""
+
+    calls = 0
+
+    def __setstate__(self, state):
+        type(self).calls += 1
+        raise AttributeError("no such part")
+
+
+def test_an_error_of_the_users_own_code_is_that_error_and_runs_it_once():
+    value = Counts()
+    value.__dict__["a"] = 1
+
+    with pytest.raises(AttributeError, match="no such part"):
+        pickler.loads(pickle.dumps(value))
+    assert Counts.calls == 1
