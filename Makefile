@@ -35,7 +35,7 @@ demo: $(STAMP)  ## a function runs on this machine and its value comes back
 	$(BIN)/clusterfn demo
 
 # What never runs on Windows needs no types for it: the code of hosts, and the keeper of what waits on them.
-HOSTS_OWN = clusterfn/(bridge/(agent/|builder/|kernel/|queue/|schedulers/|session/|supervisor/|stubs/|worker/)|hosts/transports/standby_keeper)
+HOSTS_OWN = clusterfn/(bridge/(agent/|builder/|kernel/|login_shell|queue/|schedulers/|session/|supervisor/|stubs/|worker/)|hosts/transports/standby_keeper)
 lint: venv  ## ruff, mypy for each platform, and shellcheck where it is installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy --platform linux

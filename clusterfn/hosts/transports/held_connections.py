@@ -79,13 +79,14 @@ def _runtime_path() -> Path:
         return Path(given).absolute()
     if sys.platform == "win32":
         raise AssertionError("no connection can be held on Windows")
-    usual = PLACE / f"clusterfn-{os.getuid()}"
-    return _another(usual) if _owner(usual) not in (None, os.getuid()) else usual
+    uid = os.getuid()
+    usual = PLACE / f"clusterfn-{uid}"
+    return _another(usual, uid) if _owner(usual) not in (None, uid) else usual
 
 
-def _another(taken: Path) -> Path:
+def _another(taken: Path, uid: int) -> Path:
     """Return a folder of ours with another name, the same for all programs: another user has made the usual one."""
-    ours = [path for path in taken.parent.glob(f"{taken.name}-*") if _owner(path) == os.getuid()]
+    ours = [path for path in taken.parent.glob(f"{taken.name}-*") if _owner(path) == uid]
     return min(ours) if ours else Path(tempfile.mkdtemp(prefix=f"{taken.name}-", dir=taken.parent))
 
 
