@@ -342,7 +342,7 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
         """Withdraw the job if it has not started, as concurrent.futures has it; `stop()` ends a running one.
 
         Returns:
-            Whether it was withdrawn. False means that it runs or has ended, and has a result.
+            Whether it was withdrawn. False means that it runs or has ended.
         """
         if self.done() or self.running():
             return self.cancelled()
