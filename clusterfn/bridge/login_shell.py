@@ -219,7 +219,8 @@ def _usual(wanted: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "
             folders += re.findall(r"(/[^\s'\"`;:=]*)/%s\b" % re.escape(program), shell.aliases.get(program, ""))
         for pattern in each["usual"]:
             text = re.sub(r"\$(\w+)", lambda name: login.get(name.group(1), "/nowhere"), pattern)
-            folders += sorted(glob.glob(text), reverse=True)
+            found = sorted(glob.glob(os.path.expanduser(text)), reverse=True)
+            folders += [each if os.path.isdir(each) else os.path.dirname(each) for each in found]
     return folders
 
 

@@ -241,6 +241,8 @@ def _whole_number(least: int) -> Check:
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return value
         problem = f"{name}={value!r} is not a whole number of at least {least}"
+        if name == "gpus" and isinstance(value, (list, tuple, Mapping)):
+            raise ConfigError(problem, hint="write gpus=1; `gpus: {only: [3]}` of a host in clusterfn.yml names GPUs")
         if not isinstance(value, str):
             near = value if isinstance(value, bool) else finite(value)
             raise ConfigError(problem, hint=f"write {name}={max(math.ceil(near), least)}")

@@ -61,7 +61,10 @@ class Choice:
 def _folders(value: Value) -> tuple[str, ...]:
     folders = value.as_lines()
     for folder in folders:
-        if not folder.startswith(("/", "~/")) or ":" in folder:
+        if ":" in folder:
+            each = ", ".join(folder.split(":"))
+            raise value.error(f'"{folder}" is several folders in one text', f"write a list: [{each}]")
+        if not folder.startswith(("/", "~/")):
             raise value.error(f'"{folder}" is not an absolute path', "write a folder, or a list: [/opt/slurm/bin]")
     return folders
 

@@ -95,9 +95,10 @@ def enough_allowed(there: tuple[GpuInfo, ...], asked: Resources, host: Host) -> 
         Unsatisfiable: Names the key.
     """
     if asked.gpus > len(there):
+        most = f"ask for at most {len(there)}, or change gpus:" if there else "remove gpus=, or change gpus:"
         raise Unsatisfiable(
             f"gpus={asked.gpus} is more than {describe_only(host.gpus_only)} leaves of {host.name}: {len(there)}",
-            host=host.name, stage="submit", hint=f"ask for at most {len(there)}, or change gpus: in {host.source}",
+            host=host.name, stage="submit", hint=f"{most} in {host.source}",
         )  # fmt: skip
 
 

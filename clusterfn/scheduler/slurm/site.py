@@ -150,6 +150,9 @@ class SlurmSite(SchedulerSite):
         """Find the partitions that are named, or the default ones; of "a,b" SLURM takes one that is up."""
         if self.trouble:
             hint = f"log in and see what sinfo prints; is {place} the login node?"
+            if "slurm.conf" in self.trouble or "configuration" in self.trouble:
+                key = "scheduler_env: {SLURM_CONF: …}"
+                hint = f"run `echo $SLURM_CONF` there in a login shell, and write {key} of {place}"
             raise ConfigError("sinfo does not answer", evidence=self.trouble.splitlines(), hint=hint)
         known = {each.name: each for each in self.partitions}
         wanted = host.scheduler_options.get("partition")

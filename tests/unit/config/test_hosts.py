@@ -230,7 +230,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nbuild_partition: cpu", "4:22", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: bare\nscheduler_path: /opt/slurm/bin", "4:21", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: slurm\nscheduler_path: [bin]", "4:21", '"bin" is not an absolute path', "[/opt/slurm/bin]"),
-    ("scheduler: slurm\nscheduler_path: '/a:/b'", "4:21", '"/a:/b" is not an absolute path', "a list"),
+    ("scheduler: slurm\nscheduler_path: '/a:/b'", "4:21", '"/a:/b" is several folders in one text', "a list"),
     ("scheduler: slurm\nscheduler_env: {PATH: /a}", "4:21", "PATH is that of the host", "scheduler_path"),
     ("scheduler: slurm\nscheduler_env: {A-B: x}", "4:21", "cannot name a variable", "letters"),
     ("scheduler: slurm\npath: /opt/slurm/bin", "4:5", "path", "scheduler_path:"),
