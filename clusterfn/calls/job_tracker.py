@@ -696,6 +696,8 @@ class Tracker(BaseTracker):
             unwatch()
         self.session.unwatch(self.scheduler_name)
         self.liveness.end()
+        if isinstance(self.submission, PendingSubmission):  # cancelled by another program before SLURM had room for it
+            self.submission.withdraw()
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""

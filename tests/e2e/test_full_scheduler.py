@@ -71,6 +71,20 @@ def test_a_call_waits_with_slurms_words_until_there_is_room(site, may_have):
     assert len(queued(site)) == len(before) + 2  # none was submitted twice
 
 
+def test_a_call_that_another_program_cancels_while_it_waits_is_never_submitted(site, may_have):
+    may_have(0)
+    before = queued(site)
+    job = clusterfn.cluster(abs).submit(-1)
+    until(lambda: WORDS in job.reason)
+
+    subprocess.run([sys.executable, "-m", "clusterfn", "cancel", job.id], capture_output=True, check=True)
+    assert type(job.exception(60)) is clusterfn.Cancelled
+    may_have(1)
+
+    assert clusterfn.cluster(abs)(-2) == 2
+    assert len(queued(site)) == len(before) + 1
+
+
 def test_a_call_that_waits_for_room_can_be_cancelled_and_leaves_nothing(site, may_have):
     may_have(0)
     before = queued(site)
