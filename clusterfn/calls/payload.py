@@ -6,6 +6,7 @@ Everything that cannot travel is found here, before anything is sent, and named 
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import dis
 import functools
 import hashlib
@@ -300,6 +301,9 @@ class Needs:
             self.note(obj.__name__)
         else:
             self.note(type(obj).__module__)
+            if isinstance(obj, contextvars.ContextVar):  # it knows no module
+                home = serialization.part("standard_library").home_of(obj)
+                self.note(home[0] if home else None)
             if type(obj).__module__ in _NAMED_ELSEWHERE or isinstance(obj, type):
                 self.note(getattr(obj, "__module__", None))
         return NotImplemented

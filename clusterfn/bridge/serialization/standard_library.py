@@ -92,10 +92,9 @@ def singledispatchmethod(function: Callable[..., Any], dispatcher: Any) -> Any:
 
 
 def _reduce_context_variable(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
-    for name, module in list(sys.modules.items()):
-        found = [key for key, value in list(getattr(module, "__dict__", {}).items()) if value is variable]
-        if found and name != "__main__":
-            return stand_ins.by_name, (name, found[0])
+    home = home_of(variable)
+    if home is not None:
+        return stand_ins.by_name, home
     try:
         default: tuple[Any, ...] = (contextvars.Context().run(variable.get),)
     except LookupError:
@@ -104,6 +103,17 @@ def _reduce_context_variable(variable: contextvars.ContextVar[Any]) -> tuple[Any
     unchanged = value is _UNSET or (default and value is default[0])
     state = None if unchanged else (value,)
     return context_variable, (variable.name, *default), state, None, None, set_context_variable
+
+
+def home_of(variable: contextvars.ContextVar[Any]) -> tuple[str, str] | None:
+    """Return the module that has a context variable, and its name there; None for one of the script."""
+    for name, module in list(sys.modules.items()):
+        if name != "__main__":
+            held = list(getattr(module, "__dict__", {}).items())
+            found = next((key for key, value in held if value is variable), None)
+            if found is not None:
+                return name, found
+    return None
 
 
 def context_variable(name: str, *default: Any) -> Any:
