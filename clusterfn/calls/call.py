@@ -346,7 +346,7 @@ def _send_now(prepared: Prepared, job: Job[Any], tracker: Tracker) -> None:
     job_display.remember_going(job)
 
 
-def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[submission.Needs, EnvironmentUpload | None]:
+def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[submission.Uploads, EnvironmentUpload | None]:
     """Send what the host lacks, and start the builder of an environment that is made.
 
     Returns:

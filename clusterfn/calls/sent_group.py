@@ -156,7 +156,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     tracker = track(old.session, job, made, old.limits, Retried(failed, group))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = submit.send_folder(old.session, tracker, made, sent, submit.Needs([], {}))
+    folder = submit.send_folder(old.session, tracker, made, sent, submit.Uploads([], {}))
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
     job_display.remember_going(made)
     return made

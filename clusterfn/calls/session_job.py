@@ -223,7 +223,7 @@ class SessionJob:
             call.tracker.follow(call, 1)
 
     def _send_files(
-        self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: submit.Needs
+        self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: submit.Uploads
     ) -> None:
         """Send the folder of a call; the host ignores it if it has that already."""
         files = [

@@ -65,7 +65,7 @@ def await_room(session: HostState) -> None:
 
 
 def submit_job(
-    session: HostState, spec: JobSpec, payload: Payload, needs: Needs, job: Job[Any], tracker: Tracker,
+    session: HostState, spec: JobSpec, payload: Payload, needs: Uploads, job: Job[Any], tracker: Tracker,
     inputs: Sequence[Reply[Any]] = (),
 ) -> None:  # fmt: skip
     """Put the job's folder and its start on the stream, after what it needs; `job` gets a refusal later."""
@@ -173,7 +173,7 @@ def is_from_host(error: BaseException) -> bool:
 # what is sent
 
 
-class Needs(NamedTuple):
+class Uploads(NamedTuple):
     """What a job needs on its host in addition to its own folder.
 
     Attributes:
@@ -187,7 +187,7 @@ class Needs(NamedTuple):
     bridge: str = ""
 
 
-def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> Needs:
+def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
     """Send what the host lacks: the bridge, these folders of the environment, modules, files, buffers."""
     bridge, before = session.bridge, session.lay_out_bridge()
     uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(session.put_bridge, bridge)}
@@ -196,20 +196,20 @@ def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mappi
         uploads[path] = functools.partial(session.connection.put_tree, path, files)
         before += session.contents.send(path, uploads[path])
     contents = send_contents(session, payload)
-    return Needs([*before, *contents.before], {**uploads, **contents.uploads}, bridge)
+    return Uploads([*before, *contents.before], {**uploads, **contents.uploads}, bridge)
 
 
-def send_contents(session: HostState, payload: Payload) -> Needs:
+def send_contents(session: HostState, payload: Payload) -> Uploads:
     """Send the modules, files and large buffers that the host lacks: all of them are named by their content."""
     wanted = dict(_named_by_content(session.root, payload))
     asked = [path for path, what in wanted.items() if _size_of(what) > _WORTH_ASKING]
     missing = session.missing(asked) | (wanted.keys() - set(asked))
     uploads = {path: functools.partial(_put, session, path, what) for path, what in wanted.items()}
     sent = [session.contents.send(path, uploads[path]) for path in missing]
-    return Needs([each for replies in sent for each in replies], uploads)
+    return Uploads([each for replies in sent for each in replies], uploads)
 
 
-def _needed(session: HostState, needs: Needs) -> Needed:
+def _needed(session: HostState, needs: Uploads) -> Needed:
     """Return what a folder needs, and have sent again what the host finds gone or damaged when it gets the folder."""
 
     def send_again(paths: list[str], go_on: Callable[[HostError | None], None]) -> None:
@@ -245,7 +245,7 @@ class SendingTracker(Protocol):
 
 
 def send_folder(
-    session: HostState, tracker: SendingTracker, job: Sent, files: Sequence[TreeFile], needs: Needs,
+    session: HostState, tracker: SendingTracker, job: Sent, files: Sequence[TreeFile], needs: Uploads,
     inputs: Sequence[Reply[Any]] = (), *, durable: bool | None = None,
 ) -> Reply[bool]:  # fmt: skip
     """Send the job's own folder, which appears as a whole once all it needs is there, and show how far all of that is.

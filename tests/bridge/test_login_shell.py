@@ -222,7 +222,7 @@ def test_an_answer_that_makes_no_sense_finds_nothing() -> None:
         b'{"found": {}, "signs": {"files": 3}}',
         b'{"found": {"slurm": {"how": "x", "path": ["/a\\n  evil: 1"], "env": {}}}}',
     ):
-        assert commands.read(printed) == commands.LoginShell()
+        assert commands.read(printed) == commands.LoginShellAnswer()
 
 
 def test_both_schedulers_say_how_their_commands_are_found() -> None:

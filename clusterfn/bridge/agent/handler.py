@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .disk_sync import DiskSync
     from .file_watcher import FileWatcher
     from .frames import Frame, Header, Inbox, Outbox
-    from .needs import Needs
+    from .needs import MissingPaths
     from .still_watcher import StillWatcher
 
     class AgentServices(Protocol):
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         writers: Dict[int, Callable[[int], None]]
         disk_sync: DiskSync
         swept: Set[str]
-        needs: Needs
+        needs: MissingPaths
 
         def at(self, seconds: float, action: Callable[[], None]) -> None: ...
         def forget(self, request: "RequestHandler", error: Optional[Header]) -> None: ...

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CHECK_SHARE = 0.1  # of the time, which checks of one tree may take
 
 
-class Needs:
+class MissingPaths:
     """What one agent knows of that."""
 
     def __init__(self) -> None:

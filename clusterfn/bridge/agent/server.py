@@ -20,7 +20,7 @@ from .frames import FULL, TURN_S, Inbox, Outbox
 from .growing_files import FollowHandler, StillHandler, WaitHandler
 from .handler import Failure, RequestHandler, expand
 from .listing import ListHandler
-from .needs import Needs
+from .needs import MissingPaths
 from .pipes import USUAL, widen_pipe
 from .processes import RepeatHandler, RunHandler, SpawnHandler
 from .sockets import ConnectHandler, ConverseHandler
@@ -94,7 +94,7 @@ class Agent:
         self.counter = 0
         self.disk_sync = DiskSync(self.children)
         self.swept: "Set[str]" = set()
-        self.needs = Needs()
+        self.needs = MissingPaths()
         self.watcher = FileWatcher(self.readers)
         self.stills = StillWatcher(self.at)
         self.root = self.machine = ""

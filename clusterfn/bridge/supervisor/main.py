@@ -17,7 +17,7 @@ from .classify_exit import lost_supervisor
 from .job import JobFolder
 from .run import AttemptRun, run_through
 from .verdict import Fenced, Verdict, print_state, say
-from .watch import EndWatch, Signals, Watchdog
+from .watch import EndWatch, Signals, SupervisorWatchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) ->
         return EXIT_RETURNED
     if attempt.overtook and job.element is None:
         time.sleep(_SETTLE_S)
-    watchdog = None if job.scheduler.has_nodes else Watchdog()
+    watchdog = None if job.scheduler.has_nodes else SupervisorWatchdog()
     return _see_through(job, attempt, EndWatch(job, attempt, signals, watchdog=watchdog))
 
 

@@ -64,7 +64,7 @@ class Signals:
             return
 
 
-class Watchdog:
+class SupervisorWatchdog:
     """Timers of the kernel that end what stops or hangs this process: they run while it is stopped.
 
     A function can stop its supervisor (`os.kill(os.getppid(), SIGSTOP)`), and a file system can hang it. Without a
@@ -131,7 +131,7 @@ class EndWatch:
 
     def __init__(
         self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = "",
-        watchdog: "Optional[Watchdog]" = None,
+        watchdog: "Optional[SupervisorWatchdog]" = None,
     ) -> None:  # fmt: skip
         self.signals = signals
         self._fences = [attempt.folder, also_ended_by] if also_ended_by else [attempt.folder]

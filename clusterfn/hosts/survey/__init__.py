@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.survey import commands, parse
-from clusterfn.hosts.survey.commands import LoginShell
+from clusterfn.hosts.survey.commands import LoginShellAnswer
 from clusterfn.hosts.survey.parse import SurveyedGpus, Volume
 from clusterfn.scheduler import SURVEY_UNSET, read_sites
 from clusterfn.scheduler.job_script import fill
@@ -59,7 +59,7 @@ class Site:
     conda: str = ""
     root: Volume | None = None
     silent: tuple[str, ...] = ()
-    login: LoginShell = LoginShell()
+    login: LoginShellAnswer = LoginShellAnswer()
 
     @property
     def signs(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S, folder: str
     mark = f"clusterfn-{secrets.token_hex(16)}"
     patience = max(round(timeout_s), 1)
     here = connection.host.scheduler == "local"
-    login = LoginShell() if here else commands.look(connection, folder=folder, timeout_s=patience)
+    login = LoginShellAnswer() if here else commands.look(connection, folder=folder, timeout_s=patience)
     facts = connection.facts
     argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S

@@ -50,7 +50,7 @@ class FoundCommands(NamedTuple):
         return host._replace(scheduler_path=path, scheduler_env={**host.scheduler_env, **self.env})
 
 
-class LoginShell(NamedTuple):
+class LoginShellAnswer(NamedTuple):
     """What a login shell of the host shows.
 
     Attributes:
@@ -62,7 +62,7 @@ class LoginShell(NamedTuple):
     signs: login_node.Signs = login_node.Signs()
 
 
-def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s: float = 10.0) -> LoginShell:
+def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s: float = 10.0) -> LoginShellAnswer:
     """Look for the commands of the schedulers that clusterfn knows, and have the host's agent use them.
 
     Args:
@@ -93,7 +93,7 @@ def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s
     return shown
 
 
-def read(printed: bytes) -> LoginShell:
+def read(printed: bytes) -> LoginShellAnswer:
     """Read what the program has printed; nothing where that makes no sense."""
     try:
         told = json.loads(printed.decode("utf-8", "surrogateescape"))
@@ -102,9 +102,9 @@ def read(printed: bytes) -> LoginShell:
             for word, each in told["found"].items()
             if word in SITES and _are_printable([*each["path"], *each["env"], *each["env"].values()])
         }
-        return LoginShell(found, login_node.read_signs(told.get("signs") or {}))
+        return LoginShellAnswer(found, login_node.read_signs(told.get("signs") or {}))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return LoginShell()
+        return LoginShellAnswer()
 
 
 def _are_printable(texts: Sequence[str]) -> bool:

@@ -134,14 +134,14 @@ def _options(host: Host, name: str, found: dict[str, Any]) -> Options:
     return options
 
 
-class Place(NamedTuple):
+class ConfigLine(NamedTuple):
     """Where an option is written. `place`: "FILE:LINE"; `line`: as it is written there, without blanks around it."""
 
     place: str
     line: str
 
 
-def places(keyword: str, values: Collection[str], config: str | None) -> list[Place]:
+def places(keyword: str, values: Collection[str], config: str | None) -> list[ConfigLine]:
     """Find the lines that set an option to one of these values, in the order in which ssh reads them.
 
     Args:
@@ -149,7 +149,7 @@ def places(keyword: str, values: Collection[str], config: str | None) -> list[Pl
         values: In lower case; the first word of the line's value is compared.
         config: As for `read`.
     """
-    found: list[Place] = []
+    found: list[ConfigLine] = []
     first = config_file() if config is None else Path(config)
 
     def look(path: Path, depth: int) -> None:
@@ -158,7 +158,7 @@ def places(keyword: str, values: Collection[str], config: str | None) -> list[Pl
                 with contextlib.suppress(ValueError):
                     names = shlex.split(value, comments=True)
                     if word == keyword and names and names[0].lower() in values:
-                        found.append(Place(f"{path}:{number}", line.strip()))
+                        found.append(ConfigLine(f"{path}:{number}", line.strip()))
                     elif word == "include" and depth < _DEPTH:
                         for each in (each for name in names for each in _included(first, name)):
                             look(each, depth + 1)
