@@ -97,7 +97,7 @@ def test_a_folder_of_somebody_else_is_refused(host: Host, tmp_path: Path):
 
     answer = host.call("unpack", str(host.root), "abcdef01", str(tmp_path / "node"))
 
-    assert answer.rc == 1 and "belongs to another user" in answer.last["message"]
+    assert answer.rc == 1 and "belongs to the user with id 12345" in answer.last["message"]
 
 
 @pytest.mark.parametrize("whose", ["of another", "a link", "open to all"])

@@ -71,9 +71,9 @@ def _other_version(installed: Path, tmp_path_factory: pytest.TempPathFactory) ->
         with (package / name).open("a") as file:
             file.write(f"\nOF_VERSION = {OTHERS!r}\n")
     spec = package / "config" / "job_spec.py"
-    record = '"resources": self.resources._asdict(),'
+    record = '"resources": {**self.resources._asdict(),'
     assert record in spec.read_text()
-    more = '"resources": {**self.resources._asdict(), "of_version": 1}, "of_version": 1,'  # keys that nobody knows yet
+    more = '"of_version": 1, "resources": {"of_version": 1, **self.resources._asdict(),'  # keys that nobody knows yet
     spec.write_text(spec.read_text().replace(record, more))
     return folder
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tests.programs import python_program
 
 _PROGRAM = """\
 import json, sys
@@ -39,7 +40,6 @@ def install(
     folder.mkdir(exist_ok=True)
     program = folder / "new"
     told = json.dumps({"gpu": list(gpus), "compute-apps": list(apps), "rc": rc})
-    program.write_text(f"#!{sys.executable} -IS\n{_PROGRAM.format(told=told)}")
-    program.chmod(0o755)
+    python_program(program, _PROGRAM.format(told=told), "-IS")
     program.rename(folder / "nvidia-smi")
     return folder

@@ -92,7 +92,7 @@ MUTATIONS: list[Mutation] = [
         ("outputs find no place-bare",),
     ),
     _one("no word about generators", "bridge/serialization/unpicklable.py",
-         'if hasattr(part, "__next__") and', "if False and", "generator-bare"),
+         'if hasattr(type(part), "__next__") and', "if False and", "generator-bare"),
     # bytes
     _one("no checksum", CONTAINER, "if sealed is not None and line != sealed:", "if False:",
          "payload: a bit flipped-bare", "payload: cut-bare", "value: a bit flipped-bare"),
@@ -198,7 +198,7 @@ MUTATIONS: list[Mutation] = [
          "        if isinstance(seen, Silent):\n            job.on_refused(SubmitError('it is silent'))\n",
          "slurmctld dead for a while-slurm"),
     Mutation("a silent job is a dead one", (
-        (BARE, "return None if _same_process(stat, process) else _gone(evidence)", "return _gone(evidence)"),
+        (BARE, "return None if _lives(stats, process) else _gone(evidence)", "return _gone(evidence)"),
         ("bridge/supervisor/conclude.py", "if is_gone and (_waits(job) or _runs(job)):", "if False:"),
     ), ["silent, and lives-bare"]),
     Mutation("a silent job is a dead one, SLURM", (
@@ -222,7 +222,7 @@ MUTATIONS: list[Mutation] = [
          "too many GPUs, bare-bare"),
     _one("nobody concludes from outside, SLURM", WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if True:",
          "job.sh killed, SLURM-slurm", "supervisor and job.sh killed-slurm", "all killed together-slurm"),
-    _one("nobody concludes from outside", BARE, "return None if _same_process(stat, process) else _gone(evidence)",
+    _one("nobody concludes from outside", BARE, "return None if _lives(stats, process) else _gone(evidence)",
          "return None", "supervisor and job.sh killed-bare", "all killed together-bare"),
     _one("another boot is the same", BARE, "if boot != submitted_boot:", "if False:", "host restarted-bare"),
     # before the job

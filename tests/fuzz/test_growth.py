@@ -89,8 +89,7 @@ def test_what_a_machine_prints_at_length_is_read_in_a_moment(text: str) -> None:
         bare.explain(Evidence(text, text, f"{BOOT}:77:4242"))
         surveyed.surveyed_gpus(Section("gpus", 0, lines))
         surveyed.volume(Section("volume", 0, ["/r"], {"path": ["/r"], "df": lines, "inodes": lines, "lfs": lines}), {})
-        for line in lines:
-            smi.parse_row(line)
+        smi.read_rows(text)
 
 
 TRACEBACKS = [

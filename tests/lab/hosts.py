@@ -6,6 +6,7 @@ nvidia-smi: so a host has just what it is said to have.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import time
@@ -17,6 +18,7 @@ from . import client, layout, totp
 from .layout import COMMON_BIN, HOSTS, SSHD, Host
 from .processes import LabError, Record, State, is_alive, start
 
+INOTIFY, _WATCHERS = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
 SLURM_PROGRAMS = re.compile(
     r"s(acct|acctmgr|alloc|attach|batch|bcast|cancel|control|crontab|diag|gather|info|prio|queue|report|run|sh|share)"
     r"|s(stat|trigger|view)"
@@ -131,6 +133,9 @@ def wait_for(host: Host, *, timeout_s: float = 150) -> None:
 
 def build(state: State) -> None:
     """Programs, keys, configurations, then the daemons that do not run yet."""
+    if int(INOTIFY.read_text()) < _WATCHERS:  # each test of local jobs has an agent of its own
+        with contextlib.suppress(OSError):  # a container may not change it
+            INOTIFY.write_text(f"{_WATCHERS}\n")
     run_folder = Path("/run/sshd")
     if not run_folder.exists():
         state.claim(run_folder)

@@ -43,7 +43,7 @@ def read_table(text: str, fields: "Sequence[str]") -> Table:
     table = Table([], [], [])
     for line in filter(None, map(str.strip, text.split("\n"))):
         # a blank follows the comma between cells, and none follows that of a number
-        cells = [cell.strip() for cell in re.split(", +" if ", " in line else ",", line, maxsplit=len(fields) - 1)]
+        cells = [cell.strip() for cell in re.split(", +|,$" if ", " in line else ",", line, maxsplit=len(fields) - 1)]
         row = dict(zip(fields, cells))
         if len(cells) < len(fields) or not all(cells[:-1]):
             (table.lost if _LOST.search(line) else table.other).append(line)

@@ -20,7 +20,7 @@ def put(home: Path, folder: str) -> Path:
     """Make an environment whose Python leaves its own path in the home directory."""
     python = home / folder / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\necho "$0" >"$HOME/ran"\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\necho "$0" >"$HOME/ran"\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     return python
 

@@ -54,7 +54,7 @@ def test_a_job_that_was_started_again_is_not_the_one_before(scheduler, monkeypat
 
 
 def test_jobs_are_known_by_their_ids(scheduler, programs):
-    programs("qstat", f"sed '/^=/,$d' {RECORDED}/watch.txt")
+    programs("qstat", f"sed '/^=/,$d' '{RECORDED}/watch.txt'")
     assert "0123456789abcdef" in scheduler.listed_jobs("")
 
 
@@ -66,7 +66,7 @@ def test_a_master_that_does_not_answer_knows_nothing(scheduler, programs, body):
 
 def test_tasks_that_wait_are_taken_out_of_the_queue_and_others_are_left(scheduler, programs, monkeypatch):
     monkeypatch.setenv("JOB_ID", "26")
-    programs("qstat", f"sed -n '/<job_info>/,/<.job_info>/p' {RECORDED}/watch.txt")
+    programs("qstat", f"sed -n '/<job_info>/,/<.job_info>/p' '{RECORDED}/watch.txt'")
     calls = programs("qdel", "exit 0")
     scheduler.cancel_waiting_elements()
     assert [line for line in calls.read_text().splitlines() if line.startswith("qdel")] == [
