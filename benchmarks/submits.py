@@ -48,8 +48,7 @@ def slow(lab: Lab) -> list[Row]:
     for what, (place, calls) in _SLOW.items():
         with tempfile.TemporaryDirectory() as folder, many_submits(lab, Path(folder), **place) as host:
             title = f"{calls['count']} calls, new root, {what}"
-            # Many programs share the two cores of this machine with their host: about their ends nothing is promised.
-            late_s = None if "programs" in calls else _LATE_S + 2 * place.get("sync_s", 0.0)
+            late_s = _LATE_S + 2 * place.get("sync_s", 0.0)
             rows += _rows(title, host.submit(**calls), late_s=late_s)
     return rows
 
