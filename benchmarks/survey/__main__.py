@@ -10,7 +10,6 @@ import concurrent.futures
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,9 +47,10 @@ def main(words: Sequence[str]) -> int:
             if done.exception() is not None:
                 missing.append(f"{running[done]}: {done.exception()}")
             print(f"{number}/{len(tasks)} {running[done]} ({time.monotonic() - began:.0f} s)", flush=True)
+    of_tasks = [name for name, _ in tasks]
     if not names and "sample" not in words:
-        print(report.write(folder, missing, time.monotonic() - began))
-    totals = report.totals(folder, [name for name, _ in tasks])
+        print(report.write(folder, of_tasks, missing, time.monotonic() - began))
+    totals = report.totals(folder, of_tasks)
     print("\n".join([*missing, *report.lines(totals)]))
     return 0 if report.is_reached(totals) and not missing else 1
 
@@ -193,5 +193,4 @@ _TASKS: dict[str, Callable[[Sequence[str]], Iterator[Task]]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    shutil.rmtree(CACHE / "bridge", ignore_errors=True)
     sys.exit(main(sys.argv[1:]))
