@@ -7,6 +7,7 @@ object at which it ended.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +26,11 @@ from benchmarks.survey.trip import TOOLS, TripFailed, Worker
 
 _MOST = 1200  # classes of one package
 _OBJECT_S = 150
-# What stands in the user's script. It is executed as `__main__`, in a file of its own.
-_SCRIPT = '''
+# Raised on the caller's machine, these would end the program or a loop: they arrive as FunctionError.
+_STOPS = (StopIteration, StopAsyncIteration, CancelledError, asyncio.CancelledError)
+_ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit, *_STOPS)
+# What is in the user's script. It is executed as `__main__`, in a file of its own.
+_SCRIPT = """
 import importlib
 
 KEPT = None
@@ -49,7 +54,7 @@ def raise_it(module, name, args, kwargs):
     except Exception:
         pass
     raise error from ValueError("the cause")
-'''
+"""
 
 
 class Facts(NamedTuple):
@@ -138,10 +143,10 @@ def _package(facts: Facts, worker: Worker, script: Any, results: Results) -> Ite
             return
         if results.begin(name):
             found = objects.made(cls)
-            if found is None:
+            if found is None or issubclass(cls, _ENDS):
                 results.done.add(name)
             elif issubclass(cls, BaseException):
-                yield {"name": name, "kind": "exception", **_exception(facts, worker, script, cls, found)}
+                yield {"name": name, "kind": "exception", **_exception(facts, worker, script, name, found)}
             else:
                 yield {"name": name, "kind": "value", **_value(facts, worker, script, found[0])}
 
@@ -173,13 +178,14 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:500] + (f" [{hint}]" if hint and "[" not in str(error)[-80:] else "")
 
 
-def _exception(facts: Facts, worker: Worker, script: Any, cls: type, found: tuple[Any, Any]) -> dict[str, str]:
+def _exception(facts: Facts, worker: Worker, script: Any, name: str, found: tuple[Any, Any]) -> dict[str, str]:
     one, (args, kwargs) = found
+    module, _, attribute = name.rpartition(".")
     lines = {}
     for tool in (*facts.tools, "pickle"):
         try:
             with within(_OBJECT_S):
-                worker.call(tool, script.raise_it, cls.__module__, cls.__qualname__, args, kwargs)
+                worker.call(tool, script.raise_it, module, attribute, args, kwargs)
             lines[tool] = "nothing was raised"
         except TripFailed as failed:
             lines[tool] = str(failed)

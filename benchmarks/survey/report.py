@@ -87,7 +87,8 @@ def _add(found: Totals, part: str, rest: str, line: dict[str, Any]) -> None:
     elif kind == "case":
         where = found.pairs if part == "pairs" else found.classes
         group = rest if part == "pairs" else rest.partition("-3.")[2].join(["3.", ""])
-        where.setdefault(group, Count()).add(name if part == "pairs" else f"{rest.partition('-')[0]}: {name}", line, "cloudpickle")
+        name = name if part == "pairs" else f"{rest.partition('-')[0]}: {name}"
+        where.setdefault(group, Count()).add(name, line, "cloudpickle")
 
 
 def _add_functions(found: Totals, rest: str, told: dict[str, Any]) -> None:
@@ -148,7 +149,7 @@ def write(folder: Path, names: Sequence[str], missing: Sequence[str], took_s: fl
     found = totals(folder, names)
     name = f"survey-{commit()}.txt"
     head = f"survey of {commit()}, {machine()}, {took_s / 60:.0f} minutes in this run"
-    failed = [f"value, carried by nobody: {each}: {_clean(why)}" for each, why, other in found.values.failed if not other]
+    failed = [f"value, by nobody: {each}: {_clean(why)}" for each, why, other in found.values.failed if not other]
     rejected = [f"rejected: {place}: {_clean(said)}" for place, said in found.rejected]
     (RESULTS / name).write_text("\n".join([head, *missing, *lines(found), *failed, *rejected]) + "\n")
     PAGE.write_text(_page(found, name, [*missing, *found.ended]))
@@ -160,21 +161,22 @@ def _page(found: Totals, report: str, ended: Sequence[str]) -> str:
     nobody = Counter(name.partition(".")[0] for name, _, other in found.values.failed if not other)
     syntax = Counter(_syntax(said) for _, said in found.rejected)
     return _TEMPLATE.read_text().format(
-        packages=len(surveyed), more=len(surveyed) - 300, each=600, when=datetime.date.today().isoformat(), report=report,
-        machine=machine(), figures=_figures(found), functions=_functions(found), goals=_goals(found),
+        packages=len(surveyed), more=len(surveyed) - 300, each=600, report=report,
+        when=datetime.date.today().isoformat(), machine=machine(),
+        figures=_figures(found), functions=_functions(found), goals=_goals(found),
         exceptions=_listed([(name, why) for name, why, _ in found.exceptions.failed]),
         values=_listed(found.values.only_others("cloudpickle")),
         nobody=_fenced(sorted(name for name, _, other in found.values.failed if not other)) if nobody else "None.",
         pairs=_of_groups(found.pairs), classes=_of_groups(found.classes),
-        rejected="\n".join(["| syntax | functions |", "|---|---|", *(f"| {each} | {n} |" for each, n in syntax.most_common())]),
+        rejected=_listed([(each, f"{n} functions") for each, n in syntax.most_common()]),
         ended=_fenced(ended) if ended else "None.", versions=_fenced([line.replace("==", " ") for line in surveyed]),
     )  # fmt: skip
 
 
 def _figures(found: Totals) -> str:
     rows = [("exceptions raised in a job", found.exceptions), ("values, there and back", found.values)]
-    rows += [(f"between versions: {name.replace('-to-', ' to ').replace('-', ' ')}", each) for name, each in found.pairs.items()]
-    rows += [(f"classes of a script, Python {name.replace('-to-', ' to ')}", each) for name, each in found.classes.items()]
+    rows += [(f"between versions: {name.replace('-', ' ')}", each) for name, each in found.pairs.items()]
+    rows += [(f"classes of a script, Python {name.replace('-', ' ')}", each) for name, each in found.classes.items()]
     head = ["| what | number | clusterfn | cloudpickle | dill | plain pickle |", "|---|---|---|---|---|---|"]
     return "\n".join([*head, *(f"| {name} | {each.all:,} | {_cells(each)} |" for name, each in rows)])
 
@@ -189,7 +191,8 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _functions(found: Totals) -> str:
-    rows = ["| Python | functions | equal | rejected rightly | rejected wrongly | other failures |", "|---|---|---|---|---|---|"]
+    head = "| Python | functions | equal | rejected rightly | rejected wrongly | other failures |"
+    rows = [head, "|---|---|---|---|---|---|"]
     for name, counts in sorted(found.functions.items()):
         compared = sum(counts.values())
         other = sum(counts[each] for each in _WRONG[1:])
@@ -202,8 +205,9 @@ def _goals(found: Totals) -> str:
     values, exceptions = found.values, found.exceptions
     return (
         f"Of {values.carried['cloudpickle']:,} values that cloudpickle carries, clusterfn carries {values.both:,}"
-        f" ({_percent(values.both, values.carried['cloudpickle'])}). Of {exceptions.carried['pickle']:,} exceptions that"
-        f" plain pickle carries, clusterfn carries {exceptions.both:,}."
+        f" ({_percent(values.both, values.carried['cloudpickle'])})."
+        f" Of {exceptions.carried['pickle']:,} exceptions that plain pickle carries,"
+        f" clusterfn carries {exceptions.both:,}."
     )
 
 

@@ -142,9 +142,20 @@ def frozen_error():
 
 def cases():
     made = [
-        SomeClass(1, [2]), Coordinates(1), Open(3, "y"), Named(a=1), Child(1, [2], "x"), Later(3), Old(2), OldSlots(3),
-        OldData(4), Node(1, Node(2)), Private(5), Hashed(2), Fixed(3),
-    ]  # fmt: skip
+        SomeClass(1, [2]),
+        Coordinates(1),
+        Open(3, "y"),
+        Named(a=1),
+        Child(1, [2], "x"),
+        Later(3),
+        Old(2),
+        OldSlots(3),
+        OldData(4),
+        Node(1, Node(2)),
+        Private(5),
+        Hashed(2),
+        Fixed(3),
+    ]
     for value in made:
         name = type(value).__name__
         yield f"instance of {name}", value, lambda back, one=value: back == one and type(back) is type(one)
@@ -155,7 +166,11 @@ def cases():
     yield "instance of Fails", Fails(3), lambda back: back.code == 3
     yield "make_class", make_class("Made", ["x", "y"]), lambda back: back(1, 2).y == 2
     yield "instance of make_class", make_class("Made", {"x": field(default=1)})(), lambda back: back.x == 1
-    yield "attrs.fields", attrs.fields(SomeClass), lambda back: [each.name for each in back] == ["a_number", "list_of_numbers"]
+    yield (
+        "attrs.fields",
+        attrs.fields(SomeClass),
+        lambda back: [each.name for each in back] == ["a_number", "list_of_numbers"],
+    )
     yield "Attribute", attrs.fields(Open).x, lambda back: back.name == "x"
     yield "Factory", attrs.Factory(list), lambda back: back.factory is list
     yield "NOTHING", attrs.NOTHING, lambda back: back is attrs.NOTHING

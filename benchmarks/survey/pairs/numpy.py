@@ -47,7 +47,27 @@ def failing():
 
 def cases():
     a = np.arange(12.0).reshape(3, 4)
-    simple = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "S3", "U3", ">i4", "g", "G"]
+    simple = [
+        "?",
+        "i1",
+        "i2",
+        "i4",
+        "i8",
+        "u1",
+        "u2",
+        "u4",
+        "u8",
+        "f2",
+        "f4",
+        "f8",
+        "c8",
+        "c16",
+        "S3",
+        "U3",
+        ">i4",
+        "g",
+        "G",
+    ]
     for kind in simple:
         yield f"array of {kind}", np.ones(3, kind), None
         yield f"scalar of {kind}", np.ones(3, kind)[1], None
@@ -95,9 +115,34 @@ def cases():
         yield f"ufunc {name}", getattr(np, name), None
     for name in ("mean", "dot", "concatenate", "where", "linspace", "save", "histogram", "einsum"):
         yield f"function {name}", getattr(np, name), None
-    for name in ("float64", "float32", "int64", "int32", "bool_", "str_", "bytes_", "complex128", "object_", "void",
-                 "datetime64", "timedelta64", "generic", "number", "floating", "integer", "ndarray", "dtype", "matrix",
-                 "memmap", "ufunc", "errstate", "nditer", "ndenumerate", "recarray", "record"):  # fmt: skip
+    for name in (
+        "float64",
+        "float32",
+        "int64",
+        "int32",
+        "bool_",
+        "str_",
+        "bytes_",
+        "complex128",
+        "object_",
+        "void",
+        "datetime64",
+        "timedelta64",
+        "generic",
+        "number",
+        "floating",
+        "integer",
+        "ndarray",
+        "dtype",
+        "matrix",
+        "memmap",
+        "ufunc",
+        "errstate",
+        "nditer",
+        "ndenumerate",
+        "recarray",
+        "record",
+    ):
         yield f"class {name}", getattr(np, name), None
     for name in ("norm", "inv", "LinAlgError"):
         yield f"linalg.{name}", getattr(np.linalg, name), None

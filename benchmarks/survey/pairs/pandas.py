@@ -5,10 +5,14 @@ import pandas as pd
 
 FRAME = pd.DataFrame(
     {
-        "A": 1.0, "B": pd.Timestamp("2013-01-02"), "C": pd.Series(1, index=list(range(4)), dtype="float32"),
-        "D": np.array([3] * 4, dtype="int32"), "E": pd.Categorical(["test", "train", "test", "train"]), "F": "foo",
+        "A": 1.0,
+        "B": pd.Timestamp("2013-01-02"),
+        "C": pd.Series(1, index=list(range(4)), dtype="float32"),
+        "D": np.array([3] * 4, dtype="int32"),
+        "E": pd.Categorical(["test", "train", "test", "train"]),
+        "F": "foo",
     }
-)  # fmt: skip
+)
 KEEP = ["dtype", "columns"]
 
 
@@ -46,8 +50,15 @@ def alike(value):
 
     def check(back):
         one, other = (pd.DataFrame(each) if not isinstance(each, pd.DataFrame) else each for each in (value, back))
-        pd.testing.assert_frame_equal(one, other, check_dtype=False, check_index_type=False, check_column_type=False,
-                                      check_freq=False, check_categorical=False)  # fmt: skip
+        pd.testing.assert_frame_equal(
+            one,
+            other,
+            check_dtype=False,
+            check_index_type=False,
+            check_column_type=False,
+            check_freq=False,
+            check_categorical=False,
+        )
         return type(back) is type(value)
 
     return check
@@ -61,7 +72,9 @@ def cases():
         "text": pd.DataFrame({"name": ["a", "b", None], "n": [1, 2, 3]}),
         "text of dtype string": pd.DataFrame({"name": pd.array(["a", None], dtype="string")}),
         "text of dtype object": pd.DataFrame({"name": pd.array(["a", "b"], dtype=object)}),
-        "nullable numbers": pd.DataFrame({"n": pd.array([1, None], dtype="Int64"), "x": pd.array([1.5, None], dtype="Float64")}),
+        "nullable numbers": pd.DataFrame(
+            {"n": pd.array([1, None], dtype="Int64"), "x": pd.array([1.5, None], dtype="Float64")}
+        ),
         "nullable booleans": pd.DataFrame({"b": pd.array([True, None], dtype="boolean")}),
         "times with a zone": pd.DataFrame({"t": pd.date_range("2024", periods=3, tz="Europe/Berlin")}),
         "times in seconds": pd.DataFrame({"t": pd.date_range("2024", periods=3).astype("datetime64[s]")}),
@@ -69,7 +82,9 @@ def cases():
         "periods": pd.DataFrame({"p": pd.period_range("2024-01", periods=3, freq="M")}),
         "intervals": pd.DataFrame({"i": pd.cut([1, 2, 3], 3)}),
         "categories in order": pd.DataFrame({"c": pd.Categorical(["a", "b"], ["b", "a"], ordered=True)}),
-        "several levels": pd.DataFrame({"x": [1, 2]}, index=pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["l", "n"])),
+        "several levels": pd.DataFrame(
+            {"x": [1, 2]}, index=pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["l", "n"])
+        ),
         "columns in levels": pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_product([["a"], ["x", "y"]])),
         "sparse": pd.DataFrame({"s": pd.arrays.SparseArray([0, 0, 1])}),
         "arrow": pd.DataFrame({"n": pd.array([1, None], dtype="int64[pyarrow]")}),
@@ -80,7 +95,7 @@ def cases():
         "with attributes": _with_attributes(),
         "a million numbers": pd.DataFrame({"x": np.arange(1_000_000.0), "n": np.arange(1_000_000)}),
         "a hundred thousand texts": pd.DataFrame({"x": [f"row {n % 100}" for n in range(100_000)]}),
-    }  # fmt: skip
+    }
     for name, frame in frames.items():
         yield f"frame: {name}", frame, alike(frame)
         if len(frame.columns) and not isinstance(frame.columns, pd.MultiIndex):
@@ -88,27 +103,60 @@ def cases():
             yield f"series: {name}", series, alike(series)
             yield f"array: {name}", series.array, lambda back, one=series: list(back.isna()) == list(one.isna())
     indexes = {
-        "range": pd.RangeIndex(3), "numbers": pd.Index([1, 5]), "decimals": pd.Index([1.5, 2]), "text": pd.Index(["a", "b"]),
-        "objects": pd.Index([1, "a"], dtype=object), "times": days, "zone": days.tz_localize("UTC"),
-        "differences": pd.to_timedelta(["1 days"]), "periods": pd.period_range("2024", periods=2, freq="Y"),
-        "categories": pd.CategoricalIndex(["a", "b"]), "intervals": pd.interval_range(0, 3),
-        "levels": pd.MultiIndex.from_product([[1, 2], ["a"]]), "booleans": pd.Index([True, False]),
-    }  # fmt: skip
+        "range": pd.RangeIndex(3),
+        "numbers": pd.Index([1, 5]),
+        "decimals": pd.Index([1.5, 2]),
+        "text": pd.Index(["a", "b"]),
+        "objects": pd.Index([1, "a"], dtype=object),
+        "times": days,
+        "zone": days.tz_localize("UTC"),
+        "differences": pd.to_timedelta(["1 days"]),
+        "periods": pd.period_range("2024", periods=2, freq="Y"),
+        "categories": pd.CategoricalIndex(["a", "b"]),
+        "intervals": pd.interval_range(0, 3),
+        "levels": pd.MultiIndex.from_product([[1, 2], ["a"]]),
+        "booleans": pd.Index([True, False]),
+    }
     for name, index in indexes.items():
         yield f"index: {name}", index, lambda back, one=index: list(back) == list(one) and type(back) is type(one)
     scalars = {
-        "Timestamp": pd.Timestamp("2024-01-01 12:00"), "with a zone": pd.Timestamp("2024-01-01", tz="Europe/Berlin"),
-        "Timedelta": pd.Timedelta("1 days 2 hours"), "Period": pd.Period("2024-01", "M"), "Interval": pd.Interval(0, 1),
-        "NaT": pd.NaT, "NA": pd.NA, "DateOffset": pd.DateOffset(months=1), "Day": pd.offsets.Day(2),
-        "MonthEnd": pd.offsets.MonthEnd(), "BusinessDay": pd.offsets.BDay(3), "Week": pd.offsets.Week(weekday=1),
-        "CategoricalDtype": pd.CategoricalDtype(["a", "b"]), "StringDtype": pd.StringDtype("python"),
-        "Int64Dtype": pd.Int64Dtype(), "DatetimeTZDtype": pd.DatetimeTZDtype(tz="UTC"), "PeriodDtype": pd.PeriodDtype("M"),
-        "IntervalDtype": pd.IntervalDtype("int64"), "BooleanDtype": pd.BooleanDtype(), "IndexSlice": pd.IndexSlice[1:2],
-    }  # fmt: skip
+        "Timestamp": pd.Timestamp("2024-01-01 12:00"),
+        "with a zone": pd.Timestamp("2024-01-01", tz="Europe/Berlin"),
+        "Timedelta": pd.Timedelta("1 days 2 hours"),
+        "Period": pd.Period("2024-01", "M"),
+        "Interval": pd.Interval(0, 1),
+        "NaT": pd.NaT,
+        "NA": pd.NA,
+        "DateOffset": pd.DateOffset(months=1),
+        "Day": pd.offsets.Day(2),
+        "MonthEnd": pd.offsets.MonthEnd(),
+        "BusinessDay": pd.offsets.BDay(3),
+        "Week": pd.offsets.Week(weekday=1),
+        "CategoricalDtype": pd.CategoricalDtype(["a", "b"]),
+        "StringDtype": pd.StringDtype("python"),
+        "Int64Dtype": pd.Int64Dtype(),
+        "DatetimeTZDtype": pd.DatetimeTZDtype(tz="UTC"),
+        "PeriodDtype": pd.PeriodDtype("M"),
+        "IntervalDtype": pd.IntervalDtype("int64"),
+        "BooleanDtype": pd.BooleanDtype(),
+        "IndexSlice": pd.IndexSlice[1:2],
+    }
     for name, value in scalars.items():
         yield f"value: {name}", value, lambda back, one=value: str(back) == str(one) and type(back) is type(one)
-    for name in ("DataFrame", "Series", "Index", "MultiIndex", "Timestamp", "Timedelta", "Categorical", "Grouper",
-                 "DatetimeIndex", "ExcelWriter", "NamedAgg", "CategoricalDtype"):  # fmt: skip
+    for name in (
+        "DataFrame",
+        "Series",
+        "Index",
+        "MultiIndex",
+        "Timestamp",
+        "Timedelta",
+        "Categorical",
+        "Grouper",
+        "DatetimeIndex",
+        "ExcelWriter",
+        "NamedAgg",
+        "CategoricalDtype",
+    ):
         yield f"class {name}", getattr(pd, name), None
     for name in ("concat", "merge", "read_csv", "to_datetime", "date_range", "isna", "get_dummies", "cut"):
         yield f"function {name}", getattr(pd, name), None

@@ -10,10 +10,26 @@ from typing import Annotated, Any, Generic, List, Literal, Optional, TypeVar, Un
 
 import pydantic
 from pydantic import (
-    AliasChoices, AnyUrl, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, HttpUrl, PositiveInt, PrivateAttr,
-    RootModel, SecretStr, TypeAdapter, ValidationError, computed_field, field_serializer, field_validator,
-    model_validator, validate_call,
-)  # fmt: skip
+    AliasChoices,
+    AnyUrl,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    PositiveInt,
+    PrivateAttr,
+    RootModel,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    computed_field,
+    field_serializer,
+    field_validator,
+    model_validator,
+    validate_call,
+)
 from pydantic.dataclasses import dataclass
 
 T = TypeVar("T")
@@ -180,16 +196,45 @@ def adapted():
 
 def cases():
     made = {
-        "User": User(id=123, signup_ts="2019-06-01 12:22", tastes={"wine": 9}), "Nested": Nested(user=User(id=1), others=[User(id=2)]),
-        "Checked": Checked(name=" ab ", Age=3), "Computed": Computed(width=2), "Frozen": Frozen(), "Extra": Extra(y=2),
-        "Private": Private(), "Page": Page(items=[1]), "Owner": Owner(pet={"kind": "dog"}), "Admin": Admin(id=1),
-        "Tree": Tree(value=1, children=[Tree(value=2)]), "Tags": Tags(["a"]), "Loaded": Loaded(title="t", size="3"),
-        "Kinds": Kinds(), "Item": Item("a", tags=["x"]), "Page[int]": Page[int](items=[1]), "Page[User]": Page[User](items=[User(id=1)]),
-        "constructed": User.model_construct(id="raw"), "copied": User(id=1).model_copy(update={"name": "z"}),
-    }  # fmt: skip
+        "User": User(id=123, signup_ts="2019-06-01 12:22", tastes={"wine": 9}),
+        "Nested": Nested(user=User(id=1), others=[User(id=2)]),
+        "Checked": Checked(name=" ab ", Age=3),
+        "Computed": Computed(width=2),
+        "Frozen": Frozen(),
+        "Extra": Extra(y=2),
+        "Private": Private(),
+        "Page": Page(items=[1]),
+        "Owner": Owner(pet={"kind": "dog"}),
+        "Admin": Admin(id=1),
+        "Tree": Tree(value=1, children=[Tree(value=2)]),
+        "Tags": Tags(["a"]),
+        "Loaded": Loaded(title="t", size="3"),
+        "Kinds": Kinds(),
+        "Item": Item("a", tags=["x"]),
+        "Page[int]": Page[int](items=[1]),
+        "Page[User]": Page[User](items=[User(id=1)]),
+        "constructed": User.model_construct(id="raw"),
+        "copied": User(id=1).model_copy(update={"name": "z"}),
+    }
     for name, value in made.items():
         yield f"instance of {name}", value, lambda back, one=value: back == one and type(back) is type(one)
-    for cls in (User, Nested, Checked, Computed, Frozen, Extra, Private, Page, Owner, Tree, Tags, Loaded, Kinds, Admin, Item):
+    for cls in (
+        User,
+        Nested,
+        Checked,
+        Computed,
+        Frozen,
+        Extra,
+        Private,
+        Page,
+        Owner,
+        Tree,
+        Tags,
+        Loaded,
+        Kinds,
+        Admin,
+        Item,
+    ):
         yield f"class {cls.__name__}", cls, lambda back, one=cls: back is one
     yield "class Page[int]", Page[int], lambda back: back is Page[int]
     yield "list of models", [User(id=n) for n in range(3)], lambda back: back[2] == User(id=2)
@@ -204,7 +249,11 @@ def cases():
     yield "ConfigDict", ConfigDict(extra="allow"), None
     yield "validate_call", double, lambda back: True
     yield "validated in a job", validated, lambda back: back == User(id=123, name="x", tastes={"wine": 9})
-    yield "ValidationError as a value", refused, lambda back: isinstance(back, ValidationError) and back.errors()[0]["loc"] == ("id",)
+    yield (
+        "ValidationError as a value",
+        refused,
+        lambda back: isinstance(back, ValidationError) and back.errors()[0]["loc"] == ("id",),
+    )
     yield "ValidationError as text", refused_checked, lambda back: "not root" in back
     yield "schema in a job", schema, lambda back: "user" in back["properties"]
     yield "dumped in a job", dumped, lambda back: back["user"]["id"] == 1

@@ -67,10 +67,14 @@ def cases():
         yield f"tensor of {kind}", torch.ones(2, 3).to(dtype), None
         yield f"dtype {kind}", dtype, None
     tensors = {
-        "no dimension": torch.tensor(3.5), "empty": torch.empty(0), "a view": torch.arange(12.0).reshape(3, 4)[:, 1:],
-        "transposed": torch.arange(6.0).reshape(2, 3).T, "channels last": torch.rand(1, 3, 4, 4).to(memory_format=torch.channels_last),
-        "ten megabytes": torch.arange(2_600_000.0), "of numpy": torch.from_numpy(np.arange(3)),
-    }  # fmt: skip
+        "no dimension": torch.tensor(3.5),
+        "empty": torch.empty(0),
+        "a view": torch.arange(12.0).reshape(3, 4)[:, 1:],
+        "transposed": torch.arange(6.0).reshape(2, 3).T,
+        "channels last": torch.rand(1, 3, 4, 4).to(memory_format=torch.channels_last),
+        "ten megabytes": torch.arange(2_600_000.0),
+        "of numpy": torch.from_numpy(np.arange(3)),
+    }
     for name, tensor in tensors.items():
         yield f"tensor: {name}", tensor, None
     yield "requires_grad", torch.ones(2, requires_grad=True), lambda back: back.requires_grad
@@ -83,16 +87,37 @@ def cases():
     yield "Generator", torch.Generator().manual_seed(3), lambda back: back.initial_seed() == 3
     yield "memory_format", torch.channels_last, None
     modules = {
-        "NeuralNetwork": NeuralNetwork(), "Linear": nn.Linear(2, 3), "Conv2d": nn.Conv2d(1, 2, 3), "LSTM": nn.LSTM(2, 3),
-        "Transformer layer": nn.TransformerEncoderLayer(4, 2, 8), "BatchNorm1d": nn.BatchNorm1d(3), "Embedding": nn.Embedding(3, 2),
+        "NeuralNetwork": NeuralNetwork(),
+        "Linear": nn.Linear(2, 3),
+        "Conv2d": nn.Conv2d(1, 2, 3),
+        "LSTM": nn.LSTM(2, 3),
+        "Transformer layer": nn.TransformerEncoderLayer(4, 2, 8),
+        "BatchNorm1d": nn.BatchNorm1d(3),
+        "Embedding": nn.Embedding(3, 2),
         "Sequential": nn.Sequential(OrderedDict(a=nn.Linear(1, 2), b=nn.Tanh(), c=nn.Linear(2, 1))),
-        "ModuleList": nn.ModuleList([nn.Linear(1, 1)]), "GRU": nn.GRU(2, 2), "MultiheadAttention": nn.MultiheadAttention(4, 2),
+        "ModuleList": nn.ModuleList([nn.Linear(1, 1)]),
+        "GRU": nn.GRU(2, 2),
+        "MultiheadAttention": nn.MultiheadAttention(4, 2),
         "LayerNorm": nn.LayerNorm(3),
-    }  # fmt: skip
+    }
     for name, module in modules.items():
         yield f"module {name}", module, lambda back, one=module: torch.equal(weights(back), weights(one))
-        yield f"state_dict of {name}", module.state_dict(), lambda back, one=module: list(back) == list(one.state_dict())
-    for name in ("ReLU", "Dropout", "Flatten", "Softmax", "CrossEntropyLoss", "MSELoss", "MaxPool2d", "GELU", "Identity"):
+        yield (
+            f"state_dict of {name}",
+            module.state_dict(),
+            lambda back, one=module: list(back) == list(one.state_dict()),
+        )
+    for name in (
+        "ReLU",
+        "Dropout",
+        "Flatten",
+        "Softmax",
+        "CrossEntropyLoss",
+        "MSELoss",
+        "MaxPool2d",
+        "GELU",
+        "Identity",
+    ):
         module = getattr(nn, name)(*([2] if name == "MaxPool2d" else []))
         yield f"module {name}", module, lambda back, one=module: repr(back) == repr(one)
     model = nn.Linear(2, 1)
@@ -100,8 +125,16 @@ def cases():
         optimizer = getattr(optim, name)(model.parameters(), lr=0.1)
         model(torch.ones(2)).backward()
         optimizer.step()
-        yield f"optimizer {name}", optimizer, lambda back, one=optimizer: back.defaults["lr"] == 0.1 and len(back.state) == len(one.state)
-        yield f"state of {name}", optimizer.state_dict(), lambda back, one=optimizer: back.keys() == one.state_dict().keys()
+        yield (
+            f"optimizer {name}",
+            optimizer,
+            lambda back, one=optimizer: back.defaults["lr"] == 0.1 and len(back.state) == len(one.state),
+        )
+        yield (
+            f"state of {name}",
+            optimizer.state_dict(),
+            lambda back, one=optimizer: back.keys() == one.state_dict().keys(),
+        )
     for name, args in (("StepLR", [1]), ("ExponentialLR", [0.9]), ("CosineAnnealingLR", [5])):
         scheduler = getattr(optim.lr_scheduler, name)(optim.SGD(model.parameters(), lr=0.1), *args)
         yield f"scheduler {name}", scheduler, lambda back: back.get_last_lr() == [0.1]
@@ -111,12 +144,31 @@ def cases():
     yield "Subset", torch.utils.data.Subset(Pictures(), [1]), lambda back: len(back) == 1
     yield "distribution", torch.distributions.Normal(0.0, 1.0), lambda back: float(back.mean) == 0
     yield "class NeuralNetwork", NeuralNetwork, lambda back: back is NeuralNetwork
-    for name in ("Tensor", "nn.Module", "nn.Linear", "optim.Adam", "utils.data.DataLoader", "no_grad", "device", "Generator"):
+    for name in (
+        "Tensor",
+        "nn.Module",
+        "nn.Linear",
+        "optim.Adam",
+        "utils.data.DataLoader",
+        "no_grad",
+        "device",
+        "Generator",
+    ):
         found = torch
         for part in name.split("."):
             found = getattr(found, part)
         yield f"class {name}", found, None
-    for name in ("sin", "matmul", "cat", "relu", "zeros", "save", "manual_seed", "nn.functional.relu", "nn.functional.cross_entropy"):
+    for name in (
+        "sin",
+        "matmul",
+        "cat",
+        "relu",
+        "zeros",
+        "save",
+        "manual_seed",
+        "nn.functional.relu",
+        "nn.functional.cross_entropy",
+    ):
         found = torch
         for part in name.split("."):
             found = getattr(found, part)
