@@ -219,7 +219,7 @@ def _text(error: BaseException) -> str:
 
 def _cases(facts: Facts, worker: Worker, folder: Path, results: Results) -> Iterator[dict[str, Any]]:
     """Survey what `cases()` of a script yields: a name, a value or function, and a check of what comes back."""
-    script = _as_script(folder, _SCRIPT + Path(facts.name).read_text())
+    script = _as_script(folder, Path(facts.name).read_text() + _SCRIPT)
     for name, value, check in script.cases():
         if not results.begin(name):
             continue

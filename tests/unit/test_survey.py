@@ -1,4 +1,4 @@
-"""The survey of what survives the way to a job and back: a sample of it reaches its targets, and it sees differences."""
+"""The survey of what survives the way to a job and back: a sample reaches its targets, and differences are seen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Held:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(1, True), (0.0, -0.0), ([1, {"a": Held(1)}], [1, {"a": Held(2)}]), ({1, 2}, {1, 3}), (len, min), (Held(1), Held(2))],
+    [(1, True), (0.0, -0.0), ([1, {"a": Held(1)}], [1, {"a": Held(2)}]), ({1, 2}, {1, 3}), (len, min)],
 )
 def test_a_difference_is_seen_wherever_it_is(one, other):
     assert difference(one, other)
