@@ -152,7 +152,7 @@ class TextPickler(pickler.Pickler):
         scope = statement.home(cls)
         self._begun[cls] = scope
         shared = self._shared(scope)
-        at_once, every = (self._not_begun(names, scope) for names in statement.needed(cls, snippet, scope))
+        at_once, every = (self._not_begun(names, scope) for names in statement.needed(snippet, scope))
         before = at_once if self._late else every
         after = {name: value for name, value in every.items() if name not in before}
         known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls))

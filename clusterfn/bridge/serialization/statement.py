@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import ast
-import contextlib
 import dis
 import enum
 import sys
@@ -196,68 +195,21 @@ def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -
     """Execute a class statement in these globals, with these variables of enclosing functions."""
     source.arrive(snippet)
     own: dict[str, Any] = {}
-    with _in_module(scope):
-        exec(compiled(snippet), scope, own)
+    exec(compiled(snippet), scope, own)
     cls: Any = own[_around(snippet)](**outer) if snippet.scope else own[snippet.name]
     _homes[cls] = scope
     return cls  # type: ignore[no-any-return]
 
 
-@contextlib.contextmanager
-def _in_module(scope: dict[str, Any]) -> Iterator[None]:
-    """Let the module of a class have these globals meanwhile: what reads annotations as text looks for them there."""
-    module = sys.modules.get(scope.get("__name__", ""))
-    names = {name: value for name, value in scope.items() if module is not None and name not in vars(module)}
-    if module is not None:
-        vars(module).update(names)
-    try:
-        yield
-    finally:
-        for name, value in names.items():
-            if vars(module).get(name) is value:
-                del vars(module)[name]
-
-
-def needed(cls: type, snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the globals that a statement uses while it is executed, and all that it and its functions use.
-
-    Among the latter is what annotations name that are left as text: all of it if a library made the class, as its
-    metaclass reads them, else what `dataclass` looks for.
-    """
+def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the globals that a statement uses while it is executed, and all that it and its functions use."""
     code = compiled(snippet)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     at_once = {name for part in (code, *_at_once(code)) for name in pickler.global_names(part)}
     names = dict.fromkeys(name for part in (code, *_all_parts(code)) for name in pickler.global_names(part))
-    read, by_library = dict.fromkeys(_names_in(source.parse(snippet), False)), pickler.is_made_by_library(cls)
-    names.update({name: None for name in read if by_library or _is_mark(scope.get(name))})
     own = {name: scope[name] for name in names if name in scope and name != "__builtins__"}
     own = {name: value for name, value in own.items() if name not in snippet.free}
     return {name: own[name] for name in own if name in at_once}, own
-
-
-def _names_in(node: Any, annotates: bool) -> Iterator[str]:
-    """Yield the names in annotations, also in those that are text; what Literal holds is no name."""
-    if annotates and isinstance(node, ast.Name):
-        yield node.id
-    elif annotates and isinstance(node, ast.Constant) and isinstance(node.value, str):
-        with contextlib.suppress(SyntaxError):
-            yield from _names_in(source.quietly(ast.parse, node.value, mode="eval"), True)
-    else:
-        is_literal = isinstance(node, ast.Subscript) and _last_word(node.value) == "Literal"
-        for name, value in ast.iter_fields(node):
-            for part in value if isinstance(value, list) else [value]:
-                if isinstance(part, ast.AST) and not (is_literal and name == "slice"):
-                    yield from _names_in(part, annotates or name in ("annotation", "returns"))
-
-
-def _last_word(node: ast.AST) -> str:
-    return getattr(node, "id", getattr(node, "attr", ""))
-
-
-def _is_mark(value: object) -> bool:
-    """Return whether it is what tells a field from others, such as ClassVar, or a module that has these."""
-    name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-    return name in ("typing", "dataclasses")
 
 
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
