@@ -71,12 +71,15 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
         self._on_object = on_object
         self._in_parts = in_parts
+        self.kinds: dict[int, type] = {}  # the classes of what was pickled, by their ids: a class may have no hash
 
     def reducer_override(self, obj: Any) -> Any:
         if self._on_object is not None:
             reduction = self._on_object(obj)
             if reduction is not NotImplemented:
                 return reduction
+        kind = obj if isinstance(obj, type) else type(obj)
+        self.kinds[id(kind)] = kind
         if isinstance(obj, type):
             if obj.__module__ == "numpy.rec" or (obj.__module__, obj.__name__) == ("numpy", "bool"):
                 # Of numpy 2 alone; all have the classes of records at the top, and this one as `bool_`.
@@ -139,16 +142,19 @@ def dumps(obj: object) -> bytes:
 
 def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """Load a pickle made by `Pickler`."""
-    buffers = list(buffers)
+    return _load(pickle.Unpickler, data, list(buffers))
+
+
+def _load(reader: Callable[..., pickle.Unpickler], data: bytes | memoryview, buffers: list[Any]) -> Any:
     try:
-        return pickle.loads(data, buffers=buffers)
+        return reader(io.BytesIO(data), buffers=buffers).load()
     except (ImportError, AttributeError) as missing:
         if isinstance(missing, AttributeError) and not str(missing).startswith("Can't get attribute"):
             raise  # of the user's own code
         from . import moved  # here: nearly every pickle finds what it names
 
         try:
-            return moved.loads(data, buffers)
+            return moved.searching(reader)(io.BytesIO(data), buffers=buffers).load()
         except (ImportError, AttributeError):
             raise missing from None
 
@@ -159,10 +165,12 @@ def loads_without_code(data: bytes | memoryview, buffers: Iterable[Any] = ()) ->
     Raises:
         pickle.UnpicklingError: There is byte code in it.
     """
-    return _WithoutCode(io.BytesIO(data), buffers=buffers).load()
+    return _load(WithoutCode, data, list(buffers))
 
 
-class _WithoutCode(pickle.Unpickler):
+class WithoutCode(pickle.Unpickler):
+    """Reads a pickle that may hold no byte code."""
+
     def find_class(self, module: str, name: str) -> Any:
         def type_but_code(name: str) -> Any:
             if name == "CodeType":
