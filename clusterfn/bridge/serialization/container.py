@@ -24,6 +24,8 @@ from . import load_failure, pickler
 if TYPE_CHECKING:  # a Python too old for the rest must come as far as saying so
     import mmap
 
+    from .hints import Hints
+
     ReadBlob = Callable[[str, int, int], Any]  # from a blob's path, size and CRC-32, its content
     Read = Callable[[memoryview, Sequence[Any]], Any]  # from a pickle and its buffers, the value
 
@@ -120,19 +122,39 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
     Raises:
         Whatever pickling raises; for another version also `source.NoSource`.
     """
+    from . import hints  # here: what is only read is spared it
+
+    names = hints.Hints()
+    try:
+        return _packed(obj, on_object, target, names)
+    except Exception:  # code of the user's, which may raise anything
+        if not names.used:
+            raise
+    return _packed(obj, on_object, target, None)  # no annotation keeps a call from being sent
+
+
+def _packed(
+    obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: Hints | None
+) -> Packed:  # fmt: skip
+    work = functools.partial(_pack, obj, on_object, names)
     if target not in (None, pickler.HERE):
         from . import crossing  # here: calls within one version are spared it
 
-        return replace(crossing.twice(functools.partial(_pack, obj, on_object), target), as_text=True)
+        return replace(crossing.twice(work, target), as_text=True)
     try:
-        return _pack(obj, on_object, functools.partial(pickler.Pickler, in_parts=False))
+        return work(functools.partial(pickler.Pickler, in_parts=False))
     except pickler.LibraryMade:
         from . import crossing  # as above
 
-        return crossing.twice(functools.partial(_pack, obj, on_object), pickler.HERE)
+        return crossing.twice(work, pickler.HERE)
 
 
-def _pack(obj: object, on_object: Callable[[object], Any] | None, make: Callable[..., pickler.Pickler]) -> Packed:
+def _pack(
+    obj: object,
+    on_object: Callable[[object], Any] | None,
+    names: Hints | None,
+    make: Callable[..., pickler.Pickler],
+) -> Packed:
     buffers: list[memoryview] = []
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
@@ -143,7 +165,7 @@ def _pack(obj: object, on_object: Callable[[object], Any] | None, make: Callable
         return not large
 
     out = io.BytesIO()
-    made = make(out, keep_apart, on_object)
+    made = make(out, keep_apart, on_object, hints=names)
     made.dump(obj)
     return Packed(out.getvalue(), buffers, kinds=made.kinds.values())
 

@@ -114,7 +114,7 @@ def _failing(data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> s
             top = self.stack[-2:]
             try:
                 plain(self)
-            except BaseException:  # noqa: BLE001 - the user's code; it goes on
+            except BaseException:
                 failed[:] = failed or [_named(*top)]
                 raise
 
@@ -128,7 +128,7 @@ def _failing(data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> s
     def find_class(module: str, name: str) -> Any:
         try:
             return finder.find_class(module, name)
-        except BaseException:  # noqa: BLE001 - an import of the user's; it goes on
+        except BaseException:
             failed[:] = failed or ["%s.%s" % (module, name)]
             raise
 
