@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,6 @@ _MODULES = (
     ("numpy._core", "numpy.core"),
     ("numpy.lib._index_tricks_impl", "numpy.lib.index_tricks"),
     ("numpy.lib._npyio_impl", "numpy.lib.npyio"),
-    ("numpy.linalg._linalg", "numpy.linalg.linalg"),
     ("pandas.core.indexes.base", "pandas.core.indexes.numeric"),
 )
 
@@ -24,8 +22,6 @@ def searching(reader: Any) -> Any:
         try:
             return reader.find_class(self, module, name)
         except (ImportError, AttributeError) as missing:
-            if module == "pytz" and name in _ZONES:
-                return _ZONES[name]
             for place, other in _elsewhere(module, name):
                 try:
                     return reader.find_class(self, place, other)
@@ -40,9 +36,6 @@ def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
     for one, other in [*_MODULES, *((new, old) for old, new in _MODULES)]:
         if module == one or module.startswith(f"{one}."):
             yield other + module[len(one) :], name
-    package, _, last = module.rpartition(".")
-    if package and _has(package, last):  # what is a module in one version is an attribute in another
-        yield package, f"{last}.{name}"
     parts = module.split(".")
     for end in range(len(parts) - 1, 0, -1):  # a private module's objects are those of a public one above it
         if not parts[end].startswith("_"):
@@ -57,23 +50,3 @@ def _has(module: str, name: str) -> bool:
         return hasattr(importlib.import_module(module), name.partition(".")[0])
     except ImportError:
         return False
-
-
-def zone(name: str, *_: Any) -> datetime.tzinfo:
-    """Return the time zone of that name, where pytz is not installed."""
-    import zoneinfo  # Python 3.9 and up
-
-    return zoneinfo.ZoneInfo(name)
-
-
-def fixed_zone(minutes: int) -> datetime.tzinfo:
-    """Return a time zone with a fixed offset."""
-    return datetime.timezone(datetime.timedelta(minutes=minutes))
-
-
-def utc() -> datetime.tzinfo:
-    """Return the zone of universal time."""
-    return datetime.timezone.utc
-
-
-_ZONES = {"_p": zone, "FixedOffset": fixed_zone, "_UTC": utc}

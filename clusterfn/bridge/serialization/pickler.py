@@ -338,7 +338,7 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
 
 
 def _reduce_array(obj: Any) -> Any:
-    """Reduce objects of numpy, pandas, torch and faiss; the library is imported already, as the object exists."""
+    """Reduce objects of numpy, torch and faiss; the library is imported already, as the object exists."""
     home = type(obj).__module__ or ""  # a class may have none
     numpy = sys.modules.get("numpy")
     bound = type(obj) in (types.BuiltinFunctionType, types.MethodType) and "numpy.random" in sys.modules
@@ -352,10 +352,6 @@ def _reduce_array(obj: Any) -> Any:
         from . import tensors
 
         return tensors.reduce(obj, note)
-    if home.partition(".")[0] == "pandas":
-        from . import pandas_arrays
-
-        return pandas_arrays.reduce(obj)
     if home.startswith("faiss."):
         from . import indexes
 
