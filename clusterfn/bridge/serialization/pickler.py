@@ -318,6 +318,10 @@ def _reduce_array(obj: Any) -> Any:
         from . import tensors
 
         return tensors.reduce(obj, note)
+    if home.partition(".")[0] == "pandas":
+        from . import tables
+
+        return tables.reduce(obj)
     if home.startswith("faiss."):
         from . import indexes
 
