@@ -7,30 +7,38 @@ import numpy as np
 import pandas as pd
 
 
-def with_equal_units(value):
-    """Return the value with times in nanoseconds: pandas 2 and 3 choose other units."""
+def in_nanoseconds(value):
+    """Return the value with its times in nanoseconds: pandas 2 and 3 choose other units."""
     if isinstance(value, pd.DataFrame):
-        made = {n: with_equal_units(value.iloc[:, n]) for n in range(value.shape[1])}
-        return pd.DataFrame(made).set_axis(value.columns, axis=1).set_axis(with_equal_units(value.index), axis=0)
-    if isinstance(value, pd.Series) and value.dtype.kind in "mM":
-        return pd.Series(with_equal_units(pd.Index(value)), value.index, name=value.name)
-    if isinstance(value, (pd.DatetimeIndex, pd.TimedeltaIndex)) and hasattr(value, "as_unit"):
-        return value.as_unit("ns")
-    return value
+        columns = {n: in_nanoseconds(value.iloc[:, n]) for n in range(value.shape[1])}
+        made = pd.DataFrame(columns, index=in_nanoseconds(value.index))
+        return made.set_axis(value.columns, axis=1)
+    if isinstance(value, pd.Series):
+        index = in_nanoseconds(value.index)
+        values = in_nanoseconds(pd.Index(value)) if value.dtype.kind in "mM" else value.array
+        return pd.Series(values, index=index, name=value.name)
+    if isinstance(value, pd.MultiIndex):
+        return value.set_levels([in_nanoseconds(level) for level in value.levels])
+    return value.as_unit("ns") if hasattr(value, "as_unit") else value
+
+
+COMPARISONS = (
+    (pd.DataFrame, pd.testing.assert_frame_equal),
+    (pd.Series, pd.testing.assert_series_equal),
+    (pd.Index, pd.testing.assert_index_equal),
+    (pd.api.extensions.ExtensionArray, pd.testing.assert_extension_array_equal),
+)
 
 
 def same(a, b):
     """Compare what pandas has, by its own comparison."""
     if type(a).__name__ != type(b).__name__:
         return False
-    for kind, compare in (
-        (pd.DataFrame, pd.testing.assert_frame_equal),
-        (pd.Series, pd.testing.assert_series_equal),
-        (pd.Index, pd.testing.assert_index_equal),
-        (pd.api.extensions.ExtensionArray, pd.testing.assert_extension_array_equal),
-    ):
+    if isinstance(a, pd.DatetimeIndex) and a.freq != b.freq:
+        return False
+    for kind, compare in COMPARISONS:
         if isinstance(a, kind):
-            compare(with_equal_units(a), with_equal_units(b), **({"check_freq": False} if kind is not pd.Index and kind is not pd.api.extensions.ExtensionArray else {}))
+            compare(in_nanoseconds(a), in_nanoseconds(b))
             return True
     return bool(a == b)
 

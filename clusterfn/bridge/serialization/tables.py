@@ -23,12 +23,52 @@ def reduce(obj: Any) -> Any:
     if obj is pandas.NaT:  # type: ignore[union-attr]
         return stand_ins.by_name, ("pandas", "NaT")
     how = _HOW.get(type(obj).__name__)
-    return how(obj) if how is not None else NotImplemented
+    if how is None:
+        from . import grouped
+
+        return grouped.reduce(obj)
+    return how(obj)
 
 
 def _reduce_moments(array: Any) -> tuple[Any, ...]:
     kind, zone = ("M", array.tz) if type(array).__name__ == "DatetimeArray" else ("m", None)
-    return moments, (array.asi8, kind, getattr(array, "unit", "ns"), zone, getattr(array, "freq", None))
+    return moments, (array.asi8, kind, getattr(array, "unit", "ns"), _zone(zone), getattr(array, "freq", None))
+
+
+def _zone(zone: Any) -> Any:
+    """Return the name of a time zone, if this pandas makes the same of it: others make theirs."""
+    import pandas
+
+    name = str(zone)
+    try:
+        return name if zone is not None and type(pandas.Timestamp(0, tz=name).tz) is type(zone) else zone
+    except Exception:  # noqa: BLE001 - a name that no package knows: each has its own error for it
+        return zone
+
+
+def _reduce_moment(moment: Any) -> Any:
+    return NotImplemented if moment.tz is None else (moment_in_zone, (moment.asm8, _zone(moment.tz)))
+
+
+def moment_in_zone(moment: Any, zone: Any) -> Any:
+    """Make a moment in a time zone."""
+    import pandas
+
+    return pandas.Timestamp(moment).tz_localize("UTC").tz_convert(zone)
+
+
+def _reduce_dtype_of_moments(dtype: Any) -> tuple[Any, ...]:
+    return dtype_of_moments, (dtype.unit, _zone(dtype.tz))
+
+
+def dtype_of_moments(unit: str, zone: Any) -> Any:
+    """Make the dtype of moments in a time zone; before pandas 2, all have nanoseconds."""
+    import pandas
+
+    try:
+        return pandas.DatetimeTZDtype(unit, zone)
+    except ValueError:
+        return pandas.DatetimeTZDtype("ns", zone)
 
 
 def moments(values: Any, kind: str, unit: str, zone: Any, freq: Any) -> Any:
@@ -246,11 +286,6 @@ def _are_texts(values: Any) -> bool:
     return all(type(value) is float for value in values[pandas.isna(values)])
 
 
-def _reduce_aggregation(named: Any) -> Any:
-    more = getattr(named, "args", ()), getattr(named, "kwargs", {})
-    return NotImplemented if any(more) else (type(named), (named.column, named.aggfunc))
-
-
 def _reduce_manager(held: Any) -> tuple[Any, ...]:
     blocks = [(block.values, block.mgr_locs.indexer) for block in held.blocks]
     return manager, (type(held), blocks, list(held.axes), _made_here()[0])
@@ -295,6 +330,8 @@ def _texts_apart(values: Any, places: Any, natural: str) -> tuple[list[tuple[Any
 _HOW = {
     "DatetimeArray": _reduce_moments,
     "TimedeltaArray": _reduce_moments,
+    "Timestamp": _reduce_moment,
+    "DatetimeTZDtype": _reduce_dtype_of_moments,
     "PeriodArray": _reduce_periods,
     "Categorical": _reduce_categories,
     "IntervalArray": _reduce_intervals,
@@ -309,7 +346,6 @@ _HOW = {
     "Index": _reduce_index,
     "DatetimeIndex": _reduce_index_of_moments,
     "TimedeltaIndex": _reduce_index_of_moments,
-    "NamedAgg": _reduce_aggregation,
     "BlockManager": _reduce_manager,
     "SingleBlockManager": _reduce_manager,
 }
