@@ -8,7 +8,7 @@ def same(a, b):
     if type(a).__name__.rstrip("_") != type(b).__name__.rstrip("_") or getattr(a, "dtype", None) != getattr(b, "dtype", None):
         return False
     if isinstance(a, np.ndarray) and a.dtype.names is None:
-        return a.shape == b.shape and np.array_equal(a.astype(object), b.astype(object))
+        return a.shape == b.shape and np.array_equal(np.asarray(a).astype(object), np.asarray(b).astype(object))
     return bool(np.all(a == b))
 
 
@@ -88,7 +88,6 @@ OTHERS = {
     "a private function": (lambda: np.nan_to_num, lambda a, b: b is np.nan_to_num),
     "a transform": (lambda: np.fft.fft, lambda a, b: b is np.fft.fft),
     "vectorize": (lambda: np.vectorize(abs), lambda a, b: b([-1]).tolist() == [1]),
-    "frompyfunc": (lambda: np.frompyfunc(abs, 1, 1), lambda a, b: b(-1) == 1),
     "poly1d": (lambda: np.poly1d([1, 2]), lambda a, b: b(2) == 4),
     "a polynomial": (lambda: np.polynomial.Polynomial([1, 2]), lambda a, b: a == b),
     "a Chebyshev series": (lambda: np.polynomial.Chebyshev([1, 2]), lambda a, b: a == b),
@@ -99,7 +98,6 @@ OTHERS = {
     "the class of arrays": (lambda: np.ndarray, lambda a, b: b is np.ndarray),
     "the class of dtypes": (lambda: type(np.dtype("f4")), lambda a, b: b is type(np.dtype("f4"))),
     "an index": (lambda: np.s_[1:2, ..., None], lambda a, b: a == b),
-    "all places": (lambda: np.ndindex(2, 2), lambda a, b: list(b) == list(np.ndindex(2, 2))),
     "a constant": (lambda: (np.nan, np.inf, np.pi, np.newaxis), lambda a, b: a[1:] == b[1:] and a[0] != b[0]),
     "an error": (lambda: np.linalg.LinAlgError("Singular matrix"), by(str)),
     "an error of axes": (lambda: _axis_error(), lambda a, b: type(a) is type(b) and str(a) == str(b)),
@@ -109,7 +107,6 @@ OTHERS = {
     "the module": (lambda: np, lambda a, b: b is np),
     "print options": (np.get_printoptions, lambda a, b: a["precision"] == b["precision"]),
     "arrays in a dict": (lambda: {"x": np.ones(2), "y": [np.int8(1)]}, lambda a, b: same(a["x"], b["x"]) and same(a["y"][0], b["y"][0])),
-    "business days": (lambda: np.busdaycalendar(holidays=["2020-01-01"]), by(lambda c: c.holidays)),
     "a subclass": (lambda: Unit([1.0, 2.0]), lambda a, b: type(b) is Unit and b.unit == a.unit and np.array_equal(a, b)),
 }
 
