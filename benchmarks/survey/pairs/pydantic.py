@@ -211,7 +211,7 @@ VALUES = {
     "a frozen dataclass": lambda: FrozenData(5),
     "a URL": lambda: pydantic.HttpUrl("https://example.com/a?b=1"),
     "a URL of a database": lambda: pydantic.PostgresDsn("postgresql://user:pass@localhost:5432/app"),
-    "any URL": lambda: pydantic.AnyUrl("ftp://example.com"),
+    "any URL": lambda: pydantic.AnyUrl("foo://example.com"),
     "a secret": lambda: pydantic.SecretStr("a"),
     "secret bytes": lambda: pydantic.SecretBytes(b"a"),
     "a size": lambda: pydantic.ByteSize(1000),

@@ -16,6 +16,9 @@ def reduce(obj: Any) -> Any:
     name = type(obj).__name__
     if name == "FieldInfo" and hasattr(obj, "_attributes_set"):
         return field, _facts_of_field(obj)
+    home = type(obj).__module__
+    if home == "pydantic.networks" and hasattr(obj, "_url") or home.startswith("pydantic_core") and _are_plain_urls():
+        return (url, (name, str(obj))) if name.endswith(("Url", "Dsn")) else NotImplemented
     if name == "TypeAdapter":
         return adapter, (obj._type, obj._config)
     return NotImplemented
@@ -31,13 +34,17 @@ def reduce_function(function: types.FunctionType) -> Any:
         held = getattr(held, "__self__", held)  # its bound __call__, in newer versions
         if type(held).__name__ == "ValidateCallWrapper":
             returns = getattr(held, "__return_pydantic_validator__", None) or getattr(held, "validate_return", None)
-            return validated, (plain, _config_of(held), bool(returns))
+            return validated, (plain, _settings(held), bool(returns))
     return NotImplemented
 
 
-def _config_of(held: Any) -> Any:
-    config = getattr(held, "config", None) or getattr(held, "_config", None)
-    return dict(config) if isinstance(config, dict) and config else None
+def _settings(held: Any) -> dict[str, Any]:
+    import pydantic
+
+    if hasattr(held, "config_wrapper"):
+        return dict(held.config_wrapper.config_dict)
+    _, (_, core) = held.__pydantic_validator__.__reduce__()  # before pydantic 2.10, which keeps no others
+    return {name: value for name, value in (core or {}).items() if name in pydantic.ConfigDict.__annotations__}
 
 
 def validated(function: Any, config: Any, returns: bool) -> Any:
@@ -49,8 +56,8 @@ def validated(function: Any, config: Any, returns: bool) -> Any:
 
 def _facts_of_field(info: Any) -> tuple[dict[str, Any], list[Any]]:
     given = dict(info._attributes_set)
-    made = type(info)(**given).metadata
-    return given, [each for each in info.metadata if each not in made]
+    made = list(map(repr, type(info)(**given).metadata))
+    return given, [each for each in info.metadata if repr(each) not in made]
 
 
 def field(given: dict[str, Any], more: list[Any]) -> Any:
@@ -69,6 +76,32 @@ def field(given: dict[str, Any], more: list[Any]) -> Any:
     made = FieldInfo(**given)
     made.metadata += more
     return made
+
+
+def _are_plain_urls() -> bool:
+    """Return whether addresses are of two classes for all schemes, as before pydantic 2.10."""
+    import pydantic
+
+    return not isinstance(pydantic.AnyUrl, type) or pydantic.AnyUrl.__module__.startswith("pydantic_core")
+
+
+def url(kind: str, text: str) -> Any:
+    """Make an address, of the class that this pydantic has for its scheme if the other one has none."""
+    import pydantic_core
+    from pydantic import TypeAdapter, networks
+
+    if kind not in ("Url", "MultiHostUrl"):
+        return TypeAdapter(getattr(networks, kind)).validate_python(text)
+    if _are_plain_urls():
+        return getattr(pydantic_core, kind)(text)
+    scheme = text.partition(":")[0]
+    names = ["HttpUrl", "WebsocketUrl", *sorted(networks.__all__)]  # the two that most use, before others of the scheme
+    found = [name for name in names if scheme in _schemes(getattr(networks, name))]
+    return TypeAdapter(getattr(networks, found[0] if found else "AnyUrl")).validate_python(text)
+
+
+def _schemes(kind: Any) -> Any:
+    return getattr(getattr(kind, "_constraints", None), "allowed_schemes", None) or ()
 
 
 def adapter(kind: Any, config: Any) -> Any:

@@ -330,7 +330,7 @@ def _reduce_of_package(obj: Any) -> Any:
         from . import tensors
 
         return tensors.reduce(obj, note)
-    if home.startswith("pydantic."):
+    if home.startswith(("pydantic.", "pydantic_core")):
         from . import models
 
         return models.reduce(obj)
