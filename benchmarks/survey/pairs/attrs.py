@@ -82,7 +82,7 @@ class Child(Coordinates):
 @attrs.define
 class Node:
     value: int
-    children: typing.List["Node"] = attrs.field(factory=list)
+    children: list["Node"] = attrs.field(factory=list)
 
 
 @attrs.define
@@ -165,7 +165,10 @@ OTHERS = {
     "NOTHING": (lambda: attrs.NOTHING, lambda a, b: b is attrs.NOTHING),
     "a factory": (lambda: attrs.Factory(list), lambda a, b: b.factory is list),
     "a validator": (lambda: attrs.validators.instance_of(int), lambda a, b: b.type is int),
-    "a validator of both": (lambda: attrs.validators.and_(attrs.validators.gt(1), attrs.validators.lt(4)), lambda a, b: True),
+    "a validator of both": (
+        lambda: attrs.validators.and_(attrs.validators.gt(1), attrs.validators.lt(4)),
+        lambda a, b: True,
+    ),
     "a validator of texts": (lambda: attrs.validators.matches_re("a+"), lambda a, b: b.pattern.pattern == "a+"),
     "a converter": (lambda: attrs.converters.default_if_none(3), lambda a, b: b(None) == 3),
     "an exception class": (lambda: Failing(3), lambda a, b: b.code == 3),

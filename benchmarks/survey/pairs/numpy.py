@@ -5,7 +5,9 @@ import numpy as np
 
 def same(a, b):
     """Compare arrays and scalars by dtype and content."""
-    if type(a).__name__.rstrip("_") != type(b).__name__.rstrip("_") or getattr(a, "dtype", None) != getattr(b, "dtype", None):
+    if type(a).__name__.rstrip("_") != type(b).__name__.rstrip("_"):
+        return False
+    if getattr(a, "dtype", None) != getattr(b, "dtype", None):
         return False
     if isinstance(a, np.ndarray) and a.dtype.names is None:
         return a.shape == b.shape and np.array_equal(np.asarray(a).astype(object), np.asarray(b).astype(object))
@@ -106,8 +108,14 @@ OTHERS = {
     "a saved file": (lambda: _saved(), lambda a, b: a == b),
     "the module": (lambda: np, lambda a, b: b is np),
     "print options": (np.get_printoptions, lambda a, b: a["precision"] == b["precision"]),
-    "arrays in a dict": (lambda: {"x": np.ones(2), "y": [np.int8(1)]}, lambda a, b: same(a["x"], b["x"]) and same(a["y"][0], b["y"][0])),
-    "a subclass": (lambda: Unit([1.0, 2.0]), lambda a, b: type(b) is Unit and b.unit == a.unit and np.array_equal(a, b)),
+    "arrays in a dict": (
+        lambda: {"x": np.ones(2), "y": [np.int8(1)]},
+        lambda a, b: same(a["x"], b["x"]) and same(a["y"][0], b["y"][0]),
+    ),
+    "a subclass": (
+        lambda: Unit([1.0, 2.0]),
+        lambda a, b: type(b) is Unit and b.unit == a.unit and np.array_equal(a, b),
+    ),
 }
 
 
@@ -134,7 +142,8 @@ class Unit(np.ndarray):
 def _map():
     import tempfile
 
-    made = np.memmap(tempfile.NamedTemporaryFile(), dtype="f4", mode="w+", shape=3)
+    with tempfile.NamedTemporaryFile() as file:
+        made = np.memmap(file, dtype="f4", mode="w+", shape=3)
     made[:] = 2
     return made
 

@@ -1,4 +1,4 @@
-"""Values of pandas that its documentation shows first: the pages "10 minutes", "Intro to data structures" and others."""
+"""Values of pandas that its documentation shows first: "10 minutes", "Intro to data structures" and others."""
 
 import datetime
 import io
@@ -93,7 +93,9 @@ FRAMES = {
     "a frame in Fortran's order": lambda: pd.DataFrame(np.asfortranarray(np.ones((4, 3)))),
     "a frame with spans": lambda: pd.DataFrame({"d": pd.to_timedelta([1, 2], unit="h")}),
     "a frame of objects": lambda: pd.DataFrame({"a": [{1: 2}, None], "b": ["x", 1]}),
-    "a frame of two texts columns and an object": lambda: pd.DataFrame({"a": ["x", "y"], "o": [1, "z"], "b": ["u", "v"]}),
+    "a frame of two texts columns and an object": lambda: pd.DataFrame(
+        {"a": ["x", "y"], "o": [1, "z"], "b": ["u", "v"]}
+    ),
     "a frame with equal names": lambda: pd.DataFrame([["x", 1]], columns=["a", "a"]),
     "a frame by groups": lambda: frame().groupby("A")[["C"]].sum(),
     "a frame by two groups": lambda: frame().groupby(["A", "B"]).sum(),

@@ -24,7 +24,7 @@ class User(BaseModel):
     id: int
     name: str = "Jane Doe"
     signup_ts: typing.Optional[datetime.datetime] = None
-    tastes: typing.Dict[str, pydantic.PositiveInt] = {}
+    tastes: dict[str, pydantic.PositiveInt] = {}
 
 
 class Strict(BaseModel):
@@ -44,7 +44,7 @@ class Foo(BaseModel):
 
 class Nested(BaseModel):
     foo: Foo
-    bars: typing.List[Foo]
+    bars: list[Foo]
 
 
 class Constrained(BaseModel):
@@ -110,10 +110,10 @@ class Pet(BaseModel):
 
 class Node(BaseModel):
     value: int
-    children: typing.List["Node"] = []
+    children: list["Node"] = []
 
 
-class Pets(pydantic.RootModel[typing.List[str]]):
+class Pets(pydantic.RootModel[list[str]]):
     pass
 
 
@@ -179,7 +179,7 @@ DynamicChecked = pydantic.create_model(
     n=(int, Field(3, gt=1, description="n")),
     __validators__={"checked": pydantic.field_validator("n")(classmethod(lambda cls, value: positive(value)))},
 )
-DynamicConfig = pydantic.create_model("DynamicConfig", __config__=ConfigDict(frozen=True), x=(typing.List[int], []))
+DynamicConfig = pydantic.create_model("DynamicConfig", __config__=ConfigDict(frozen=True), x=(list[int], []))
 DynamicNested = pydantic.create_model("DynamicNested", inner=(Dynamic, ...), user=(User, User(id=1)))
 Limited = typing.Annotated[int, Field(gt=3), pydantic.AfterValidator(positive)]
 
@@ -195,7 +195,7 @@ MODELS = {
     "a recursive model": lambda: Node(value=1, children=[Node(value=2)]),
     "a root model": lambda: Pets(["a"]),
     "a generic model": lambda: Response[int](data=1),
-    "a generic model of models": lambda: Response[typing.List[Foo]](data=[Foo(count=1)]),
+    "a generic model of models": lambda: Response[list[Foo]](data=[Foo(count=1)]),
     "a model of many types": lambda: Types(),
     "a child": lambda: Child(id=1),
     "a model without checks": lambda: User.model_construct(id="x"),
@@ -228,25 +228,36 @@ OTHERS = {
     "a checking class made by a call": (lambda: DynamicChecked, lambda a, b: _error(lambda: b(n=1)) and b(n=2).n == 2),
     "a frozen class made by a call": (lambda: DynamicConfig, lambda a, b: _error(lambda: setattr(b(), "x", 1))),
     "a parametrised class": (lambda: Response[int], lambda a, b: b(data="1").data == 1),
-    "an adapter": (lambda: pydantic.TypeAdapter(typing.List[int]), lambda a, b: b.validate_python(["1"]) == [1]),
+    "an adapter": (lambda: pydantic.TypeAdapter(list[int]), lambda a, b: b.validate_python(["1"]) == [1]),
     "an adapter of models": (
-        lambda: pydantic.TypeAdapter(typing.Dict[str, User]), lambda a, b: b.validate_python({"a": {"id": 1}})["a"].id == 1,
+        lambda: pydantic.TypeAdapter(dict[str, User]),
+        lambda a, b: b.validate_python({"a": {"id": 1}})["a"].id == 1,
     ),
     "a strict adapter": (
         lambda: pydantic.TypeAdapter(int, config=ConfigDict(strict=True)),
         lambda a, b: _error(lambda: b.validate_python("1")),
     ),
     "an adapter of a limited type": (
-        lambda: pydantic.TypeAdapter(Limited), lambda a, b: _error(lambda: b.validate_python(2)) and b.validate_python(5) == 5,
+        lambda: pydantic.TypeAdapter(Limited),
+        lambda a, b: _error(lambda: b.validate_python(2)) and b.validate_python(5) == 5,
     ),
-    "a field": (lambda: Field(gt=3, description="d"), lambda a, b: b.description == "d" and repr(a.metadata) == repr(b.metadata)),
-    "a field of a model": (lambda: Constrained.model_fields["text"], lambda a, b: b.default == "a" and len(a.metadata) == len(b.metadata)),
+    "a field": (
+        lambda: Field(gt=3, description="d"),
+        lambda a, b: b.description == "d" and repr(a.metadata) == repr(b.metadata),
+    ),
+    "a field of a model": (
+        lambda: Constrained.model_fields["text"],
+        lambda a, b: b.default == "a" and len(a.metadata) == len(b.metadata),
+    ),
     "an annotated type": (lambda: Limited, lambda a, b: _error(lambda: pydantic.TypeAdapter(b).validate_python(-1))),
     "a checked function": (lambda: repeated, lambda a, b: b("a", count="3") == "aaa"),
     "a strict function": (lambda: strictly, lambda a, b: b(3) == 3 and _error(lambda: b("3"))),
     "a validator": (lambda: pydantic.AfterValidator(positive), lambda a, b: b.func(3) == 3),
     "a private attribute": (lambda: Computed(width=1), lambda a, b: b.secret() == 3 and b.area == 1),
-    "an error": (lambda: _error(lambda: User(id="x")), lambda a, b: str(a).split("For further")[0] == str(b).split("For further")[0]),
+    "an error": (
+        lambda: _error(lambda: User(id="x")),
+        lambda a, b: str(a).split("For further")[0] == str(b).split("For further")[0],
+    ),
     "a method": (lambda: User(id=1).model_dump, lambda a, b: b() == a()),
     "fields that were set": (lambda: User(id=1), lambda a, b: b.model_fields_set == {"id"}),
     "a validator of the core": (lambda: pydantic.ValidationInfo, lambda a, b: True),

@@ -130,8 +130,9 @@ class TextPickler(pickler.Pickler):
         if plain is NotImplemented:
             # One version keeps some classes in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`.
             public, private, _ = cls.__module__.partition("._")
-            named = private and getattr(sys.modules.get(public), cls.__qualname__, None) is cls
-            return (stand_ins.by_name, (public, cls.__qualname__)) if named else NotImplemented
+            name = cls.__qualname__
+            named = private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls
+            return (stand_ins.by_name, (public, name)) if named else NotImplemented
         if plain[0] is not pickler.remake_class or (self._same_python and not pickler.is_made_by_library(cls)):
             return plain
         if cls in self._begun:

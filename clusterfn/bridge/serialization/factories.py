@@ -1,4 +1,4 @@
-"""Classes that a call made, such as `make_dataclass` and `attrs.make_class`: as that call, by what the class tells.
+"""Classes that a call made, such as `attrs.make_class`: as that call, by what the class tells.
 
 There is no statement of such a class to send, and its parts are those of one version of a library or of Python.
 For the models of pydantic see `models`.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import operator
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +18,14 @@ from . import models
 
 
 def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, Any]] | None:
-    """Return what makes such a class, its arguments and the attributes that it does not make; None for another class."""
+    """Return what makes such a class, its arguments and the attributes that it does not make; None for another."""
     own = vars(cls)
     if "__attrs_attrs__" in own:
         return attrs_class, _attrs_facts(cls), dict(_added(cls, own["__attrs_attrs__"]))
-    if "__pydantic_decorators__" in own and "__pydantic_fields_set__" not in own.get("__annotations__", {}):
+    if cls.__bases__ == (tuple,) and cls.__name__.endswith("Attributes"):  # what `attrs.fields` returns
+        names = [name for name, value in own.items() if type(value) is property]
+        return tuple_class, (cls.__name__, names, cls.__module__), {}
+    if "__pydantic_decorators__" in own:
         found = models.facts_of_class(cls)
         return None if found is None else (models.model, found, {})
     if "__dataclass_fields__" in own and "__pydantic_validator__" not in own:
@@ -47,6 +51,12 @@ def _added(cls: type, fields: Any) -> Iterator[tuple[str, Any]]:
 
 
 _LIBRARIES = ("attr._make", "attr._next_gen", "dataclasses")
+
+
+def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: None) -> Any:
+    """Make a class as attrs does for the fields of another: a tuple whose items have names."""
+    items = {each: property(operator.itemgetter(place)) for place, each in enumerate(names)}
+    return _tracked(type(name, (tuple,), {"__slots__": (), **items}), module, tracker)
 
 
 def _attrs_facts(cls: Any) -> tuple[Any, ...]:
