@@ -95,7 +95,7 @@ def url(kind: str, text: str) -> Any:
     if _are_plain_urls():
         return getattr(pydantic_core, kind)(text)
     scheme = text.partition(":")[0]
-    names = ["HttpUrl", "WebsocketUrl", *sorted(networks.__all__)]  # before others of their schemes
+    names = ["HttpUrl", "WebsocketUrl", *sorted(networks.__all__)]
     found = [name for name in names if scheme in _schemes(getattr(networks, name))]
     return TypeAdapter(getattr(networks, found[0] if found else "AnyUrl")).validate_python(text)
 
