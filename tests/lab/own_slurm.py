@@ -91,9 +91,9 @@ class OwnSlurm:
         return self.folder / "ssh_config"
 
     def run(self, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """One of SLURM's commands as root, say run("scontrol", "suspend", "5")."""
-        env = {**os.environ, "SLURM_CONF": str(self.conf)}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
+        """One of SLURM's commands as root, say run("scontrol", "suspend", "5"), in the folder of its files."""
+        env, cwd = {**os.environ, "SLURM_CONF": str(self.conf)}, self.conf.parent
+        return subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False)
 
     def ssh(self, line: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command line on the login node."""

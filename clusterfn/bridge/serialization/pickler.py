@@ -93,7 +93,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if generic.get("args"):  # a model such as Page[int], which pydantic makes of Page
                 return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
-        for reduce in (_reduce_array, _reduce_named, _reduce_figure, self._reduce_of_library):
+        for reduce in (_reduce_of_package, _reduce_named, _reduce_figure, self._reduce_of_library):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
@@ -275,6 +275,14 @@ def fill_class(cls: type, state: Any) -> None:
             members[name].__dict__.update(own)
 
 
+def fill_made(cls: Any, attributes: Any) -> None:
+    """Give a class that a call made the attributes that were set on it later, once."""
+    if cls in _unfilled:
+        _unfilled.discard(cls)
+        for name, value in attributes.items():
+            type.__setattr__(cls, name, value)
+
+
 def is_made_by_library(cls: type) -> bool:
     """Return whether a package that is installed made a class or something that the class keeps."""
     made = [type(cls)]
@@ -298,6 +306,10 @@ _SPECIAL_TYPES = {"NewType": ("__name__", "__supertype__"), "ParamSpec": ("__nam
 def _reduce_named(obj: Any) -> Any:
     """Reduce objects that pickle knows only by name, if they have none that can be imported."""
     kind = type(obj)
+    if kind is types.FunctionType and "raw_function" in vars(obj):
+        from . import models
+
+        return models.reduce_function(obj)
     if kind.__name__ == "Inside" and kind.__module__ == f"{__package__}.stand_ins":
         reduction: tuple[Any, ...] = obj.on_its_way_back()
         return reduction
@@ -337,8 +349,8 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def _reduce_array(obj: Any) -> Any:
-    """Reduce objects of numpy, torch and faiss; the library is imported already, as the object exists."""
+def _reduce_of_package(obj: Any) -> Any:
+    """Reduce objects of numpy, pandas, pydantic, torch and faiss, which are imported, as the object exists."""
     home = type(obj).__module__ or ""  # a class may have none
     numpy = sys.modules.get("numpy")
     bound = type(obj) in (types.BuiltinFunctionType, types.MethodType) and "numpy.random" in sys.modules
@@ -352,6 +364,14 @@ def _reduce_array(obj: Any) -> Any:
         from . import tensors
 
         return tensors.reduce(obj, note)
+    if home.startswith(("pydantic.", "pydantic_core")):
+        from . import models
+
+        return models.reduce(obj)
+    if home.partition(".")[0] == "pandas":
+        from . import tables
+
+        return tables.reduce(obj)
     if home.startswith("faiss."):
         from . import indexes
 
@@ -385,6 +405,8 @@ def _reduce_numpy(obj: Any) -> Any:
     # Arrays of objects and numpy's subclasses go as numpy reduces them, but for a name that numpy 1 lacks.
     if not isinstance(obj, numpy.ndarray) or type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
         return NotImplemented
+    if type(obj).__name__ == "chararray" and obj.dtype.char in "SU":  # numpy makes none without its texts
+        return as_characters, (obj.view(numpy.ndarray),)
     reduction = obj.__reduce__()
     return (unfilled_array, *reduction[1:]) if reduction[0].__name__ == "_reconstruct" else reduction
 
@@ -431,6 +453,13 @@ def unfilled_array(cls: Any, shape: tuple[int, ...], kind: Any) -> Any:
     import numpy
 
     return numpy.ndarray.__new__(cls, shape, kind)
+
+
+def as_characters(texts: Any) -> Any:
+    """Make numpy's array of characters of one of texts."""
+    import numpy
+
+    return texts.view(numpy.char.chararray)
 
 
 def class_of_numpy(name: str) -> Any:
