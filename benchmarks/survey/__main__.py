@@ -26,8 +26,8 @@ from benchmarks.survey.functions import VERSIONS
 PARTS = ("values", "functions", "pairs", "classes")
 SAMPLE = ("python", "attrs", "numpy", "requests", "click", "networkx", "pydantic")
 _STILL_S = 300  # without a new line, a process is taken for stuck
-_RESTARTS = 12
-_FUNCTIONS_OF_EACH = 600
+_RESTARTS = 25
+_FUNCTIONS_OF_EACH = 250
 Task = tuple[str, Callable[[Path], None]]
 
 

@@ -346,12 +346,19 @@ def _reduce_sentinel(obj: Any) -> Any:
     """Reduce an object without any state that a library compares by identity to its name in the library."""
     kind: Any = type(obj)
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-    if not plain or kind.__eq__ is not object.__eq__ or getattr(obj, "__dict__", None) or not kind.__flags__ & _HEAP:
+    if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & _HEAP:
         return NotImplemented
-    if kind.__module__ == "__main__" or any(vars(each).get("__slots__") for each in kind.__mro__):
+    if kind.__module__ == "__main__" or any(vars(each).get("__slots__") for each in kind.__mro__) or _has_state(obj):
         return NotImplemented
     home = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
     return NotImplemented if home is None else (stand_ins.sentinel, (*home, kind))
+
+
+def _has_state(obj: Any) -> bool:
+    try:
+        return bool(object.__getattribute__(obj, "__dict__"))  # past a __getattr__ of the user's
+    except AttributeError:
+        return False
 
 
 _HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
