@@ -139,16 +139,19 @@ def dumps(obj: object) -> bytes:
 
 def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """Load a pickle made by `Pickler`."""
-    buffers = list(buffers)
+    return _load(pickle.Unpickler, data, list(buffers))
+
+
+def _load(reader: Callable[..., pickle.Unpickler], data: bytes | memoryview, buffers: list[Any]) -> Any:
     try:
-        return pickle.loads(data, buffers=buffers)
+        return reader(io.BytesIO(data), buffers=buffers).load()
     except (ImportError, AttributeError) as missing:
         if isinstance(missing, AttributeError) and not str(missing).startswith("Can't get attribute"):
             raise  # of the user's own code
         from . import moved  # here: nearly every pickle finds what it names
 
         try:
-            return moved.loads(data, buffers)
+            return moved.searching(reader)(io.BytesIO(data), buffers=buffers).load()
         except (ImportError, AttributeError):
             raise missing from None
 
@@ -159,10 +162,12 @@ def loads_without_code(data: bytes | memoryview, buffers: Iterable[Any] = ()) ->
     Raises:
         pickle.UnpicklingError: There is byte code in it.
     """
-    return _WithoutCode(io.BytesIO(data), buffers=buffers).load()
+    return _load(WithoutCode, data, list(buffers))
 
 
-class _WithoutCode(pickle.Unpickler):
+class WithoutCode(pickle.Unpickler):
+    """Reads a pickle that may hold no byte code."""
+
     def find_class(self, module: str, name: str) -> Any:
         def type_but_code(name: str) -> Any:
             if name == "CodeType":
