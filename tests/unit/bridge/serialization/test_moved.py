@@ -58,9 +58,9 @@ def test_an_error_of_the_users_own_code_is_that_error_and_runs_it_once():
 def test_a_submodule_that_the_other_version_does_not_have_keeps_no_function_from_running(package, monkeypatch):
     monkeypatch.setitem(sys.modules, "moving.linear", types.ModuleType("moving.linear"))
     package.__package__, package.linear = "moving", types.SimpleNamespace(norm=abs)
-    function = types.FunctionType(compile("moving.linear.norm(-3)", "script", "eval"), {"moving": package})
-    function.__module__ = "__main__"
-    data = pickler.dumps(function)
+    scope = {"moving": package, "__name__": "__main__"}
+    exec("def norm(): return moving.linear.norm(-3)", scope)
+    data = pickler.dumps(scope["norm"])
 
     monkeypatch.delitem(sys.modules, "moving.linear")
 
