@@ -160,7 +160,7 @@ def _page(found: Totals, report: str, ended: Sequence[str]) -> str:
     nobody = Counter(name.partition(".")[0] for name, _, other in found.values.failed if not other)
     syntax = Counter(_syntax(said) for _, said in found.rejected)
     return _TEMPLATE.read_text().format(
-        packages=len(surveyed), more=len(surveyed) - 300, each=250, report=report,
+        packages=len(surveyed), more=len(surveyed) - 300, each=160, report=report,
         when=datetime.date.today().isoformat(), machine=machine(),
         figures=_figures(found), functions=_functions(found), goals=_goals(found),
         exceptions=_listed([(name, why) for name, why, _ in found.exceptions.failed]),
