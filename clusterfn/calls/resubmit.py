@@ -78,6 +78,11 @@ class PendingSubmission(Reply[None]):
         self._after: Sequence[Reply[Any]] = after
         self._line = line_of(session)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the scheduler does not take it for now, and it is not being sent again at this moment."""
+        return self._line.has(self)
+
     def start(self) -> None:
         """Send it, or let it wait behind those that wait."""
         if not self._line.takes(self):
@@ -197,6 +202,11 @@ class SubmissionLine:
             self._waiting.append(submission)
         submission.on.on_refused_for_now(self._reason)
         return True
+
+    def has(self, submission: PendingSubmission) -> bool:
+        """Whether it waits."""
+        with self._lock:
+            return submission in self._waiting
 
     def leave(self, submission: PendingSubmission) -> bool:
         """Take it out; false if it is being sent, or was not here."""
