@@ -531,6 +531,10 @@ class _ElementsSubmission(SubmissionListener):
     def on_refused_for_now(self, reason: str) -> None:
         self._group.refused_for_now(reason)
 
+    @property
+    def note(self) -> str:
+        return self._group.refusal_note
+
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it start the first half of the elements."""
         half = len(self._some) // 2

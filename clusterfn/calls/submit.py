@@ -113,6 +113,10 @@ class JobSubmission(SubmissionListener):
     def on_refused_for_now(self, reason: str) -> None:
         self._tracker.refused_for_now(self._job, reason)
 
+    @property
+    def note(self) -> str:
+        return self._tracker.refusal_note
+
     def on_queued(self) -> None:
         self._tracker.queued(self._job)
 
