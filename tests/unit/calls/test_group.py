@@ -495,19 +495,14 @@ def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slu
 def told_elements(elements_on_slurm):
     """The same, with what scontrol says next, and the verdicts by which the host was asked to conclude."""
     tracker, _, _ = elements_on_slurm
-    told, concluded = SimpleNamespace(out=b"", err=b""), []
+    told, concluded = SimpleNamespace(out=b"", err=b"", note=b""), []
 
     def run(argv, **_):
         reply = concurrent.futures.Future()
-        reply.set_result(SimpleNamespace(out=told.out, err=told.err))
+        reply.set_result(SimpleNamespace(out=told.note if argv[0] == "find" else told.out, err=told.err))
         return reply
 
-    def have(paths):
-        reply = concurrent.futures.Future()
-        reply.set_result([False] * len(paths))
-        return reply
-
-    tracker.session.connection.run, tracker.session.connection.have = run, have
+    tracker.session.connection.run = run
     tracker.session.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or Mock()
     tracker.start(range(1, 4))
     return tracker, told, concluded
@@ -525,7 +520,12 @@ def test_elements_that_squeue_has_lost_and_scontrol_knows_are_not_given_up(told_
     tracker.on_scheduler(None)
     assert concluded == []
 
-    told.err = b"slurm_load_jobs error: Invalid job id specified"
+    told.err, told.note = b"slurm_load_jobs error: Invalid job id specified", b"refused"  # more wait in another program
+    for _ in range(3):
+        tracker.on_scheduler(None)
+    assert concluded == []
+
+    told.note = b""
     for _ in range(3):
         tracker.on_scheduler(None)
     assert [each["message"] for each in concluded] == ["SLURM no longer knows the job, and it left no result"]
