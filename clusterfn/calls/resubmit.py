@@ -20,6 +20,7 @@ from clusterfn.bridge import layout
 from clusterfn.calls import console
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.exit_flush import await_at_exit
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class PendingSubmission(Reply[None]):
             return
         self.id = sent.id
         sent.add_done_callback(self._on_answer)
+        await_at_exit(sent)  # and not this: what waits here is waited for with its reason (`finish_submitting`)
         self._sent = sent
 
     def withdraw(self) -> None:

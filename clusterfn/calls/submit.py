@@ -136,7 +136,6 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
         return spawned
     submission = PendingSubmission(session, request, after, on)
     submission.start()
-    await_at_exit(submission)
     return submission
 
 

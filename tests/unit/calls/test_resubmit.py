@@ -16,6 +16,7 @@ from clusterfn.bridge import layout
 from clusterfn.calls import liveness, resubmit
 from clusterfn.calls.resubmit import PendingSubmission, SubmissionListener
 from clusterfn.errors import SubmitError
+from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Reply
 from clusterfn.scheduler.base import Submission
 from clusterfn.scheduler.slurm.submit import Slurm
@@ -112,6 +113,19 @@ def test_what_waits_is_renewed_on_the_host_before_others_stop_believing_it(site:
     site.renewed.clear()
     site.pass_(HOUR_S)
     assert site.renewed == []
+
+
+def test_a_program_that_ends_does_not_take_a_refusal_for_a_missing_answer(site: Site) -> None:
+    late: Reply[Any] = Reply(lambda: None)
+    site.run = lambda *_, **__: late  # type: ignore[method-assign]
+    job = Waits()
+    sent = site.submit("first", job)
+    assert list(exit_flush.unanswered) == [late]
+
+    late.resolve(SimpleNamespace(rc=1, out=b"", err=FULL[2]))
+
+    assert job.told and not sent.done() and exit_flush.unanswered == {}
+    sent.withdraw()
 
 
 class Here:
