@@ -297,7 +297,7 @@ def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:
 
 
 def unless_refused(connection: HostConnection, folder: str, use: Callable[[], object]) -> None:
-    """Call `use`, unless a program has lately said that it will submit this job, which the scheduler refuses for now."""
+    """Call `use`, unless a program has lately said that it will submit the job, which the scheduler refuses for now."""
     note = posixpath.join(folder, layout.REFUSED)
     asked = connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
     _then(asked, lambda found: None if found.out else use())
