@@ -213,8 +213,9 @@ def _tell_what_goes_on() -> None:
     """Print how to get back to jobs that keep running; first wait for what may still be refused."""
     late = [job for job, _ in _all_unsent()]
     finish_sending()
+    sent = exit_flush.finish_all()  # first: an answer may be that the scheduler has no room
     finish_submitting()
-    sent = exit_flush.finish_all()
+    sent = exit_flush.finish_all() and sent
     for job in late:
         if job.done() and not job.is_stopping:
             _tell_of_end(job)

@@ -163,7 +163,12 @@ class BaseTracker:
     @property
     def waits_here(self) -> bool:
         """Whether its scheduler does not take it for now, so that it waits in this program to be submitted."""
-        return self._is_refused and not any(each.done() for each in self.submissions())
+        return self._is_refused and not all(each.done() for each in self.submissions())
+
+    @property
+    def refusal_note(self) -> str:
+        """The file on the host by which others know that it waits in this program; "" if it does not."""
+        return posixpath.join(self.folder, layout.REFUSED) if self.waits_here else ""
 
     def _note_refusal(self, reason: str) -> None:
         """Say on the host why it is not in the queue, for others who look for it there."""
