@@ -166,8 +166,6 @@ class GroupTracker(BaseTracker):
         for some, request in scheduler.elements(self.job, numbers, largest):
             on = _ElementsSubmission(self, some, numbers, after)
             self._submissions.append(submit.start(self.session, request, after, on))
-        if scheduler.knows_all:
-            self.queued()
 
     def submissions(self) -> Sequence[Reply[Any]]:
         return self._submissions
@@ -347,10 +345,11 @@ class GroupTracker(BaseTracker):
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
         self._unsubmitted.difference_update(some)
         self._note_acceptance()
-        if not self.session.scheduler.knows_all:  # else each task has an id of its own, in its claim
+        if self.session.scheduler.knows_all:
+            self.queued()  # not before: a look that finds nothing would put off the next one
+            self._scheduler_ids.update([scheduler_id] if scheduler_id else [])
+        else:  # above, each task has an id of its own, in its claim
             self.tracker_of(some[0]).scheduler_id = scheduler_id
-        elif scheduler_id:
-            self._scheduler_ids.add(scheduler_id)
         self._doubt = doubt or self._doubt
 
     def waits_for(self, what: str) -> None:

@@ -36,7 +36,7 @@ from clusterfn.errors import (
     SubmitError,
     Unreachable,
 )
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, spoken_wait
 from clusterfn.hosts.rpc.link import describe_trouble
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
@@ -196,6 +196,20 @@ class BaseTracker:
         # Without a scheduler that one ends with the job itself.
         sent = [self.laid_out, *(self.submissions() if self.session.scheduler.has_nodes else ())]
         return [each for each in sent if each is not None and not each.done()]
+
+    def unanswered(self, since: float) -> str:
+        """Say who has not taken it yet, if it was sent longer ago than a moment; "" otherwise.
+
+        Args:
+            since: When it was sent, by the monotonic clock.
+        """
+        silent_s, rules, host = time.monotonic() - since, self.session.scheduler_rules, self.session.host.name
+        if silent_s < spoken_wait.SPEAK_AFTER_S or self._is_refused:
+            return ""
+        is_there = self.laid_out is None or self.laid_out.done()
+        if is_there and not (rules.has_nodes and any(not each.done() for each in self.submissions())):
+            return ""
+        return f"{f'{rules.title} on {host}' if is_there else host} has not taken it for {silent_s:.0f} s"
 
     def cancel_at_scheduler(self) -> Reply[Completed] | None:
         """Take it out of the scheduler's queue, or have it send its signal; does not wait."""

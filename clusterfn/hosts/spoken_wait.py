@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-SPEAK_AFTER_S = 6.0
+SPEAK_AFTER_S = 5.0
 AGAIN_S = 60.0  # between two sentences that differ in numbers alone
 
 _printers: list[Callable[[str], object]] = []

@@ -196,7 +196,8 @@ class Scheduler(ABC):
     starts_one_by_one: bool = True
     holds: bool = False
     priority_hint: str = ""
-    looks_s: Sequence[tuple[float, float]]
+    # A controller serves everybody. It may say why a new job waits some seconds after it has accepted it.
+    looks_s: Sequence[tuple[float, float]] = ((4.0, 4.0), (10.0, 6.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))
 
     def resolve_resources(self, asked: Resources) -> Resources:
         """Return what to ask this scheduler for: the call's resources, with a type of GPU that it knows.

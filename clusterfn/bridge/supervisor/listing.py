@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN, seen_state
+from ..job_states import DIED, FINAL, HAS_NOT_STARTED, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN, seen_state
 from ..layout import ATTEMPTS, ELEMENTS, HEARTBEAT, OUTCOME, OWNER, REFUSED, REFUSED_FOR_S, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
 from . import group, publish
@@ -74,7 +74,7 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float], Optional[float
     if not numbers:
         wanted = dependencies_of(job.spec)
         waits = Dependencies(job.root).describe_open(wanted) if wanted else ""
-        why = report.reason_of(job.root, job.id) or _refused(job) or waits or "has not started"
+        why = report.reason_of(job.root, job.id) or _refused(job) or waits or HAS_NOT_STARTED
         return PENDING, why, sent, None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
