@@ -89,6 +89,7 @@ class Slurm(Scheduler):
     holds = True
     priority_hint = 'leave it out; slurm={"nice": 100} lets your other jobs go first'
     unset = INHERITED
+    lists_all = "`squeue`"
     looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its controller serves everybody
 
     def __init__(self, host: Host, user: str) -> None:
