@@ -24,7 +24,7 @@ def top(given: argparse.Namespace) -> int:
     if session.scheduler_rules.has_nodes:
         raise ConfigError(
             f"{host.name} has a scheduler, which knows the jobs of all users", host=host.name,
-            hint="ask the scheduler on the host: clusterfn's jobs there are named FUNCTION.ID",
+            hint=f"log in and run {session.scheduler_rules.lists_all}; clusterfn's jobs are named FUNCTION.ID",
         )  # fmt: skip
     told = jobs_of_all_users(session)
     rows, false = told["jobs"], told.get("false", [])

@@ -185,6 +185,7 @@ class Scheduler(ABC):
         starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
         holds: Whether an allocation can be held there, in which the jobs of many programs run (`into_held`).
         priority_hint: How to say there which of one's own jobs come first.
+        lists_all: What lists the jobs of all users on the host, for people.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
     """
 
@@ -196,6 +197,7 @@ class Scheduler(ABC):
     starts_one_by_one: bool = True
     holds: bool = False
     priority_hint: str = ""
+    lists_all: str = "its command that lists jobs"
     # A controller serves everybody. It may say why a new job waits some seconds after it has accepted it.
     looks_s: Sequence[tuple[float, float]] = ((4.0, 4.0), (10.0, 6.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))
 

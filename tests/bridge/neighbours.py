@@ -18,14 +18,24 @@ from tests.waiting import until
 # Everybody may run it, as not every Python of a developer's machine.
 PYTHON = shutil.which("python3", path="/usr/bin")
 BINDS = """
-import socket, sys
-held = []
-for name in sys.argv[1:]:
-    held.append(socket.socket(socket.AF_UNIX))
-    held[-1].bind("\\0clusterfn/" + name)
-    held[-1].listen()
+import select, socket, sys
+def bind(name):
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind("\\0clusterfn/" + name)
+        held.listen()
+    except OSError:
+        held.close()
+        return None
+    return held
+held = {name: bind(name) for name in sys.argv[2:]}
+assert all(held.values())
 print("holds", flush=True)
-sys.stdin.read()
+while not select.select([sys.stdin], [], [], 0.05 if sys.argv[1] == "again" else None)[0]:
+    for name in held:  # another process each time, as far as others can see
+        if held[name] is not None:
+            held[name].close()
+        held[name] = bind(name)
 """
 
 
@@ -106,9 +116,12 @@ class Neighbour:
         return done.stdout
 
     @contextlib.contextmanager
-    def binds(self, *names: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A process of this user's that holds these names for the length of a with block."""
-        argv, pipe = [str(PYTHON), "-c", BINDS, *names], subprocess.PIPE
+    def binds(self, *names: str, again: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of this user's that holds these names for the length of a with block.
+
+        `again`: it lets go of them and takes them again, twenty times in a second.
+        """
+        argv, pipe = [str(PYTHON), "-c", BINDS, "again" if again else "once", *names], subprocess.PIPE
         with subprocess.Popen(argv, stdin=pipe, stdout=pipe, preexec_fn=self._there, cwd="/") as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"holds\n"

@@ -337,7 +337,7 @@ class Admission:
         """Hold the lock of all admissions, unless another process keeps it for ever."""
         lock = admission_lock(self.marks, self._lock_kept)
         if lock is None:
-            self._lock_kept = self.marks.identity(ADMISSION)
+            self._lock_kept = self.marks.keeper(ADMISSION)
             say(
                 "%s keeps the lock of the queue: this job does not wait for it" % holder_in_words(self.marks, ADMISSION)
             )

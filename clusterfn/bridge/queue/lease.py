@@ -181,10 +181,10 @@ class SocketLeases:
         """Return the uid of whoever bound each name that is held; None where the kernel does not say."""
         return {name: bound.uid for name, bound in socket_table.bound_names(_PREFIX).items()}
 
-    def identity(self, name: str) -> str:
-        """Return what no other holder of the name has; "" if it is free."""
+    def keeper(self, name: str) -> str:
+        """Return who holds the name, as `_keeper_of` tells; "" if it is free."""
         bound = socket_table.bound_names(_PREFIX).get(name)
-        return "" if bound is None else str(bound.inode)
+        return "" if bound is None else _keeper_of(bound.uid, str(bound.inode))
 
     def find(self, name: str) -> "Optional[str]":
         """Return the name by which this user holds one of their own, which may have an ending; None if they do not."""
@@ -214,6 +214,14 @@ class SocketLeases:
         except OSError:
             socket.close()
             return None
+
+
+def _keeper_of(uid: "Optional[int]", mark: str) -> str:
+    """Return another user, who may let go of a name and take it again; of one's own processes, the one with this mark.
+
+    Many of one's own jobs that come at once each have the lock of all admissions for a moment, and wait for each other.
+    """
+    return mark if uid in (None, os.getuid(), 0) else "uid=%d" % uid
 
 
 def _peer_of(socket: "_socket.socket") -> "tuple[int, int]":
@@ -269,11 +277,11 @@ class FileLeases:
         with _LeaseFolder() as folder:
             return {name: uid for name, file in folder.files() for uid in folder.holders(name, file)}
 
-    def identity(self, name: str) -> str:
-        """Return what no other holder of the name has; "" if it is free."""
+    def keeper(self, name: str) -> str:
+        """Return who holds the name, as `_keeper_of` tells; "" if it is free."""
         with _LeaseFolder() as folder:
             files = sorted(file for other, file in folder.files() if other == name)
-            return next((file for file in files if folder.holders(name, file)), "")
+            return next((_keeper_of(uid, file) for file in files for uid in folder.holders(name, file)), "")
 
     def find(self, name: str) -> "Optional[str]":
         """Return the name, as no other user can take it; None if it is free."""
@@ -371,10 +379,10 @@ def lock_file(fd: int, how: int) -> bool:
 
 
 def admission_lock(marks: "Leases", kept: str = "") -> "Optional[Lease]":
-    """Hold the lock once it is free; None if another process keeps it for ever: the names alone decide then.
+    """Hold the lock once it is free; None if somebody keeps it for ever: the names alone decide then.
 
     Args:
-        kept: The identity of such a process, as the spooler has seen it.
+        kept: The keeper, as the spooler has seen it.
     """
     until = time.monotonic() + _LOCK_S
     holder, since = "", 0.0
@@ -384,7 +392,7 @@ def admission_lock(marks: "Leases", kept: str = "") -> "Optional[Lease]":
             if lock is not None:
                 return lock
             time.sleep(_POLL_S)
-        now, before, holder = time.monotonic(), holder, marks.identity(lease_names.ADMISSION)
+        now, before, holder = time.monotonic(), holder, marks.keeper(lease_names.ADMISSION)
         since = since if holder == before else now
         if now > until or holder and (holder == kept or now > since + KEPT_S):
             return None

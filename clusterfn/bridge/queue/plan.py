@@ -292,8 +292,9 @@ class _Planning:
         if self._is_fair and first is not None and first.used.ms < used_ms:
             from .usage import in_words  # few jobs wait for another user
 
-            used = in_words(first.used.ms), in_words(used_ms)
-            after += ", first %s's (used %s lately, you %s)" % ((_named(first.uid),) + used)
+            what = "GPUs" if first.asked.gpus else "cores"
+            used = in_words(first.used.ms), what, in_words(used_ms)
+            after += "; %s is next, with %s of all %s used lately (you: %s)" % ((_named(first.uid),) + used)
         return "%s; %s" % (text, after) if text else after
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":

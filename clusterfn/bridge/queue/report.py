@@ -218,7 +218,7 @@ def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
             wanted = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-            used = "; used %s of the GPUs lately" % in_words(other.used.ms) if seen.is_fair else ""
+            used = "; used %s of all GPUs lately" % in_words(other.used.ms) if seen.is_fair else ""
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
                     "reason": _KEPT % wanted + used, "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip

@@ -89,6 +89,7 @@ class Slurm(Scheduler):
     holds = True
     priority_hint = 'leave it out; slurm={"nice": 100} lets your other jobs go first'
     unset = INHERITED
+    lists_all = "`squeue`"
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
