@@ -471,6 +471,12 @@ def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str
             f"{python} on {place.host} has no metadata of {name}: install {name} there; if it is your own project, "
             "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
         )
+    compiled = next((each for each in user_modules.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
+    if compiled:
+        return (
+            f"{compiled.name} is your own, and is not sent, because {compiled.extension.name} is compiled for your "
+            f"machine: install it there ({python} -m pip install …)"
+        )
     if user_modules.is_own(top):
         return (
             f"{top} is your own module, but was not sent to {place.host}: clusterfn sends only modules that an "

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import pickler, source, stand_ins, statement
+from . import library_state, pickler, source, stand_ins, statement
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
@@ -102,6 +102,12 @@ class TextPickler(pickler.Pickler):
         if _UNION is not None and type(obj) is _UNION:
             return union, obj.__args__
         return super().reducer_override(obj)
+
+    def _reduce_of_library(self, obj: Any) -> Any:
+        reduction = super()._reduce_of_library(obj)
+        if reduction is NotImplemented and not self._same_python:
+            return library_state.reduce(obj)
+        return reduction
 
     def _known_there(self, snippet: Snippet) -> Snippet:
         source.check_syntax(snippet, self.target)

@@ -527,6 +527,19 @@ def test_an_own_module_that_did_not_travel_is_not_to_be_installed(tmp_path, monk
     assert "write `import stayed_here` in the function" in text and "pip install" not in text
 
 
+@pytest.mark.parametrize("name", ["built_here", "built_here.fast"])
+def test_a_compiled_module_of_ones_own_is_to_be_installed_there(tmp_path, monkeypatch, name):
+    (tmp_path / "built_here").mkdir()
+    (tmp_path / "built_here/__init__.py").touch()
+    (tmp_path / "built_here/fast.abi3.so").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    user_modules.sources(["built_here"])
+
+    text = printed(missing(name))
+
+    assert "built_here is your own, and is not sent, because fast.abi3.so is compiled" in text and "pip install" in text
+
+
 @pytest.mark.parametrize("error", [EOFError("EOF when reading a line"), bdb.BdbQuit()])
 def test_who_asks_the_keyboard_is_told_that_there_is_none(error):
     assert "a job has no keyboard" in printed(raised(thrown(error)))

@@ -226,7 +226,7 @@ def test_an_edited_module_of_the_same_package_is_told(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_a_function_of_a_compiled_extension_of_ones_own_is_refused(tmp_path, monkeypatch):
+def test_a_compiled_module_of_ones_own_is_left_to_the_environment(tmp_path, monkeypatch):
     extension = tmp_path / "fastmine.so"
     extension.touch()
     module = types.ModuleType("fastmine")
@@ -234,8 +234,10 @@ def test_a_function_of_a_compiled_extension_of_ones_own_is_refused(tmp_path, mon
     module.__spec__ = importlib.util.spec_from_file_location("fastmine", extension, loader=loader)
     monkeypatch.setitem(sys.modules, "fastmine", module)
 
-    with pytest.raises(PayloadError, match="fastmine.so is a compiled extension"):
-        payload.pack(lambda: module, (), {})
+    packed = payload.pack(lambda: module, (), {})
+
+    assert [each.name for each in packed.compiled] == ["fastmine"] and packed.sources is None
+    assert "fastmine" in payload.imports_of(packed)
 
 
 def test_an_attribute_named_like_a_folder_beside_the_script_is_no_import(tmp_path, monkeypatch):
