@@ -9,12 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 # Beginnings of modules' names, of one version and another; each is looked for in place of the other.
-_MODULES = (
-    ("numpy._core", "numpy.core"),
-    ("numpy.lib._index_tricks_impl", "numpy.lib.index_tricks"),
-    ("numpy.lib._npyio_impl", "numpy.lib.npyio"),
-    ("pandas.core.indexes.base", "pandas.core.indexes.numeric"),
-)
+_MODULES = (("pandas.core.indexes.base", "pandas.core.indexes.numeric"),)
+
 
 def loads(data: bytes | memoryview, buffers: Sequence[Any]) -> Any:
     """Load a pickle, and look for what is missing where other versions of its package have it.
@@ -43,6 +39,14 @@ def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
         if module == one or module.startswith(f"{one}."):
             yield other + module[len(one) :], name
     parts = module.split(".")
+    for place, part in enumerate(parts[1:], 1):  # made private, or public: `numpy.core`, `numpy._core`
+        plain = part.strip("_").replace("_impl", "")
+        for other in {plain, f"_{plain}", f"_{plain}_impl"} - {part}:
+            yield ".".join([*parts[:place], other, *parts[place + 1 :]]), name
+    for end in range(len(parts) - 1, 0, -1):  # a name of a package that is no module of it: `numpy.char`
+        inner = ".".join([*parts[end:], name])
+        if _has(".".join(parts[:end]), inner):
+            yield ".".join(parts[:end]), inner
     for end in range(len(parts) - 1, 0, -1):  # a private module's objects are those of a public one above it
         if not parts[end].startswith("_"):
             return
@@ -53,6 +57,9 @@ def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
 
 def _has(module: str, name: str) -> bool:
     try:
-        return hasattr(importlib.import_module(module), name.partition(".")[0])
+        found: Any = importlib.import_module(module)
     except ImportError:
         return False
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is not None

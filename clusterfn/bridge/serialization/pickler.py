@@ -318,6 +318,10 @@ def _reduce_array(obj: Any) -> Any:
         from . import tensors
 
         return tensors.reduce(obj, note)
+    if home.partition(".")[0] == "pandas":
+        from . import tables
+
+        return tables.reduce(obj)
     if home.startswith("faiss."):
         from . import indexes
 
@@ -351,6 +355,8 @@ def _reduce_numpy(obj: Any) -> Any:
     # Arrays of objects and numpy's subclasses go as numpy reduces them, but for a name that numpy 1 lacks.
     if not isinstance(obj, numpy.ndarray) or type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
         return NotImplemented
+    if type(obj).__name__ == "chararray" and obj.dtype.char in "SU":  # numpy makes none without its texts
+        return as_characters, (obj.view(numpy.ndarray),)
     reduction = obj.__reduce__()
     return (unfilled_array, *reduction[1:]) if reduction[0].__name__ == "_reconstruct" else reduction
 
@@ -397,6 +403,13 @@ def unfilled_array(cls: Any, shape: tuple[int, ...], kind: Any) -> Any:
     import numpy
 
     return numpy.ndarray.__new__(cls, shape, kind)
+
+
+def as_characters(texts: Any) -> Any:
+    """Make numpy's array of characters of one of texts."""
+    import numpy
+
+    return texts.view(numpy.char.chararray)
 
 
 def class_of_numpy(name: str) -> Any:

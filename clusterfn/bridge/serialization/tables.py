@@ -1,0 +1,351 @@
+"""Objects of pandas as the arguments of calls that make them in every version of pandas, from 1.3 on.
+
+pandas pickles most of them by private parts that the next version has elsewhere or reads in another way. Arrays are
+sent as those of numpy that they hold, so that large ones stay outside of the pickle. Where the text columns of the two
+versions differ (`object` before pandas 3, `str` since), they arrive as the ones that pandas makes there.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from . import stand_ins
+
+
+def reduce(obj: Any) -> Any:
+    """Reduce an object whose class is of pandas; return NotImplemented if pandas' own way will do."""
+    pandas = sys.modules.get("pandas")
+    if not hasattr(pandas, "DataFrame"):  # it is being imported
+        return NotImplemented
+    if obj is pandas.NaT:  # type: ignore[union-attr]
+        return stand_ins.by_name, ("pandas", "NaT")
+    how = _HOW.get(type(obj).__name__)
+    if how is None:
+        from . import grouped
+
+        return grouped.reduce(obj)
+    return how(obj)
+
+
+def _reduce_moments(array: Any) -> tuple[Any, ...]:
+    kind, zone = ("M", array.tz) if type(array).__name__ == "DatetimeArray" else ("m", None)
+    return moments, (array.asi8, kind, getattr(array, "unit", "ns"), _zone(zone), getattr(array, "freq", None))
+
+
+def _zone(zone: Any) -> Any:
+    """Return the name of a time zone, if this pandas makes the same of it: others make theirs."""
+    import pandas
+
+    name = str(zone)
+    try:
+        return name if zone is not None and type(pandas.Timestamp(0, tz=name).tz) is type(zone) else zone
+    except Exception:  # noqa: BLE001 - a name that no package knows: each has its own error for it
+        return zone
+
+
+def _reduce_moment(moment: Any) -> Any:
+    return NotImplemented if moment.tz is None else (moment_in_zone, (moment.asm8, _zone(moment.tz)))
+
+
+def moment_in_zone(moment: Any, zone: Any) -> Any:
+    """Make a moment in a time zone."""
+    import pandas
+
+    return pandas.Timestamp(moment).tz_localize("UTC").tz_convert(zone)
+
+
+def _reduce_dtype_of_moments(dtype: Any) -> tuple[Any, ...]:
+    return dtype_of_moments, (dtype.unit, _zone(dtype.tz))
+
+
+def dtype_of_moments(unit: str, zone: Any) -> Any:
+    """Make the dtype of moments in a time zone; before pandas 2, all have nanoseconds."""
+    import pandas
+
+    try:
+        return pandas.DatetimeTZDtype(unit, zone)
+    except ValueError:
+        return pandas.DatetimeTZDtype("ns", zone)
+
+
+def moments(values: Any, kind: str, unit: str, zone: Any, freq: Any) -> Any:
+    """Make an array of moments or time spans, of one or two axes."""
+    import pandas
+
+    if values.ndim == 2 and not values.flags.c_contiguous:
+        return moments(values.T, kind, unit, zone, freq).T
+    flat = values.reshape(-1).view(f"{kind}8[{unit}]")
+    index: Any = (pandas.DatetimeIndex if kind == "M" else pandas.TimedeltaIndex)(flat, copy=False)
+    if zone is not None:
+        index = index.tz_localize("UTC").tz_convert(zone)
+    made = index.array.reshape(values.shape)
+    if hasattr(made, "freq"):
+        made._freq = freq
+    return made
+
+
+def _reduce_index_of_moments(index: Any) -> tuple[Any, ...]:
+    return index_of_moments, (index.array, index.name, index.freq)
+
+
+def index_of_moments(array: Any, name: Any, freq: Any) -> Any:
+    """Make an index of moments or time spans."""
+    import pandas
+
+    made = pandas.Index(array, name=name, copy=False)
+    holder = made.array if hasattr(made.array, "freq") else made
+    holder._freq = freq  # the public setter would make all values again, to compare them
+    return made
+
+
+def _reduce_periods(array: Any) -> tuple[Any, ...]:
+    return periods, (array.asi8, array.dtype.freq)
+
+
+def periods(ordinals: Any, freq: Any) -> Any:
+    """Make an array of periods."""
+    import pandas
+
+    made = pandas.arrays.PeriodArray(ordinals.reshape(-1), dtype=pandas.PeriodDtype(freq))
+    return made.reshape(ordinals.shape)
+
+
+def _reduce_categories(array: Any) -> tuple[Any, ...]:
+    return categories, (array.codes, array.categories, array.ordered)
+
+
+def categories(codes: Any, values: Any, ordered: bool) -> Any:
+    """Make a categorical array."""
+    import pandas
+
+    return pandas.Categorical.from_codes(codes, values, ordered=ordered)
+
+
+def _reduce_intervals(array: Any) -> tuple[Any, ...]:
+    return intervals, (array.left, array.right, array.closed)
+
+
+def intervals(left: Any, right: Any, closed: str) -> Any:
+    """Make an array of intervals."""
+    import pandas
+
+    return pandas.arrays.IntervalArray.from_arrays(left, right, closed=closed)
+
+
+def _reduce_of_numpy(array: Any) -> tuple[Any, ...]:
+    return of_numpy, (array.to_numpy(),)
+
+
+def of_numpy(values: Any) -> Any:
+    """Make the array of pandas that wraps one of numpy."""
+    import pandas
+
+    name = "NumpyExtensionArray" if hasattr(pandas.arrays, "NumpyExtensionArray") else "PandasArray"
+    return getattr(pandas.arrays, name)(values)
+
+
+def _reduce_arrow(array: Any) -> Any:
+    """Reduce an array of Arrow; texts go as their parts, as the other side may have no Arrow."""
+    held = array.__arrow_array__()
+    if type(array.dtype).__name__ != "StringDtype":
+        return of_arrow, (held, array.dtype)
+    chunks = getattr(held, "chunks", [held])
+    return texts_of_arrow, ([_parts_of_texts(chunk) for chunk in chunks], *_facts_of_text(array.dtype))
+
+
+def of_arrow(held: Any, dtype: Any) -> Any:
+    """Make an array of this dtype over one of Arrow."""
+    return dtype.__from_arrow__(held)
+
+
+def _parts_of_texts(chunk: Any) -> tuple[Any, Any, Any]:
+    """Return where each text ends, all of them in one, and which exist, as arrays of numpy."""
+    import numpy
+    import pyarrow
+
+    if chunk.type != pyarrow.large_string():
+        chunk = chunk.cast(pyarrow.large_string())
+    valid, ends, data = chunk.buffers()
+    ends = numpy.frombuffer(ends, "i8")[chunk.offset : chunk.offset + len(chunk) + 1] if ends else numpy.zeros(1, "i8")
+    begin, end = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
+    used = numpy.frombuffer(data, "u1")[begin:end] if data else numpy.empty(0, "u1")
+    if valid is not None:
+        bits = numpy.unpackbits(numpy.frombuffer(valid, "u1"), bitorder="little")
+        valid = numpy.packbits(bits[chunk.offset : chunk.offset + len(chunk)], bitorder="little")
+    return (ends - begin if begin else ends), used, valid
+
+
+def texts_of_arrow(
+    chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, missing: str, natural: str
+) -> Any:
+    """Make an array of texts of the parts that Arrow has of them."""
+    dtype = dtype_of_text(storage, missing, natural)
+    if getattr(dtype, "storage", "") in ("pyarrow", "pyarrow_numpy"):
+        import pyarrow
+
+        kind = pyarrow.large_string()
+        made = []
+        for ends, data, valid in chunks:
+            buffers = [None if part is None else pyarrow.py_buffer(part) for part in (valid, ends, data)]
+            made.append(pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers))
+        return dtype.__from_arrow__(pyarrow.chunked_array(made, type=kind))
+    import numpy
+    import pandas
+
+    found: list[Any] = []
+    for ends, data, valid in chunks:
+        every, places = data.tobytes(), ends.tolist()
+        texts: list[Any] = [str(every[at:to], "utf-8") for at, to in zip(places, places[1:])]
+        if valid is not None:
+            exist = numpy.unpackbits(valid, bitorder="little")[: len(texts)].tolist()
+            gap = pandas.NA if missing == "NA" else numpy.nan
+            texts = [text if here else gap for text, here in zip(texts, exist)]
+        found += texts
+    return _of_texts(numpy.array([*found, None], object)[:-1], dtype)
+
+
+def _reduce_texts(array: Any) -> tuple[Any, ...]:
+    return texts, (array.to_numpy(dtype=object, na_value=array.dtype.na_value), *_facts_of_text(array.dtype))
+
+
+def texts(values: Any, storage: str | None, missing: str, natural: str) -> Any:
+    """Make an array of texts."""
+    return _of_texts(values, dtype_of_text(storage, missing, natural))
+
+
+def _of_texts(values: Any, dtype: Any) -> Any:
+    import pandas
+
+    return values if dtype == object else pandas.array(values, dtype=dtype)
+
+
+def _facts_of_text(dtype: Any) -> tuple[str | None, str, str]:
+    natural, storage = _made_here()
+    missing = "NA" if dtype.na_value is sys.modules["pandas"].NA else "nan"
+    return None if dtype.storage == storage else dtype.storage, missing, natural
+
+
+@functools.cache
+def _made_here() -> tuple[str, str]:
+    """Return what this pandas makes of a list of texts, "object" or "str", and where it stores texts."""
+    import pandas
+
+    return str(pandas.Series(["text"]).dtype), pandas.StringDtype().storage
+
+
+def dtype_of_text(storage: str | None, missing: str, natural: str) -> Any:
+    """Make the dtype of texts, or the nearest one that this pandas has.
+
+    Args:
+        storage: Where the texts are stored; None: in the place that this pandas prefers.
+        missing: What stands for a missing one, "nan" or "NA".
+        natural: What the other pandas makes of a list of texts.
+    """
+    import numpy
+    import pandas
+
+    here, preferred = _made_here()
+    if missing == "nan" and natural == "str" and here == "object":
+        return numpy.dtype(object)
+    for place in dict.fromkeys([storage or preferred, "python"]):
+        try:
+            return pandas.StringDtype(place, *([numpy.nan] if missing == "nan" else []))
+        except TypeError:  # before pandas 2.3
+            return pandas.StringDtype("pyarrow_numpy") if place == "pyarrow" else numpy.dtype(object)
+        except ImportError:  # no Arrow here
+            continue
+    raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+
+
+def _reduce_dtype_of_text(dtype: Any) -> tuple[Any, ...]:
+    return dtype_of_text, _facts_of_text(dtype)
+
+
+def _reduce_index(index: Any) -> Any:
+    return (index_of_objects, (index.to_numpy(), index.name, _made_here()[0])) if index.dtype == object else NotImplemented
+
+
+def index_of_objects(values: Any, name: Any, natural: str) -> Any:
+    """Make an index of objects; of texts, what this pandas makes of them."""
+    import pandas
+
+    if natural == "object" and _are_texts(values):
+        return pandas.Index(texts(values, None, "nan", "str"), name=name)
+    return pandas.Index(values, dtype=object, name=name, copy=False)
+
+
+def _are_texts(values: Any) -> bool:
+    """Return whether this pandas has a dtype of its own for these objects, in which none of them changes."""
+    import pandas
+
+    if _made_here()[0] == "object" or pandas.api.types.infer_dtype(values, skipna=True) != "string":
+        return False
+    return all(type(value) is float for value in values[pandas.isna(values)])
+
+
+def _reduce_manager(held: Any) -> tuple[Any, ...]:
+    blocks = [(block.values, block.mgr_locs.indexer) for block in held.blocks]
+    return manager, (type(held), blocks, list(held.axes), _made_here()[0])
+
+
+def manager(cls: Any, parts: Sequence[tuple[Any, Any]], axes: Sequence[Any], natural: str) -> Any:
+    """Make what holds the arrays of a table, or of a column."""
+    from pandas._libs import internals
+
+    blocks = []
+    for values, places in parts:
+        rows, rest = _texts_apart(values, places, natural)
+        for row, place in rows:
+            blocks.append(internals._unpickle_block(row, place, len(axes)))
+        if rest is not None:
+            values, places = rest
+            if len(axes) > values.ndim and isinstance(values, _array_of_numpy()):  # was no array of numpy there
+                values = values.reshape(1, -1)
+            blocks.append(internals._unpickle_block(values, places, len(axes)))
+    return cls(blocks[0], axes[0]) if len(axes) == 1 else cls(tuple(blocks), list(axes))
+
+
+def _array_of_numpy() -> Any:
+    return sys.modules["numpy"].ndarray
+
+
+def _texts_apart(values: Any, places: Any, natural: str) -> tuple[list[tuple[Any, Any]], tuple[Any, Any] | None]:
+    """Return the rows of a block of objects that are texts here, each with its place, and the rest of the block."""
+    if natural != "object" or not isinstance(values, _array_of_numpy()) or values.dtype != object:
+        return [], (values, places)
+    if values.ndim == 1:
+        return ([(texts(values, None, "nan", "str"), places)], None) if _are_texts(values) else ([], (values, places))
+    import numpy
+
+    taken = [number for number, row in enumerate(values) if _are_texts(row)]
+    where = numpy.arange(places.start, places.stop, places.step) if isinstance(places, slice) else places
+    rows = [(texts(values[number], None, "nan", "str"), where[number : number + 1]) for number in taken]
+    others = [number for number in range(len(values)) if number not in set(taken)]
+    return rows, (values[others], where[others]) if others else None
+
+
+_HOW = {
+    "DatetimeArray": _reduce_moments,
+    "TimedeltaArray": _reduce_moments,
+    "Timestamp": _reduce_moment,
+    "DatetimeTZDtype": _reduce_dtype_of_moments,
+    "PeriodArray": _reduce_periods,
+    "Categorical": _reduce_categories,
+    "IntervalArray": _reduce_intervals,
+    "NumpyExtensionArray": _reduce_of_numpy,
+    "PandasArray": _reduce_of_numpy,
+    "StringArray": _reduce_texts,
+    "StringArrayNumpySemantics": _reduce_texts,
+    "ArrowStringArray": _reduce_arrow,
+    "ArrowStringArrayNumpySemantics": _reduce_arrow,
+    "ArrowExtensionArray": _reduce_arrow,
+    "StringDtype": _reduce_dtype_of_text,
+    "Index": _reduce_index,
+    "DatetimeIndex": _reduce_index_of_moments,
+    "TimedeltaIndex": _reduce_index_of_moments,
+    "BlockManager": _reduce_manager,
+    "SingleBlockManager": _reduce_manager,
+}
