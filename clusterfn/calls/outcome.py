@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn import errors
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.calls import user_modules
 from clusterfn.config import host_text, units
@@ -381,10 +382,11 @@ def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation)
 def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
     """Add notes and the remote traceback to an exception, whose class may have properties that raise anything."""
     home = os.path.join(os.path.expanduser("~"), "")  # of this machine's user, which says nothing on another machine
+    file = attribute(error, "filename")
     if isinstance(error, FileNotFoundError) or (
-        isinstance(error, PermissionError) and isinstance(error.filename, str) and error.filename.startswith(home)
+        isinstance(error, PermissionError) and isinstance(file, str) and file.startswith(home)
     ):
-        _hint_at_file(error, place)
+        _hint_at_file(error, file, place)
     earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
     note = printable("\n".join(filter(None, [*earlier, _note_on(error, outcome, place)])))
     text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback  # which prints no notes
@@ -422,7 +424,7 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocatio
         return "a job has no keyboard: input() and breakpoint() get no answer"
     if outcome.get("hint"):
         return str(outcome["hint"])
-    if isinstance(error, ValueError) and _ONE_EACH in str(error):
+    if isinstance(error, ValueError) and _ONE_EACH in serialization.part("exceptions").text_of(error):
         return (
             "clusterfn calls the function once on each node: ask for tasks_per_node=, as many as devices; or "
             "start the processes with torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
@@ -548,9 +550,9 @@ def _end_of_chain(error: BaseException) -> BaseException:
         error = following
 
 
-def _hint_at_file(error: OSError, place: JobLocation) -> None:
-    if isinstance(error.filename, (str, os.PathLike)) and os.path.exists(error.filename):
-        name = os.fspath(error.filename)
+def _hint_at_file(error: OSError, file: object, place: JobLocation) -> None:
+    if isinstance(file, (str, os.PathLike)) and os.path.exists(file):
+        name = os.fspath(file)
         absolute = os.path.isabs(name)
         where, here = (
             ("on", "it is on this machine")

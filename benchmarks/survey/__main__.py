@@ -1,0 +1,197 @@
+"""`python -m benchmarks.survey [WORDS]`: survey, keep the results below .survey, and write the page and the report.
+
+Words choose a part: `values`, `functions`, `pairs`, `classes`, or names of packages. `sample` takes a few packages.
+`--workers=N` says how many processes to keep busy. What an earlier run of the same code has found is not found again.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.survey import environments, objects, report
+from benchmarks.survey.environments import CACHE, HERE, ROOT, NotInstalled
+from benchmarks.survey.functions import VERSIONS
+
+PARTS = ("values", "functions", "pairs", "classes")
+SAMPLE = ("python", "attrs", "numpy", "requests", "click", "networkx", "pydantic")
+_STILL_S = 300  # without a new line, a process is taken for stuck
+_RESTARTS = 12
+_FUNCTIONS_OF_EACH = 600
+Task = tuple[str, Callable[[Path], None]]
+
+
+def main(words: Sequence[str]) -> int:
+    """Survey what is wanted; return the exit code."""
+    workers = next((int(word.partition("=")[2]) for word in words if word.startswith("--workers=")), os.cpu_count() or 1)
+    parts = [part for part in PARTS if part in words] or list(PARTS)
+    names = [word for word in words if word not in (*PARTS, "sample") and not word.startswith("--")]
+    packages = [line.partition("==")[0] for line in environments.surveyed()]
+    packages = names or (list(SAMPLE) if "sample" in words else [objects.STANDARD_LIBRARY, *packages])
+    folder, began = CACHE / "results" / _of_code(), time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = [task for part in parts for task in _TASKS[part](packages)]
+    missing: list[str] = []
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        running = {pool.submit(_run, work, folder / f"{name}.json"): name for name, work in tasks}
+        for number, done in enumerate(concurrent.futures.as_completed(running), 1):
+            if done.exception() is not None:
+                missing.append(f"{running[done]}: {done.exception()}")
+            print(f"{number}/{len(tasks)} {running[done]} ({time.monotonic() - began:.0f} s)", flush=True)
+    if not names and "sample" not in words:
+        print(report.write(folder, missing, time.monotonic() - began))
+    totals = report.totals(folder, [name for name, _ in tasks])
+    print("\n".join([*missing, *report.lines(totals)]))
+    return 0 if report.is_reached(totals) and not missing else 1
+
+
+def _of_code() -> str:
+    """Return a name for the code that is surveyed and the code that surveys: a change of either makes results old."""
+    folders = [ROOT / "clusterfn" / "bridge" / "serialization", HERE]
+    files = [ROOT / "clusterfn" / "calls" / name for name in ("payload.py", "outcome.py")]
+    files += [file for folder in folders for file in sorted(folder.rglob("*")) if file.suffix in (".py", ".txt")]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.name != "report.py")).hexdigest()[:12]
+
+
+def _run(work: Callable[[Path], None], results: Path) -> None:
+    if not results.exists():
+        work(results)
+
+
+def _values(packages: Sequence[str]) -> Iterator[Task]:
+    python = environments.environment("all", environments.PACKAGES)
+    for package in packages:
+        yield f"values-{package}", lambda results, name=package: _survey(name, python, python, (3, 11), results)
+
+
+def _pairs(packages: Sequence[str]) -> Iterator[Task]:
+    folder = HERE / "pairs"
+    for script in sorted(folder.glob("*.py")):
+        versions = sorted(folder.glob(f"{script.stem}-*.txt"), key=lambda path: [int(n) for n in path.stem.partition("-")[2].split(".")])
+        for here, there in (versions, versions[::-1]):
+            name = f"pairs-{script.stem}-{here.stem.partition('-')[2]}-to-{there.stem.partition('-')[2]}"
+
+            def work(results: Path, here: Path = here, there: Path = there, script: Path = script) -> None:
+                pythons = [environments.environment(each.stem, each) for each in (here, there)]
+                _survey(str(script), *pythons, (3, 11), results)
+
+            yield name, work
+
+
+def _classes(packages: Sequence[str]) -> Iterator[Task]:
+    """Survey the scripts of classes: within one minor version, and from it to another one in both directions."""
+    folder = HERE / "classes"
+    for script in sorted(folder.glob("[a-z]*.py")):
+        for here, there in ((11, 11), (11, 13), (13, 11), (11, 9), (9, 11)):
+
+            def work(results: Path, here: int = here, there: int = there, script: Path = script) -> None:
+                pythons = [environments.environment("classes", folder / "requirements.txt", each) for each in (here, there)]
+                _survey(str(script), *pythons, (3, there), results)
+
+            yield f"classes-{script.stem}-3.{here}-to-3.{there}", work
+
+
+def _survey(name: str, here: str, there: str, version: tuple[int, int], results: Path) -> None:
+    """Run clients until one comes to the end: one that ends before leaves out the object at which it ended."""
+    growing = results.with_suffix(".jsonl")
+    tools = ["clusterfn"] if name.endswith(".py") and version != (3, 11) else ["clusterfn", "cloudpickle", "dill"]
+    facts = {"name": name, "python": there, "version": version, "bridge": str(environments.bridge()), "tools": tools}
+    argv = [here, "-m", "benchmarks.survey.client", json.dumps({**facts, "results": str(growing)})]
+    for _ in range(_RESTARTS):
+        with tempfile.TemporaryDirectory(prefix="survey-") as cwd:
+            _watched(argv, cwd, growing)
+        lines = [json.loads(line) for line in growing.read_text().splitlines()] if growing.exists() else []
+        if any(line["kind"] == "end" for line in lines):
+            break
+    else:
+        lines.append({"name": "*", "kind": "unfinished"})
+    results.write_text(json.dumps(lines))
+    for path in (growing, growing.with_suffix(".begun")):
+        path.unlink(missing_ok=True)
+
+
+def _watched(argv: Sequence[str], cwd: str, growing: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CLUSTERFN"))}
+    environ.update(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", HOME=cwd, MPLBACKEND="Agg", NO_COLOR="1", TQDM_DISABLE="1")
+    log = growing.with_suffix(".log").open("ab")
+    process = subprocess.Popen(argv, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                               start_new_session=True)  # fmt: skip
+    begun = growing.with_suffix(".begun")
+    changed = time.monotonic()
+    size = -1
+    while process.poll() is None:
+        time.sleep(0.05)
+        found = begun.stat().st_size if begun.exists() else 0
+        if found != size:
+            size, changed = found, time.monotonic()
+        if time.monotonic() - changed > _STILL_S:
+            break
+    try:  # the process, and what it started
+        os.killpg(process.pid, 9)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    log.close()
+
+
+def _functions(packages: Sequence[str]) -> Iterator[Task]:
+    pythons = {version: environments.interpreter(version[1]) for version in VERSIONS}
+    site = Path(environments.environment("all", environments.PACKAGES)).parents[1] / "lib" / "python3.11" / "site-packages"
+    for package in packages:
+        for here in VERSIONS[1:]:
+            python = pythons[here]
+            if python is None or None in pythons.values():
+                raise NotInstalled("the part `functions` needs Python 3.9, 3.11 and 3.13")
+
+            def work(results: Path, package: str = package, python: str = python) -> None:
+                files = _files(package, site, python)
+                _send_and_load(files, python, {version: str(path) for version, path in pythons.items()}, results)
+
+            yield f"functions-{package}-from-{here[0]}.{here[1]}", work
+
+
+def _files(package: str, site: Path, python: str) -> list[str]:
+    if package == objects.STANDARD_LIBRARY:
+        lib = next((Path(python).resolve().parents[1] / "lib").glob("python3.*"))
+        found = [(path.relative_to(lib), path) for path in sorted(lib.rglob("*.py"))]
+        found = [each for each in found if each[0].parts[0] != "site-packages"]
+    else:
+        distribution = next(iter(metadata.distributions(name=package, path=[str(site)])))
+        found = [(Path(str(each)), site / str(each)) for each in distribution.files or [] if each.suffix == ".py"]
+    return [str(path) for name, path in found if not objects.is_skipped(".".join(name.with_suffix("").parts)) and path.exists()]
+
+
+def _send_and_load(files: Sequence[str], python: str, pythons: dict[tuple[int, int], str], results: Path) -> None:
+    bridge, script = str(environments.bridge()), str(HERE / "functions.py")
+    every = 1 + sum(Path(file).read_bytes().count(b"def ") for file in files) // _FUNCTIONS_OF_EACH
+    with tempfile.TemporaryDirectory(prefix="survey-") as folder:
+        listed = Path(folder) / "files"
+        listed.write_text("\n".join(files))
+        subprocess.run([python, script, "send", bridge, folder, str(every), str(listed)], check=True, capture_output=True)
+        found = {}
+        for version, there in pythons.items():
+            name = f"{version[0]}.{version[1]}"
+            result = Path(folder) / "result.json"
+            argv = [there, script, "load", bridge, f"{folder}/to-{name}", str(result)]
+            subprocess.run(argv, check=True, capture_output=True)
+            found[name] = json.loads(result.read_text())
+    results.write_text(json.dumps(found))
+
+
+_TASKS: dict[str, Callable[[Sequence[str]], Iterator[Task]]] = {
+    "values": _values, "functions": _functions, "pairs": _pairs, "classes": _classes,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    shutil.rmtree(CACHE / "bridge", ignore_errors=True)
+    sys.exit(main(sys.argv[1:]))
