@@ -180,8 +180,24 @@ def test_a_prefix_makes_an_export_whose_builds_are_lifted_aloud(read):
     assert spec.sentences == (
         "environment.yml is an export of /Users/ada/miniconda3/envs/ml (line 5): the build strings of 2 packages are "
         "dropped, their versions kept; `conda env export --from-history` writes only what you asked for",
-        "environment.yml: skipped, because these do not exist for Linux: libcxx",
+        "environment.yml: skipped, because they belong to Windows or macOS: libcxx",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [
+        ("windrose", True), ("wincnf", True), ("windspharm", True), ("cctools-common", True), ("vcversioner", True),
+        ("libgfortran5", True), ("ld64-tools", True), ("macholib", True),
+        ("wincertstore", False), ("win_inet_pton", False), ("vs2015_runtime", False), ("vs2022_win-64", False),
+        ("m2w64-gcc-libs", False), ("pyobjc-core", False), ("cctools_osx-64", False), ("clang_osx-arm64", False),
+    ],
+)  # fmt: skip
+def test_an_export_loses_only_what_belongs_to_another_system(read, name: str, is_kept: bool):
+    spec = read(f"dependencies:\n- numpy=1.26.4=py311_0\n- {name}=1.0=0\nprefix: /Users/ada/miniconda3/envs/ml\n")
+
+    assert [each.name for each in spec.conda] == (["numpy", name] if is_kept else ["numpy"])
+    assert any(name in sentence for sentence in spec.sentences) is not is_kept
 
 
 def test_one_build_that_was_asked_for_stays(read):
