@@ -96,8 +96,8 @@ def _as_written(kind: str, program: str, home: str, places: Sequence[str]) -> st
 def _likeness(name: str, value: str) -> float:
     if name.startswith(f"{value.rstrip('/')}/"):  # the folder of several was named, or that of its project
         return 1.0
-    ends = (posixpath.basename(each.rstrip("/")).lower() for each in (name, value))
-    return difflib.SequenceMatcher(None, *ends).ratio()
+    end, wanted = (posixpath.basename(each.rstrip("/")).lower() for each in (name, value))
+    return difflib.SequenceMatcher(None, end, wanted).ratio()
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -262,6 +262,25 @@ def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_nu
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy @ file:///croot/numpy_and_numpy_base_1682520569166/work",
+        "certifi @ file:///croot/certifi_1665076670883/work/certifi",
+        "cffi @ file:///tmp/abs_98z5h56wf8/croots/recipe/cffi_1659598650955/work",
+        "six @ file:///home/conda/feedstock_root/build_artifacts/six_1620240208055/work",
+        "urllib3[socks] @ file:///C:/ci/urllib3_1680254378466/work",
+        "scipy@file:///work/ci_py311/scipy_1676839849213/work ; python_version > '3.8'",
+    ],
+)
+@pytest.mark.parametrize("name", ["requirements.txt", "environment.yml"])
+def test_what_pip_freeze_writes_in_conda_is_refused_with_how_to_export(read, name: str, line: str):
+    with pytest.raises(ConfigError, match="`pip freeze` wrote it in a conda environment, without a version") as caught:
+        read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
+
+    assert "pip list --format=freeze" in (caught.value.hint or "")
+
+
 def test_a_lock_can_be_named_itself(read):
     spec = read("version: 1\n", "gpu.conda-lock.yml")
 
