@@ -16,6 +16,17 @@ from tests.bridge.host import Bench, Job
 from tests.programs import python_program
 from tests.waiting import until
 
+# Holds names until it is killed.
+HOLDS = """
+import socket, sys, time
+held = []
+for name in sys.argv[1:]:
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].bind("\\0clusterfn/" + name)
+    held[-1].listen()
+print("holds", flush=True)
+time.sleep(600)
+"""
 SMI = """import json, os, sys, time
 state = json.load(open({state!r}))
 if state["mode"] == "hang":
