@@ -35,7 +35,8 @@ DRIVER = Path(__file__).parents[1] / "fixtures" / "waiting_call.py"
 WITHIN_S = 10.0
 AT_ONCE = 12
 CALLS = list(calls_on("host", "", ""))
-SOME = ["f()", "job.result()", "job.logs()", "clusterfn jobs", "clusterfn cancel", "Session.call()"]
+SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]
+SOME += ["clusterfn jobs", "clusterfn cancel", "clusterfn jupyter"]
 # They need a job that has run before they are made.
 AFTER_A_JOB = ["job.remove()", "clusterfn rm", "group.retry_failed()", *(each for each in CALLS if "Session." in each)]
 NODE = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=64000"
