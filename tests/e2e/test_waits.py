@@ -288,4 +288,5 @@ def test_every_public_call_ends_or_says_within_10_s_what_it_waits_for(
 ) -> None:
     for name in ("environment.yml", "environment.conda-lock.yml"):
         shutil.copy(locked / name, scene.folder)
+    shutil.copy(locked / "environment.yml", scene.folder / "again.yml")
     assert silent(lab, state, scene, CALLS) == ""
