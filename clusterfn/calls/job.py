@@ -401,12 +401,19 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             return value
         return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)
 
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what `result` raises, or None, as `concurrent.futures.Future.exception`."""
+        return super().exception(self._await_end(timeout))
+
     def _await_value(self, timeout: float | None) -> R:
-        """Wait as a Future does, and say what for, unless a display shows that."""
+        return super().result(self._await_end(timeout))
+
+    def _await_end(self, timeout: float | None) -> float | None:
+        """Wait as a Future does, and say what for unless a display shows that; return what is left of `timeout`."""
         began = time.monotonic()
         if not self._listeners:
             spoken_wait.wait_for([self], self._waits, timeout)
-        return super().result(None if timeout is None else max(0.0, began + timeout - time.monotonic()))
+        return None if timeout is None else max(0.0, began + timeout - time.monotonic())
 
     def _waits(self) -> str:
         return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"

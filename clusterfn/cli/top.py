@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config.host_text import reading
@@ -33,6 +34,9 @@ def top(given: argparse.Namespace) -> int:
         return 0
     if rows:
         print(screen.table(_HEAD, [_row(each) for each in rows]))
+        for each in [row for row in rows if row["state"] == PENDING][:1]:  # those that wait are in their order
+            why = "has waited longest" if each.get("used") is None else "used the least of those who wait"
+            console.tell(f"{each['user']} is next with {each['job']}, and {why}")
     else:
         console.tell(f"clusterfn runs nothing on {host.name}")
     for each in false[:_MOST_FALSE]:

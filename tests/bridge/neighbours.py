@@ -11,32 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bridge.apart import Apart
-from tests.bridge.box import Box
+from tests.bridge.box import HOLDS, Box
 from tests.bridge.host import Bench, Job
 from tests.waiting import until
 
 # Everybody may run it, as not every Python of a developer's machine.
 PYTHON = shutil.which("python3", path="/usr/bin")
-BINDS = """
-import select, socket, sys
-def bind(name):
-    held = socket.socket(socket.AF_UNIX)
-    try:
-        held.bind("\\0clusterfn/" + name)
-        held.listen()
-    except OSError:
-        held.close()
-        return None
-    return held
-held = {name: bind(name) for name in sys.argv[2:]}
-assert all(held.values())
-print("holds", flush=True)
-while not select.select([sys.stdin], [], [], 0.05 if sys.argv[1] == "again" else None)[0]:
-    for name in held:  # another process each time, as far as others can see
-        if held[name] is not None:
-            held[name].close()
-        held[name] = bind(name)
-"""
 
 
 def _box(folder: Path, bench: Bench) -> Box:
@@ -121,13 +101,12 @@ class Neighbour:
 
         `again`: it lets go of them and takes them again, twenty times in a second.
         """
-        argv, pipe = [str(PYTHON), "-c", BINDS, "again" if again else "once", *names], subprocess.PIPE
+        argv, pipe = [str(PYTHON), "-c", HOLDS, "again" if again else "once", *names], subprocess.PIPE
         with subprocess.Popen(argv, stdin=pipe, stdout=pipe, preexec_fn=self._there, cwd="/") as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"holds\n"
             yield process
-            assert process.stdin is not None
-            process.stdin.close()
+            process.kill()
 
     def ended(self, *jobs: Job) -> list[str]:
         """How they ended, once all have."""

@@ -112,9 +112,16 @@ def test_a_job_that_waits_is_withdrawn_by_cancel(full, hosts):
     assert full[1].state == "RUNNING"
 
 
-def test_a_group_waits_and_starts_with_its_turn(full):
+def test_a_group_waits_and_starts_with_its_turn(full, capsys):
+    """Until then each command says who is next and why, as of a single call."""
     group = cluster(host=full[0], gpus=2)(hold).map([0.0] * 4, range(4))
-    until(lambda: "8 of 8 GPUs held by you (8); waiting for 2" in group.status)
+    why = "8 of 8 GPUs held by you (8); waiting for 2"
+    until(lambda: why in group.status)
+
+    assert f"0 of 4 ended; {why}" in shown(capsys, "jobs", full[0])
+    assert f"\n1  you: hold ({group.id[:4]})  " in (told := shown(capsys, "gpus", full[0])) and why in told
+    assert main(["top", full[0]]) == 0
+    assert f"cfbash is next with {group.id}.1, and used the least" in capsys.readouterr().err
 
     full[1].stop()
 

@@ -35,7 +35,8 @@ DRIVER = Path(__file__).parents[1] / "fixtures" / "waiting_call.py"
 WITHIN_S = 10.0
 AT_ONCE = 12
 CALLS = list(calls_on("host", "", ""))
-SOME = ["f()", "job.result()", "job.logs()", "clusterfn jobs", "clusterfn cancel", "Session.call()"]
+SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]
+SOME += ["clusterfn jobs", "clusterfn cancel", "clusterfn jupyter"]
 # They need a job that has run before they are made.
 AFTER_A_JOB = ["job.remove()", "clusterfn rm", "group.retry_failed()", *(each for each in CALLS if "Session." in each)]
 NODE = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=64000"
@@ -250,7 +251,7 @@ def told(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> dict[str, 
     return said
 
 
-def silent(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> list[str]:
+def silent(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> str:
     """Those of the calls that neither end nor say anything in time while the host is in that state."""
     begin(scene, state)
     if state == "spooler gone":
@@ -258,7 +259,8 @@ def silent(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> list[str
     found: dict[str, dict[str, Any]] = {}
     for first in range(0, len(names), AT_ONCE):
         found.update(told(lab, state, scene, names[first : first + AT_ONCE]))
-    return [f"{name}: {each}" for name, each in found.items() if each["after_s"] >= WITHIN_S]
+    Path(f"/tmp/waits/said-{state}.json").write_text(json.dumps(found, indent=1))  # XXX
+    return "\n".join(f"{name}: {each}" for name, each in found.items() if each["after_s"] >= WITHIN_S)
 
 
 @pytest.fixture
@@ -273,7 +275,7 @@ def scene(lab: Any, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("state", ["cable pulled"])
 def test_a_call_ends_or_says_within_10_s_what_it_waits_for(lab: Any, scene: Scene, state: str) -> None:
-    assert silent(lab, state, scene, SOME) == []
+    assert silent(lab, state, scene, SOME) == ""
 
 
 @pytest.mark.long
@@ -286,4 +288,5 @@ def test_every_public_call_ends_or_says_within_10_s_what_it_waits_for(
 ) -> None:
     for name in ("environment.yml", "environment.conda-lock.yml"):
         shutil.copy(locked / name, scene.folder)
-    assert silent(lab, state, scene, CALLS) == []
+    shutil.copy(locked / "environment.yml", scene.folder / "again.yml")
+    assert silent(lab, state, scene, CALLS) == ""

@@ -34,6 +34,7 @@ from clusterfn.hosts.host_contents import HostContents
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.scheduler.base import JobState, SchedulerLimits, Submission
 from clusterfn.scheduler.slurm.submit import Slurm
+from tests.fakes.taken import Taken
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
 from tests.waiting import WAIT_S, until
@@ -68,7 +69,7 @@ def test_the_names_of_a_group_are_those_that_the_reference_explains():
 
 
 def test_a_job_shows_by_completion_what_a_user_may_call():
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
     text = (Path(__file__).parents[3] / "docs/reference/api.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"\w+", text.split("## `Job`")[1].split("\n## ")[0]))
 
@@ -642,7 +643,7 @@ def test_elements_that_wait_for_room_outlive_those_that_have_ended(in_two_arrays
 
 
 def test_a_job_that_does_nothing_for_long_says_so_in_its_status_until_it_works_again():
-    job, heard = Job("7f3a000011112222", "train", "box", "/root/jobs/7f3a", tracker=None), []
+    job, heard = Job("7f3a000011112222", "train", "box", "/root/jobs/7f3a", Taken()), []
     job.on_state("RUNNING")
     job.listen(lambda kind, what: heard.append((kind, what)))
 
