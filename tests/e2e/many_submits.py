@@ -23,9 +23,9 @@ from tests.lab import DelayProxy
 
 _SCRIPT = Path(__file__).parents[1] / "fixtures" / "many_submits.py"
 _SCHEDULERS = {
-    "py36-bash": "scheduler: bare\nlimits: {{cores: {cores}}}",
-    "slurm-bash": 'scheduler: slurm\nslurm: {{partition: {{cpu: short}}}}\ndefaults: {{time: "10min"}}\npoll_floor: "1s"',
-    "gridengine-bash": 'scheduler: grid_engine\npoll_floor: "1s"\ndefaults: {{memory: 500MB, time: 10min}}',
+    "py36-bash": "scheduler: bare\nlimits: {cores: CORES}",
+    "slurm-bash": 'scheduler: slurm\nslurm: {partition: {cpu: short}}\ndefaults: {time: "10min"}\npoll_floor: "1s"',
+    "gridengine-bash": 'scheduler: grid_engine\npoll_floor: "1s"\ndefaults: {memory: 500MB, time: 10min}',
 }
 # The agent's interpreter, whose forks are counted in a file, and whose disk may be slow.
 _COUNTS = """#!/bin/sh
@@ -128,7 +128,7 @@ def many_submits(
         (folder / "ssh_config").write_text(through + lab.ssh_config.read_text(), encoding="utf-8")
         lines = [
             f"address: {alias}", f"ssh_config: {folder / 'ssh_config'}", f"root: ~/{name}", f"python: {python}",
-            f'environment: "python:{lab.python(MINOR)}"', *_SCHEDULERS[alias].format(cores=cores).splitlines(),
+            f'environment: "python:{lab.python(MINOR)}"', *_SCHEDULERS[alias].replace("CORES", str(cores)).splitlines(),
         ]  # fmt: skip
         config = folder / "clusterfn.yml"
         config.write_text("hosts:\n  there:\n" + "".join(f"    {line}\n" for line in lines), encoding="utf-8")
