@@ -101,8 +101,8 @@ class Neighbour:
 
         `again`: it lets go of them and takes them again, twenty times in a second.
         """
-        argv, pipe = [str(PYTHON), "-c", HOLDS, "again" if again else "once", *names], subprocess.PIPE
-        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, preexec_fn=self._there, cwd="/") as process:
+        argv = [str(PYTHON), "-c", HOLDS, "again" if again else "once", *names]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, preexec_fn=self._there, cwd="/") as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"holds\n"
             yield process

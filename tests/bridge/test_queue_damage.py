@@ -237,8 +237,8 @@ def readers_of(job: Job) -> list[int]:
 
 def hanging(box: Box, *names: str) -> subprocess.Popen[bytes]:
     """A process that holds these names, and does nothing any more."""
-    argv, pipe = [sys.executable, "-c", HOLDS, "once", *names], subprocess.PIPE
-    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, preexec_fn=box.apart.enter)
+    argv = [sys.executable, "-c", HOLDS, "once", *names]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, preexec_fn=box.apart.enter)
     assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline() == b"holds\n"

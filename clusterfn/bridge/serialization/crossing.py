@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import library_state, pickler, source, stand_ins, statement
+from . import factories, library_state, pickler, source, stand_ins, statement
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
@@ -136,8 +136,9 @@ class TextPickler(pickler.Pickler):
         if plain is NotImplemented:
             # One version keeps some classes in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`.
             public, private, _ = cls.__module__.partition("._")
-            named = private and getattr(sys.modules.get(public), cls.__qualname__, None) is cls
-            return (stand_ins.by_name, (public, cls.__qualname__)) if named else NotImplemented
+            name = cls.__qualname__
+            named = private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls
+            return (stand_ins.by_name, (public, name)) if named else NotImplemented
         if plain[0] is not pickler.remake_class or (self._same_python and not pickler.is_made_by_library(cls)):
             return plain
         if cls in self._begun:
@@ -149,7 +150,7 @@ class TextPickler(pickler.Pickler):
         snippet = statement.of_class(cls)
         outer = statement.outer_values(cls, snippet.free) if snippet is not None else None
         if snippet is None or outer is None:
-            return plain if self._same_python else _without_statement(cls, plain)
+            return self._as_call(cls) or (plain if self._same_python else _without_statement(cls, plain))
         self._known_there(snippet)
         for function in statement.functions(cls):
             # Methods are not pickled by themselves, but `on_object` must see what they import.
@@ -168,6 +169,16 @@ class TextPickler(pickler.Pickler):
             registered = [each for each in found if each is not None]
         state = (shared, after, statement.attributes(cls, snippet), registered)
         return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
+
+    def _as_call(self, cls: type) -> tuple[Any, ...] | None:
+        """Reduce a class that has no statement to the call that made it; None if there is no such call."""
+        found = factories.reduce(cls)
+        if found is None:
+            return None
+        self._begun[cls] = {}
+        make, args, attributes = found
+        known = (cls.__module__, cls.__qualname__, make, (*args, _core._get_or_create_tracker_id(cls), None))
+        return pickler.remake_class, known, attributes, None, None, pickler.fill_made
 
     def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
         """Return the globals that all functions and classes with these globals will share when loaded."""

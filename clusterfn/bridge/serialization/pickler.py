@@ -85,7 +85,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if generic.get("args"):  # a model such as Page[int], which pydantic makes of Page
                 return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
-        for reduce in (_reduce_array, _reduce_named, _reduce_figure, self._reduce_of_library):
+        for reduce in (_reduce_of_package, _reduce_named, _reduce_figure, self._reduce_of_library):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
@@ -241,6 +241,14 @@ def fill_class(cls: type, state: Any) -> None:
             members[name].__dict__.update(own)
 
 
+def fill_made(cls: Any, attributes: Any) -> None:
+    """Give a class that a call made the attributes that were set on it later, once."""
+    if cls in _unfilled:
+        _unfilled.discard(cls)
+        for name, value in attributes.items():
+            type.__setattr__(cls, name, value)
+
+
 def is_made_by_library(cls: type) -> bool:
     """Return whether a package that is installed made a class or something that the class keeps."""
     made = [type(cls)]
@@ -264,6 +272,10 @@ _SPECIAL_TYPES = {"NewType": ("__name__", "__supertype__"), "ParamSpec": ("__nam
 def _reduce_named(obj: Any) -> Any:
     """Reduce objects that pickle knows only by name, if they have none that can be imported."""
     kind = type(obj)
+    if kind is types.FunctionType and "raw_function" in vars(obj):
+        from . import models
+
+        return models.reduce_function(obj)
     if kind.__name__ == "Inside" and kind.__module__ == f"{__package__}.stand_ins":
         reduction: tuple[Any, ...] = obj.on_its_way_back()
         return reduction
@@ -303,8 +315,8 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def _reduce_array(obj: Any) -> Any:
-    """Reduce objects of numpy, torch and faiss; the library is imported already, as the object exists."""
+def _reduce_of_package(obj: Any) -> Any:
+    """Reduce objects of numpy, pandas, pydantic, torch and faiss, which are imported, as the object exists."""
     home = type(obj).__module__ or ""  # a class may have none
     numpy = sys.modules.get("numpy")
     bound = type(obj) in (types.BuiltinFunctionType, types.MethodType) and "numpy.random" in sys.modules
@@ -318,6 +330,10 @@ def _reduce_array(obj: Any) -> Any:
         from . import tensors
 
         return tensors.reduce(obj, note)
+    if home.startswith(("pydantic.", "pydantic_core")):
+        from . import models
+
+        return models.reduce(obj)
     if home.partition(".")[0] == "pandas":
         from . import tables
 

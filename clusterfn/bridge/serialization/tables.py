@@ -178,9 +178,7 @@ def _parts_of_texts(chunk: Any) -> tuple[Any, Any, Any]:
     return (ends - begin if begin else ends), used, valid
 
 
-def texts_of_arrow(
-    chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, missing: str, natural: str
-) -> Any:
+def texts_of_arrow(chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, missing: str, natural: str) -> Any:
     """Make an array of texts of the parts that Arrow has of them."""
     dtype = dtype_of_text(storage, missing, natural)
     if getattr(dtype, "storage", "") in ("pyarrow", "pyarrow_numpy"):
@@ -219,7 +217,11 @@ def texts(values: Any, storage: str | None, missing: str, natural: str) -> Any:
 def _of_texts(values: Any, dtype: Any) -> Any:
     import pandas
 
-    return values if dtype == object else pandas.array(values, dtype=dtype)
+    return (
+        values
+        if getattr(dtype, "kind", "") == "O" and not hasattr(dtype, "storage")
+        else pandas.array(values, dtype=dtype)
+    )
 
 
 def _facts_of_text(dtype: Any) -> tuple[str | None, str, str]:
@@ -265,7 +267,9 @@ def _reduce_dtype_of_text(dtype: Any) -> tuple[Any, ...]:
 
 
 def _reduce_index(index: Any) -> Any:
-    return (index_of_objects, (index.to_numpy(), index.name, _made_here()[0])) if index.dtype == object else NotImplemented
+    return (
+        (index_of_objects, (index.to_numpy(), index.name, _made_here()[0])) if index.dtype == object else NotImplemented
+    )
 
 
 def index_of_objects(values: Any, name: Any, natural: str) -> Any:

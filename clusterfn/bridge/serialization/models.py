@@ -1,0 +1,171 @@
+"""What pydantic makes: models of `create_model`, fields and adapters, by what they are made of.
+
+Each version has other parts in them. Models of class statements travel as these: see `crossing`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+
+def reduce(obj: Any) -> Any:
+    """Reduce an object whose class is of pydantic; return NotImplemented if its own way will do."""
+    name = type(obj).__name__
+    if name == "FieldInfo" and hasattr(obj, "_attributes_set"):
+        return field, _facts_of_field(obj)
+    home = type(obj).__module__
+    if home == "pydantic.networks" and hasattr(obj, "_url") or home.startswith("pydantic_core") and _are_plain_urls():
+        return (url, (name, str(obj))) if name.endswith(("Url", "Dsn")) else NotImplemented
+    if name == "TypeAdapter":
+        return adapter, (obj._type, obj._config)
+    return NotImplemented
+
+
+def reduce_function(function: types.FunctionType) -> Any:
+    """Reduce a function of the script that `validate_call` wraps; else NotImplemented."""
+    plain = vars(function).get("raw_function")
+    if plain is None or "pydantic" not in function.__code__.co_filename:
+        return NotImplemented
+    for cell in function.__closure__ or ():
+        held = cell.cell_contents
+        held = getattr(held, "__self__", held)  # its bound __call__, in newer versions
+        if type(held).__name__ == "ValidateCallWrapper":
+            returns = getattr(held, "__return_pydantic_validator__", None) or getattr(held, "validate_return", None)
+            return validated, (plain, _settings(held), bool(returns))
+    return NotImplemented
+
+
+def _settings(held: Any) -> dict[str, Any]:
+    import pydantic
+
+    if hasattr(held, "config_wrapper"):
+        return dict(held.config_wrapper.config_dict)
+    _, (_, core) = held.__pydantic_validator__.__reduce__()  # before pydantic 2.10, which keeps no others
+    return {name: value for name, value in (core or {}).items() if name in pydantic.ConfigDict.__annotations__}
+
+
+def validated(function: Any, config: Any, returns: bool) -> Any:
+    """Wrap a function as `validate_call` does."""
+    import pydantic
+
+    return pydantic.validate_call(config=config, validate_return=returns)(function)
+
+
+def _facts_of_field(info: Any) -> tuple[dict[str, Any], list[Any]]:
+    given = dict(info._attributes_set)
+    made = list(map(repr, type(info)(**given).metadata))
+    return given, [each for each in info.metadata if repr(each) not in made]
+
+
+def field(given: dict[str, Any], more: list[Any]) -> Any:
+    """Make what pydantic knows of a field, as `Field()` does.
+
+    Raises:
+        TypeError: This pydantic has no such option of a field.
+    """
+    import pydantic
+    from pydantic.fields import FieldInfo
+
+    known = {*inspect.signature(pydantic.Field).parameters, "annotation"}
+    for name in given:
+        if name not in known:
+            raise TypeError("pydantic %s has no Field(%s=...)" % (pydantic.VERSION, name))
+    made = FieldInfo(**given)
+    made.metadata += more
+    return made
+
+
+def _are_plain_urls() -> bool:
+    """Return whether addresses are of two classes for all schemes, as before pydantic 2.10."""
+    import pydantic
+
+    return not isinstance(pydantic.AnyUrl, type) or pydantic.AnyUrl.__module__.startswith("pydantic_core")
+
+
+def url(kind: str, text: str) -> Any:
+    """Make an address, of the class that this pydantic has for its scheme if the other one has none."""
+    import pydantic_core
+    from pydantic import TypeAdapter, networks
+
+    if kind not in ("Url", "MultiHostUrl"):
+        return TypeAdapter(getattr(networks, kind)).validate_python(text)
+    if _are_plain_urls():
+        return getattr(pydantic_core, kind)(text)
+    scheme = text.partition(":")[0]
+    names = ["HttpUrl", "WebsocketUrl", *sorted(networks.__all__)]
+    found = [name for name in names if scheme in _schemes(getattr(networks, name))]
+    return TypeAdapter(getattr(networks, found[0] if found else "AnyUrl")).validate_python(text)
+
+
+def _schemes(kind: Any) -> Any:
+    return getattr(getattr(kind, "_constraints", None), "allowed_schemes", None) or ()
+
+
+def adapter(kind: Any, config: Any) -> Any:
+    """Make an adapter of a type."""
+    import pydantic
+
+    return pydantic.TypeAdapter(kind, config=config)
+
+
+def facts_of_class(cls: Any) -> tuple[Any, ...] | None:
+    """Return the name, bases, fields, settings, other attributes and module of a model; None if it has more."""
+    decorators = cls.__pydantic_decorators__
+    own = vars(cls)
+    names = ("field_validators", "model_validators", "field_serializers", "model_serializers", "computed_fields")
+    decorated = {name: {key for key in getattr(decorators, name, {}) if key in own} for name in names}
+    if any(decorated[name] for name in names[2:]):
+        return None
+    around = {}
+    for name in names[:2]:
+        for key in decorated[name]:
+            info = getattr(decorators, name)[key].info
+            around[key] = (name, getattr(info, "fields", ()), info.mode, getattr(info, "check_fields", None))
+    inherited: dict[str, Any] = {}
+    for base in reversed(cls.__bases__):
+        inherited.update(getattr(base, "model_config", {}))
+    settings = {key: value for key, value in cls.model_config.items() if inherited.get(key, cls) != value}
+    kept = own.get("__pydantic_fields__") or own.get("model_fields") or {}
+    fields = {key: _field_of_class(kept[key]) for key in own.get("__annotations__", {}) if key in kept}
+    others = {key: value for key, value in own.items() if key in around or _is_added(key, value)}
+    private = {key: value.default for key, value in own.get("__private_attributes__", {}).items()}
+    return cls.__name__, cls.__bases__, fields, settings, {**others, **private}, around, cls.__module__
+
+
+def _field_of_class(info: Any) -> tuple[Any, dict[str, Any], list[Any]]:
+    given, more = _facts_of_field(info)
+    given.pop("annotation", None)
+    return info.annotation, given, more
+
+
+def _is_added(name: str, value: Any) -> bool:
+    inner = getattr(value, "__func__", getattr(value, "fget", value))
+    code = getattr(inner, "__code__", None)
+    return code is not None and inner.__globals__.get("__name__", "").partition(".")[0] != "pydantic"
+
+
+def model(
+    name: str, bases: Any, fields: Mapping[str, Any], settings: Any, others: Any, around: Any, module: str, tracker: str,
+    extra: None,
+) -> Any:  # fmt: skip
+    """Make a model as its class statement would."""
+    import pydantic
+
+    from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
+
+    body: dict[str, Any] = {"__module__": module, "__annotations__": {}, **others}
+    for key, (kind, given, more) in fields.items():
+        body["__annotations__"][key] = kind
+        body[key] = field(given, more)
+    for key, (which, names, mode, check) in around.items():
+        if which == "field_validators":
+            body[key] = pydantic.field_validator(*names, mode=mode, check_fields=check)(body[key])
+        else:
+            body[key] = pydantic.model_validator(mode=mode)(body[key])
+    if settings:
+        body["model_config"] = settings
+    made = types.new_class(name, bases, {}, lambda scope: scope.update(body))
+    return cloudpickle._lookup_class_or_track(tracker, made)
