@@ -242,16 +242,19 @@ class AttemptRun:
     def _look_for_stop(self, began: float) -> None:
         """Leave the time out for which all of the job was stopped, and tell of that; `began`: of the wait that is over.
 
-        A stop by signals ends with SIGCONT. Without one the kernel has frozen the job's control group.
+        A stop by signals ends with SIGCONT. Without one the kernel has frozen the job's control group. Signals count
+        only where a scheduler may have sent them: it has a time limit of its own. Elsewhere the function could send
+        them, and run for ever.
         """
-        came = self.watch.signals.came
+        came, by_scheduler = self.watch.signals.came, self.job.scheduler.has_nodes
         continued = came.pop(signal.SIGCONT, None)
         late = clock.overrun(began, self._tick_ms / 1000) if continued is None else clock.overrun(self._alive, 0.0)
         self._alive = time.monotonic()
-        if came.pop(signal.SIGTSTP, None) is not None:  # SLURM sends it two seconds before it stops a job
+        if came.pop(signal.SIGTSTP, None) is not None and by_scheduler:  # SLURM sends it two seconds before it stops a job
             self._announced = self._alive
             self.attempt.event("suspended", reason=_SUSPENDED)
-        if late and (continued is None or self._announced is not None or self._worker_was_stopped()):
+        stops = by_scheduler and (self._announced is not None or self._worker_was_stopped())
+        if late and (continued is None or stops):
             clock.leave_out(late)
             self._stopped_s += late
             self._announced = None
