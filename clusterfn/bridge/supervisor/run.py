@@ -250,7 +250,7 @@ class AttemptRun:
         continued = came.pop(signal.SIGCONT, None)
         late = clock.overrun(began, self._tick_ms / 1000) if continued is None else clock.overrun(self._alive, 0.0)
         self._alive = time.monotonic()
-        if came.pop(signal.SIGTSTP, None) is not None and by_scheduler:  # SLURM sends it two seconds before it stops a job
+        if came.pop(signal.SIGTSTP, None) is not None and by_scheduler:  # SLURM sends it two seconds before the stop
             self._announced = self._alive
             self.attempt.event("suspended", reason=_SUSPENDED)
         stops = by_scheduler and (self._announced is not None or self._worker_was_stopped())
