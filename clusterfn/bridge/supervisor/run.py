@@ -27,7 +27,7 @@ from ..layout import (
     WORKER,
 )  # fmt: skip
 from ..schedulers import given_gpus
-from . import classify_exit, environ, gpus, limits, process_tree, resource_limits, worker_process
+from . import classify_exit, environ, gpus, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
 from .limits import clock
@@ -141,7 +141,7 @@ class AttemptRun:
         late = worker.begin(cwd, env, cpus, keep)
         self.watch.start_clock(self._started)
         self.attempt.event("starting", pid=worker.pid, gpus=cards or [], late=late, **describe_place(self.job))
-        for note in resource_limits.notes(self._limit):
+        for note in limits.kernel_limits(self._limit):
             self.notes.append(note)
             self.attempt.event("limited", reason=note)
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
@@ -398,7 +398,7 @@ class AttemptRun:
     def _limit_hit(self, status: int) -> str:
         """Name the limit of the kernel's that ended the worker; "" if none did."""
         used = 0.0 if self._ended is None else self._ended.ru_utime + self._ended.ru_stime
-        return resource_limits.describe_end(os.WTERMSIG(status), used) if os.WIFSIGNALED(status) else ""
+        return limits.describe_kernel_limit(os.WTERMSIG(status), used) if os.WIFSIGNALED(status) else ""
 
     def _await_own_sigterm(self) -> None:
         """Wait for a SIGTERM of our own: the worker had one, perhaps the whole job has."""
