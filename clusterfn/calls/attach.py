@@ -136,6 +136,7 @@ def attach(
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     with reading(session.host.name, SPEC_OF_JOB):
         job.sent_here, job.asked = False, Resources(**known_fields(Resources, spec["resources"]))
+        tracker.time_s = None if job.asked.time_s is None else float(job.asked.time_s)
     tracker.attach(job, claim or b"", started or b"")
     if not live:
         sizes = remote_state.read_sizes(attempts, asked)

@@ -207,7 +207,7 @@ class GroupTracker(BaseTracker):
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
-        self.session.watch.add(self.scheduler_name, self.on_scheduler)
+        self.session.watch.add(self.scheduler_name, self.on_scheduler, self.spec.element_s)
 
     def tracker_of(self, number: int) -> ArrayTaskTracker:
         """Return the tracker of an element."""

@@ -274,6 +274,7 @@ class Tracker(BaseTracker):
         events_read: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
         has_outcome: Whether its final outcome has come.
+        time_s: For how long it may run, as its call asks.
         inputs: The jobs whose values it takes, as far as this process knows them.
         shown_by: What gets the output of the present attempt and of later ones, in addition to the job if it is live.
         awaited: The answer that brings the outcome of the present attempt.
@@ -282,6 +283,7 @@ class Tracker(BaseTracker):
     # What hardly any job changes: see `Job`.
     doubt: SubmitError | None = None
     has_outcome = False
+    time_s: float | None = None
     _partial = b""
     _held_until = 0.0
     _unsent: tuple[Callable[[], bool], str] | None = None
@@ -382,7 +384,7 @@ class Tracker(BaseTracker):
     def queued(self, job: JobListener) -> None:
         """Watch it in the scheduler's queue."""
         self.liveness.expect_looks()
-        self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
+        self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen), self.time_s)
 
     def _cannot_conclude(self, job: JobListener, error: ClusterfnError) -> None:
         """Report that its script is gone and the host has no disk space, or has lost the files, to publish why."""

@@ -69,6 +69,7 @@ Listener = Callable[[Seen], None]
 class _Watched:
     listener: Listener
     added: float
+    time_s: float | None
     running: int = 0
     missed: float | None = None
 
@@ -128,11 +129,14 @@ class SchedulerWatch:
         self._loosened: set[str] = set()
         self._lock = threading.RLock()
 
-    def add(self, job_name: str, listener: Listener) -> None:
-        """Call `listener` at each look with the job's state, None where it was not listed, or `Silent`."""
+    def add(self, job_name: str, listener: Listener, time_s: float | None = None) -> None:
+        """Call `listener` at each look with the job's state, None where it was not listed, or `Silent`.
+
+        `time_s`: For how long the job may run, as its call asks.
+        """
         with self._lock:
             self._waiting.pop(job_name, None)  # or it would keep its place among the others
-            self._jobs[job_name] = self._waiting[job_name] = _Watched(listener, self._clock())
+            self._jobs[job_name] = self._waiting[job_name] = _Watched(listener, self._clock(), time_s)
             self._repeat()
 
     def remove(self, job_name: str) -> None:
@@ -239,7 +243,8 @@ class SchedulerWatch:
     def _loosen(self, states: Mapping[str, JobState]) -> None:
         """Take back, once, what clusterfn itself added to a job that may never start with it."""
         for name, state in states.items():
-            command = () if name in self._loosened else self._scheduler.loosen_command(state)
+            time_s = self._jobs[name].time_s
+            command = () if name in self._loosened else self._scheduler.loosen_command(state, time_s)
             if command:
                 self._loosened.add(name)
                 self._connection.run(command, unset=self._scheduler.unset)

@@ -309,8 +309,12 @@ class Scheduler(ABC):
         """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
         return None
 
-    def loosen_command(self, state: JobState) -> tuple[str, ...]:
-        """Return what takes back from a waiting job what clusterfn itself added, if that may keep it from starting."""
+    def loosen_command(self, state: JobState, time_s: float | None) -> tuple[str, ...]:
+        """Return what takes back from a waiting job what clusterfn itself added, if that may keep it from starting.
+
+        Args:
+            time_s: For how long it may run, as its call asks; None if the call asks for no time.
+        """
         return ()
 
     @abstractmethod

@@ -41,6 +41,17 @@ def test_a_job_that_its_scheduler_refuses_says_why_until_its_program_falls_silen
     assert silent.startswith("never submitted: the program that was to do so has been silent for 20 min")
 
 
+def test_a_torn_line_of_its_events_hides_no_job_that_runs(bench: Bench):
+    job = bench.job("def f():\n    import time\n    time.sleep(600)\n")
+    job.start()
+    job.wait_for("running")
+    with (job.attempt / "events.jsonl").open("a") as events:
+        events.write('{"event": "no{"event": "note"}\n[]\n')
+
+    assert listed(bench)[job.id]["state"] == "RUNNING"
+    (job.folder / "cancel").touch()
+
+
 def overwrite(name: str, content: str):
     return lambda job: (job.folder / name).write_text(content)
 

@@ -457,7 +457,7 @@ class Admission:
         there = len(self.there), machine.cores()
         if named is not None and named.used is not None:
             return Usage(named.used.ms, named.used.ms, *there), (named.used.ms, named.ms)
-        if not seen.waiting:  # nobody to compare with
+        if not seen.waiting:  # no other job to compare with
             return None, (0, 0)
         from .usage import UsageAccount, published_usage  # few jobs come while others wait
 

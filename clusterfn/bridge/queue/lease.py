@@ -34,7 +34,7 @@ _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no m
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
 _PLACES = 4096  # each that waits for the holder's end takes one, and keeps it until then
 _LOCK_S = 5.0
-KEPT_S = 2.0  # nobody needs the lock of all admissions for longer
+KEPT_S = 2.0  # no process needs the lock of all admissions for longer
 _POLL_S = 0.002
 # Names that one user may hold several times: they tell, and lock nothing.
 _OF_ANY_NUMBER = (lease_names.WAIT, lease_names.TURN)
@@ -106,7 +106,7 @@ class FileLease:
 
 
 class LeaseHolder:
-    """The holder of a name: who it is, and a connection that ends with the last process of theirs.
+    """The process that holds a name, and a connection that ends with the last process that has it.
 
     Attributes:
         pid: Of the process that took or inherited the name last; 0 if it is in a container that is not seen from here.
@@ -119,7 +119,7 @@ class LeaseHolder:
         self._socket = socket
 
     def fileno(self) -> int:
-        """Hangs up when they release their names."""
+        """Hangs up when the name is released."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class SocketLeases:
     def hold(self, name: str) -> "Optional[SocketLease]":
         """Hold a name; None if another process does.
 
-        A name that says whose it is counts for nobody else. So its own user holds it with an ending where another user
+        A name that says whose it is counts for that user alone. So that user holds it with an ending where another user
         has bound it. Of two processes that have come by different names at once, both let go, and one is first later.
         """
         exclusive = lease_names.claimed_by(name) == os.getuid()
@@ -178,7 +178,7 @@ class SocketLeases:
         return set(self.binders())
 
     def binders(self) -> "dict[str, Optional[int]]":
-        """Return the uid of whoever bound each name that is held; None where the kernel does not say."""
+        """Return the uid of the process that bound each name that is held; None where the kernel does not say."""
         return {name: bound.uid for name, bound in socket_table.bound_names(_PREFIX).items()}
 
     def keeper(self, name: str) -> str:
@@ -198,7 +198,7 @@ class SocketLeases:
     def _is_of(self, uid: int, name: str, binder: "Optional[int]") -> bool:
         if binder is None:
             holder = self.holder(name)
-            if holder is None:  # it listens to nobody, or to too many: none of ours does
+            if holder is None:  # it takes no connections, or has too many: none of ours does
                 return False
             binder = holder.uid
             holder.close()

@@ -345,8 +345,8 @@ class Slurm(Scheduler):
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         return slurm_states.hopeless(state, self.host) if state.phase == PENDING else None
 
-    def loosen_command(self, state: JobState) -> tuple[str, ...]:
-        return refusals.loosen(state, self._clusters)
+    def loosen_command(self, state: JobState, time_s: float | None) -> tuple[str, ...]:
+        return refusals.loosen(state, time_s, self._clusters)
 
     def in_words(self, state: JobState) -> str:
         return slurm_states.in_words(state)

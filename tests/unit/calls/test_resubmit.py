@@ -115,6 +115,36 @@ def test_what_waits_is_renewed_on_the_host_before_others_stop_believing_it(site:
     assert site.renewed == []
 
 
+def test_a_listener_that_fails_holds_up_none_of_those_that_wait_behind_it(site: Site) -> None:
+    first, second = Waits(fails=RuntimeError("of a callback")), Waits()
+    sent = [site.submit("first", first), site.submit("second", second)]
+
+    site.room = True
+    site.pass_(HOUR_S)
+
+    assert [each.done() for each in sent] == [True, True]
+    assert (first.told[-1], second.told[-1]) == ("77", "77")
+    assert site.sent[-2:] == ["first", "second"]
+
+
+REFUSALS = {"full": FULL[2], "its limit of time": b"sbatch: error: Requested time limit is invalid"}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_a_job_that_is_cancelled_before_its_refusal_comes_is_not_submitted_again(site: Site, refusal: bytes) -> None:
+    late: Reply[Any] = Reply(lambda: None)
+    site.run = lambda argv, **_: site.sent.append(argv[0]) or late  # type: ignore[method-assign]
+    job = Waits()
+    sent = site.submit("--time=61", job)
+
+    sent.withdraw()
+    assert not sent.done()  # until it is known whether the scheduler has it
+    late.resolve(SimpleNamespace(rc=1, out=b"", err=refusal))
+    site.pass_(HOUR_S)
+
+    assert sent.done() and site.sent == ["--time=61"] and job.told == []
+
+
 def test_a_program_that_ends_does_not_take_a_refusal_for_a_missing_answer(site: Site) -> None:
     late: Reply[Any] = Reply(lambda: None)
     site.run = lambda *_, **__: late  # type: ignore[method-assign]
