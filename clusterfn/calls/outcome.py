@@ -340,12 +340,22 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             hint="attach to the job from Python {}.{}".format(*error.wanted),
         ) from None  # fmt: skip
     except BaseException as error:  # unpickling runs code of the user's, which may raise anything, SystemExit included
+        failure = serialization.part("load_failure").of(error)
+        is_state = type(error).__name__ == "OtherState"
+        said = str(error) if is_state else f"{type(error).__name__}: {error}"
         raise _result_error(
-            f"the value cannot be loaded on this machine: {type(error).__name__}: {error}", outcome, place,
-            hint="the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
-            if "on a CUDA device" in str(error)
-            else "compare the versions of the packages on this machine with those of the environment",
+            f"the value cannot be loaded on this machine: {said}{failure.where()}", outcome, place,
+            hint=_instead_of_loading(error, failure),
         ) from error  # fmt: skip
+
+
+def _instead_of_loading(error: BaseException, failure: Any) -> str:
+    if "on a CUDA device" in str(error):
+        return "the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
+    if failure.differing:
+        wanted = " ".join(f"{_PACKAGES.get(name, name)}=={there}" for name, there, _ in failure.differing)
+        return f"install the same versions on this machine (pip install {wanted}), or return plain data"
+    return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"
 
 
 def _whole(outcome: Mapping[str, Any], value: Value | None, container: Any) -> Value:
@@ -485,13 +495,18 @@ def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str
             f"import statement names; write `import {top}` in the function"
         )
     if below:
-        return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
+        there = host_text.shell_word(missing.get("version") or "another version")
+        here = serialization.part("load_failure").version_of(top) or "another version"
+        return f"{top} in {python} on {place.host} has no {name}: it is {there} there, and {here} on this machine"
     folder = _installed_from(top)
     if folder:
         return (
             f"{top} is your own project, installed on this machine from {folder}: after `pip install -e {folder}`, "
             "clusterfn sends it with every call"
         )
+    if top in getattr(sys, "stdlib_module_names", ()):
+        version = "Python {}.{}".format(*sys.version_info[:2])
+        return f"{top} is a module of {version}, which {python} lacks: use an environment with {version}"
     package = _PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {place.host}"
     found: list[Path] = []

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import importlib
-import io
-import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 # Beginnings of modules' names, of one version and another; each is looked for in place of the other.
 _MODULES = (("pandas.core.indexes.base", "pandas.core.indexes.numeric"),)
 
 
-def loads(data: bytes | memoryview, buffers: Sequence[Any]) -> Any:
-    """Load a pickle, and look for what is missing where other versions of its package have it.
 
-    Raises:
-        As `pickle.loads`.
-    """
-    return _Searching(io.BytesIO(data), buffers=buffers).load()
+def searching(reader: Any) -> Any:
+    """Return a class of unpicklers as `reader`, which looks for what is missing where other versions have it."""
 
-
-class _Searching(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self: Any, module: str, name: str) -> Any:
         try:
-            return super().find_class(module, name)
+            return reader.find_class(self, module, name)
         except (ImportError, AttributeError) as missing:
             for place, other in _elsewhere(module, name):
                 try:
-                    return super().find_class(place, other)
+                    return reader.find_class(self, place, other)
                 except (ImportError, AttributeError):
                     continue
             raise missing
+
+    return type("Searching", (reader,), {"find_class": find_class})
 
 
 def _elsewhere(module: str, name: str) -> Iterator[tuple[str, str]]:
