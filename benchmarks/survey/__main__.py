@@ -7,10 +7,10 @@ Words choose a part: `values`, `functions`, `pairs`, `classes`, or names of pack
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,24 +33,31 @@ Task = tuple[str, Callable[[Path], None]]
 
 def main(words: Sequence[str]) -> int:
     """Survey what is wanted; return the exit code."""
-    workers = next((int(word.partition("=")[2]) for word in words if word.startswith("--workers=")), os.cpu_count() or 1)
+    numbers = [int(word.partition("=")[2]) for word in words if word.startswith("--workers=")]
+    workers = numbers[0] if numbers else os.cpu_count() or 1
     parts = [part for part in PARTS if part in words] or list(PARTS)
     names = [word for word in words if word not in (*PARTS, "sample") and not word.startswith("--")]
     packages = [line.partition("==")[0] for line in environments.surveyed()]
     packages = names or (list(SAMPLE) if "sample" in words else [objects.STANDARD_LIBRARY, *packages])
     folder, began = CACHE / "results" / _of_code(), time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    tasks = [task for part in parts for task in _TASKS[part](packages)]
+    tasks: list[Task] = []
     missing: list[str] = []
+    for part in parts:
+        try:
+            tasks += _TASKS[part](packages)
+        except NotInstalled as lacking:  # the other parts may have what they need
+            missing.append(f"{part}: {lacking}")
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         running = {pool.submit(_run, work, folder / f"{name}.json"): name for name, work in tasks}
         for number, done in enumerate(concurrent.futures.as_completed(running), 1):
             if done.exception() is not None:
                 missing.append(f"{running[done]}: {done.exception()}")
             print(f"{number}/{len(tasks)} {running[done]} ({time.monotonic() - began:.0f} s)", flush=True)
+    of_tasks = [name for name, _ in tasks]
     if not names and "sample" not in words:
-        print(report.write(folder, missing, time.monotonic() - began))
-    totals = report.totals(folder, [name for name, _ in tasks])
+        print(report.write(folder, of_tasks, missing, time.monotonic() - began))
+    totals = report.totals(folder, of_tasks)
     print("\n".join([*missing, *report.lines(totals)]))
     return 0 if report.is_reached(totals) and not missing else 1
 
@@ -68,24 +75,36 @@ def _run(work: Callable[[Path], None], results: Path) -> None:
         work(results)
 
 
+def _python(packages: Sequence[str]) -> str:
+    """Return the interpreter of the environment with all packages, or of the small one for a sample."""
+    if set(packages) <= set(SAMPLE):
+        return environments.environment("sample", environments.pinned(SAMPLE))
+    return environments.environment("all", environments.PACKAGES.read_text())
+
+
 def _values(packages: Sequence[str]) -> Iterator[Task]:
-    python = environments.environment("all", environments.PACKAGES)
+    python = _python(packages)
     for package in packages:
         yield f"values-{package}", lambda results, name=package: _survey(name, python, python, (3, 11), results)
 
 
 def _pairs(packages: Sequence[str]) -> Iterator[Task]:
     folder = HERE / "pairs"
-    for script in sorted(folder.glob("*.py")):
-        versions = sorted(folder.glob(f"{script.stem}-*.txt"), key=lambda path: [int(n) for n in path.stem.partition("-")[2].split(".")])
+    wanted = [script for script in sorted(folder.glob("*.py")) if script.stem in packages]
+    for script in wanted:
+        versions = sorted(folder.glob(f"{script.stem}-*.txt"), key=_version)
         for here, there in (versions, versions[::-1]):
             name = f"pairs-{script.stem}-{here.stem.partition('-')[2]}-to-{there.stem.partition('-')[2]}"
 
             def work(results: Path, here: Path = here, there: Path = there, script: Path = script) -> None:
-                pythons = [environments.environment(each.stem, each) for each in (here, there)]
+                pythons = [environments.environment(each.stem, each.read_text()) for each in (here, there)]
                 _survey(str(script), *pythons, (3, 11), results)
 
             yield name, work
+
+
+def _version(requirements: Path) -> list[int]:
+    return [int(number) for number in requirements.stem.partition("-")[2].split(".")]
 
 
 def _classes(packages: Sequence[str]) -> Iterator[Task]:
@@ -95,7 +114,8 @@ def _classes(packages: Sequence[str]) -> Iterator[Task]:
         for here, there in ((11, 11), (11, 13), (13, 11), (11, 9), (9, 11)):
 
             def work(results: Path, here: int = here, there: int = there, script: Path = script) -> None:
-                pythons = [environments.environment("classes", folder / "requirements.txt", each) for each in (here, there)]
+                needed = (folder / "requirements.txt").read_text()
+                pythons = [environments.environment("classes", needed, each) for each in (here, there)]
                 _survey(str(script), *pythons, (3, there), results)
 
             yield f"classes-{script.stem}-3.{here}-to-3.{there}", work
@@ -122,7 +142,7 @@ def _survey(name: str, here: str, there: str, version: tuple[int, int], results:
 
 def _watched(argv: Sequence[str], cwd: str, growing: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CLUSTERFN"))}
-    environ.update(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", HOME=cwd, MPLBACKEND="Agg", NO_COLOR="1", TQDM_DISABLE="1")
+    environ.update(PYTHONPATH=str(ROOT), HOME=cwd, OMP_NUM_THREADS="1", MPLBACKEND="Agg", TQDM_DISABLE="1")
     log = growing.with_suffix(".log").open("ab")
     process = subprocess.Popen(argv, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                start_new_session=True)  # fmt: skip
@@ -136,17 +156,15 @@ def _watched(argv: Sequence[str], cwd: str, growing: Path) -> None:
             size, changed = found, time.monotonic()
         if time.monotonic() - changed > _STILL_S:
             break
-    try:  # the process, and what it started
+    with contextlib.suppress(ProcessLookupError):  # the process, and what it started
         os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
     process.wait()
     log.close()
 
 
 def _functions(packages: Sequence[str]) -> Iterator[Task]:
     pythons = {version: environments.interpreter(version[1]) for version in VERSIONS}
-    site = Path(environments.environment("all", environments.PACKAGES)).parents[1] / "lib" / "python3.11" / "site-packages"
+    site = Path(_python(packages)).parents[1] / "lib" / "python3.11" / "site-packages"
     for package in packages:
         for here in VERSIONS[1:]:
             python = pythons[here]
@@ -168,7 +186,8 @@ def _files(package: str, site: Path, python: str) -> list[str]:
     else:
         distribution = next(iter(metadata.distributions(name=package, path=[str(site)])))
         found = [(Path(str(each)), site / str(each)) for each in distribution.files or [] if each.suffix == ".py"]
-    return [str(path) for name, path in found if not objects.is_skipped(".".join(name.with_suffix("").parts)) and path.exists()]
+    named = [(".".join(name.with_suffix("").parts), path) for name, path in found if path.exists()]
+    return [str(path) for name, path in named if not objects.is_skipped(name)]
 
 
 def _send_and_load(files: Sequence[str], python: str, pythons: dict[tuple[int, int], str], results: Path) -> None:
@@ -177,7 +196,8 @@ def _send_and_load(files: Sequence[str], python: str, pythons: dict[tuple[int, i
     with tempfile.TemporaryDirectory(prefix="survey-") as folder:
         listed = Path(folder) / "files"
         listed.write_text("\n".join(files))
-        subprocess.run([python, script, "send", bridge, folder, str(every), str(listed)], check=True, capture_output=True)
+        sent = [python, script, "send", bridge, folder, str(every), str(listed)]
+        subprocess.run(sent, check=True, capture_output=True)
         found = {}
         for version, there in pythons.items():
             name = f"{version[0]}.{version[1]}"
@@ -193,5 +213,4 @@ _TASKS: dict[str, Callable[[Sequence[str]], Iterator[Task]]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    shutil.rmtree(CACHE / "bridge", ignore_errors=True)
     sys.exit(main(sys.argv[1:]))

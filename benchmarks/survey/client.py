@@ -7,6 +7,7 @@ object at which it ended.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +26,11 @@ from benchmarks.survey.trip import TOOLS, TripFailed, Worker
 
 _MOST = 1200  # classes of one package
 _OBJECT_S = 150
-# What stands in the user's script. It is executed as `__main__`, in a file of its own.
-_SCRIPT = '''
+# Raised on the caller's machine, these would end the program or a loop: they arrive as FunctionError.
+_STOPS = (StopIteration, StopAsyncIteration, CancelledError, asyncio.CancelledError)
+_ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit, *_STOPS)
+# What is in the user's script. It is executed as `__main__`, in a file of its own.
+_SCRIPT = """
 import importlib
 
 KEPT = None
@@ -49,7 +54,7 @@ def raise_it(module, name, args, kwargs):
     except Exception:
         pass
     raise error from ValueError("the cause")
-'''
+"""
 
 
 class Facts(NamedTuple):
@@ -82,9 +87,11 @@ class Results:
         begun = path.with_suffix(".begun")
         self._begun = begun.open("a+")
         self._begun.seek(0)
-        for name in dict.fromkeys(self._begun.read().splitlines()):
+        earlier = self._begun.read().splitlines()
+        for name in earlier[-1:]:
             if name not in self.done:
                 self.add({"name": name, "kind": "ended", "clusterfn": "the process ended"})
+        self.done.update(earlier)
 
     def begin(self, name: str) -> bool:
         """Note that an object is begun; return whether it is new."""
@@ -138,10 +145,10 @@ def _package(facts: Facts, worker: Worker, script: Any, results: Results) -> Ite
             return
         if results.begin(name):
             found = objects.made(cls)
-            if found is None:
+            if found is None or issubclass(cls, _ENDS):
                 results.done.add(name)
             elif issubclass(cls, BaseException):
-                yield {"name": name, "kind": "exception", **_exception(facts, worker, script, cls, found)}
+                yield {"name": name, "kind": "exception", **_exception(facts, worker, script, name, found)}
             else:
                 yield {"name": name, "kind": "value", **_value(facts, worker, script, found[0])}
 
@@ -173,13 +180,14 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:500] + (f" [{hint}]" if hint and "[" not in str(error)[-80:] else "")
 
 
-def _exception(facts: Facts, worker: Worker, script: Any, cls: type, found: tuple[Any, Any]) -> dict[str, str]:
+def _exception(facts: Facts, worker: Worker, script: Any, name: str, found: tuple[Any, Any]) -> dict[str, str]:
     one, (args, kwargs) = found
+    module, _, attribute = name.rpartition(".")
     lines = {}
     for tool in (*facts.tools, "pickle"):
         try:
             with within(_OBJECT_S):
-                worker.call(tool, script.raise_it, cls.__module__, cls.__qualname__, args, kwargs)
+                worker.call(tool, script.raise_it, module, attribute, args, kwargs)
             lines[tool] = "nothing was raised"
         except TripFailed as failed:
             lines[tool] = str(failed)
@@ -212,11 +220,18 @@ def _text(error: BaseException) -> str:
 
 
 def _cases(facts: Facts, worker: Worker, folder: Path, results: Results) -> Iterator[dict[str, Any]]:
-    """Survey what `cases()` of a script yields: a name, a value or function, and a check of what comes back."""
-    script = _as_script(folder, _SCRIPT + Path(facts.name).read_text())
+    """Survey what `cases()` of a script yields: README.md beside the scripts says in which form."""
+    script = _as_script(folder, Path(facts.name).read_text() + _SCRIPT)
     for name, value, check in script.cases():
         if not results.begin(name):
             continue
+        if Path(facts.name).parent.name == "pairs":  # a maker, and how to compare two values
+            try:
+                value, alike = value(), check
+            except Exception:  # this version has no such value
+                results.done.add(name)
+                continue
+            check = functools.partial(alike, value)
         right = check or functools.partial(_is_same, value)
         lines = {}
         for tool in facts.tools:
@@ -243,7 +258,7 @@ def _called(worker: Worker, tool: str, function: Any, check: Any) -> str:
 
 
 def _checked(check: Any, back: Any) -> str:
-    return "the check says no" if check(back) is False else ""
+    return "" if check(back) in (True, None) else "the check says no"
 
 
 if __name__ == "__main__":

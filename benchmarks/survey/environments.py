@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from clusterfn.hosts import bridge_bundle
@@ -16,6 +18,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CACHE = ROOT / ".survey"
 PACKAGES = HERE / "packages.txt"
+# What the packages of a sample need, and what the survey compares with
+_NEEDED_BY_A_FEW = (
+    "annotated-types", "certifi", "charset-normalizer", "cloudpickle", "dill", "idna", "pydantic-core",
+    "typing-extensions", "typing-inspection", "urllib3",
+)  # fmt: skip
 _UV = Path(sys.executable).with_name("uv")
 
 
@@ -40,13 +47,19 @@ def interpreter(minor: int) -> str | None:
     return None
 
 
-def environment(name: str, requirements: Path, minor: int = 11) -> str:
+def pinned(names: Sequence[str]) -> str:
+    """Return the lines of packages.txt for some packages and what these need."""
+    wanted = {*names, *_NEEDED_BY_A_FEW}
+    return "\n".join(line for line in PACKAGES.read_text().splitlines() if line.partition("==")[0] in wanted)
+
+
+def environment(name: str, requirements: str, minor: int = 11) -> str:
     """Return the interpreter of an environment with these requirements, which is made where it is not there yet.
 
     Raises:
         NotInstalled: There is no such Python, or uv cannot install it.
     """
-    folder = CACHE / "environments" / f"{name}-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:8]}-3.{minor}"
+    folder = CACHE / "environments" / f"{name}-{hashlib.sha256(requirements.encode()).hexdigest()[:8]}-3.{minor}"
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.exists():
         base = interpreter(minor)
@@ -54,14 +67,21 @@ def environment(name: str, requirements: Path, minor: int = 11) -> str:
             raise NotInstalled(f"no Python 3.{minor} was found")
         print(f"Installing {folder.name}", flush=True)
         _uv("venv", "--clear", "--python", base, str(folder))
-        _uv("pip", "install", "--no-deps", "--only-binary", ":all:", "--python", str(python), "-r", str(requirements))
+        listed = folder / "requirements.txt"
+        listed.write_text(requirements)
+        _uv("pip", "install", "--no-deps", "--only-binary", ":all:", "--python", str(python), "-r", str(listed))
         complete.touch()
     return str(python)
 
 
 def _uv(*words: str) -> None:
-    more = {"UV_FIND_LINKS": os.environ["PIP_FIND_LINKS"]} if "PIP_FIND_LINKS" in os.environ else {}
-    environ = {**os.environ, **more, "VIRTUAL_ENV": ""}
+    """Run uv, by the indexes of pip's own settings, which it does not read."""
+    asked = [sys.executable, "-m", "pip", "config", "list"]
+    settings = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    found = dict(re.findall(r"^[\w:]+\.(extra-index-url|find-links)='(.*)'", settings, re.MULTILINE))
+    names = {"extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS"}
+    more = {names[key]: value.replace("\\n", " ") for key, value in found.items()}
+    environ = {**os.environ, **more, "VIRTUAL_ENV": "", "UV_INDEX_STRATEGY": "unsafe-best-match"}
     ran = subprocess.run([_UV, *words, "-q", "--no-config"], capture_output=True, text=True, check=False, env=environ)
     if ran.returncode:
         raise NotInstalled(ran.stderr.strip()[-500:])

@@ -1,21 +1,22 @@
 """Functions on the way to another minor version of Python: sent by one interpreter, loaded by the other.
 
-`functions.py send BRIDGE OUT EVERY LIST` packs functions of the files in a list, as if they stood in the user's script,
-for each of the versions. `functions.py load BRIDGE IN RESULT` loads what one version got, and compares it with what that Python
-compiles from the whole file. Needs nothing but the bridge, as the files are only read.
+`functions.py send BRIDGE OUT EVERY LIST` packs functions of the files in a list, as if they were in the user's script,
+for each of the versions. `functions.py load BRIDGE IN RESULT` loads what one version got, and compares it with what
+that Python compiles from the whole file. It needs nothing but the bridge: the files are only read.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import linecache
-import os
 import pickle
 import sys
 import textwrap
 import types
 import warnings
+from pathlib import Path
 
 VERSIONS = ((3, 9), (3, 11), (3, 13))
 _NOT_COUNTED = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
@@ -34,21 +35,17 @@ def functions(code, inside=""):
     """Yield the code of each function in another, with its dotted path."""
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
-            path = "%s.%s:%d" % (inside, part.co_name, part.co_firstlineno)
-            if part.co_flags & _OPTIMIZED and part.co_name not in _NOT_COUNTED and not part.co_name.startswith("<generic"):
-                yield path, part
-            # What a version has a code of its own for, another has not: neither is a part of the path.
+            # One version has a code of its own for what another has not: it is no part of the path.
             passed = part.co_name in _NOT_COUNTED or part.co_name.startswith("<generic")
-            yield from functions(part, inside if passed else path)
+            path = inside if passed else f"{inside}.{part.co_name}:{part.co_firstlineno}"
+            if part.co_flags & _OPTIMIZED and not passed:
+                yield path, part
+            yield from functions(part, path)
 
 
 def read(file):
     """Return the text of a file as Python reads it; "" if it cannot be compiled."""
-    try:
-        with open(file, "rb") as opened:
-            return "".join(linecache.getlines(file)) if opened.read(1) else ""
-    except OSError:
-        return ""
+    return "".join(linecache.getlines(file))
 
 
 def compiled(text, file):
@@ -62,9 +59,14 @@ def compiled(text, file):
 
 def send(bridge, out, every, files):
     """Pack the functions of files for each version; write one file for each of these."""
-    container, source = _names(bridge)
-    here = sys.version_info[:2]
-    outs = {version: open(os.path.join(out, "to-%d.%d" % version), "wb") for version in VERSIONS}
+    container, _ = _names(bridge)
+    with contextlib.ExitStack() as stack:
+        paths = {version: Path(out, "to-{}.{}".format(*version)) for version in VERSIONS}
+        outs = {version: stack.enter_context(path.open("wb")) for version, path in paths.items()}
+        _send_all(container, outs, every, files)
+
+
+def _send_all(container, outs, every, files):
     number = 0
     for file in files:
         text = read(file)
@@ -73,17 +75,15 @@ def send(bridge, out, every, files):
             number += 1
             if number % every:
                 continue
-            scope = {"__name__": "__main__"}
-            function = types.FunctionType(each, scope, each.co_name, None, tuple(types.CellType() for _ in each.co_freevars))
+            cells = tuple(types.CellType() for _ in each.co_freevars)
+            function = types.FunctionType(each, {"__name__": "__main__"}, each.co_name, None, cells)
             for version in VERSIONS:
                 try:
                     data, why = b"".join(container.pack(function, target=version).pieces()), ""
                 except Exception as error:
-                    data, why = b"", "%s: %s" % (type(error).__name__, error)
+                    data, why = b"", f"{type(error).__name__}: {error}"
                 own = "" if data else _own_text(text, each)
                 pickle.dump((file, path, each.co_firstlineno, data, why, own), outs[version])
-    for opened in outs.values():
-        opened.close()
 
 
 def _own_text(text, code):
@@ -102,7 +102,7 @@ def load(bridge, given, result):
     counts = {}
     failures = []
     known = {}
-    with open(given, "rb") as opened:
+    with Path(given).open("rb") as opened:
         while True:
             try:
                 file, path, line, data, why, own = pickle.load(opened)
@@ -117,8 +117,7 @@ def load(bridge, given, result):
             counts[verdict] = counts.get(verdict, 0) + 1
             if verdict != "equal":
                 failures.append([verdict, file, path, line, said])
-    with open(result, "w") as written:
-        json.dump({"counts": counts, "failures": failures}, written)
+    Path(result).write_text(json.dumps({"counts": counts, "failures": failures}))
 
 
 def _judge(container, source, known, file, path, line, data, why, own):
@@ -131,7 +130,7 @@ def _judge(container, source, known, file, path, line, data, why, own):
     try:
         function = container.loads(data)
     except BaseException as error:
-        return "does not load", "%s: %s" % (type(error).__name__, error)
+        return "does not load", f"{type(error).__name__}: {error}"
     if known is None:
         return "not compared", ""
     wanted = known.get(path)
@@ -142,7 +141,6 @@ def _judge(container, source, known, file, path, line, data, why, own):
 
 if __name__ == "__main__":
     if sys.argv[1] == "send":
-        with open(sys.argv[5]) as listed:
-            send(sys.argv[2], sys.argv[3], int(sys.argv[4]), listed.read().split("\n"))
+        send(sys.argv[2], sys.argv[3], int(sys.argv[4]), Path(sys.argv[5]).read_text().split("\n"))
     else:
         load(*sys.argv[2:5])

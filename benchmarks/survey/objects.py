@@ -23,10 +23,11 @@ STANDARD_LIBRARY = "python"
 _MODULES_S = 150  # for importing the modules of one package
 _MOST_MODULES = 400
 # Tests, windows, servers, and what asks or changes the machine when it is imported.
-_SKIPPED = frozenset(
-    "test tests testing conftest __main__ setup tkinter turtle turtledemo idlelib antigravity this lib2to3 ensurepip"
-    " pydoc_data venv examples benchmarks gui qt gtk wx site sitecustomize usercustomize pip_main vendor".split()
-)
+_SKIPPED = frozenset([
+    "test", "tests", "testing", "conftest", "__main__", "setup", "tkinter", "turtle", "turtledemo", "idlelib",
+    "antigravity", "this", "lib2to3", "ensurepip", "pydoc_data", "venv", "examples", "benchmarks", "gui", "qt", "gtk",
+    "site", "sitecustomize", "usercustomize", "vendor",
+])  # fmt: skip
 _NOT_MADE = re.compile(r"Server|Process|Thread|Popen|Daemon|Runner$|Application$|Debugger|Console|Interactive|Fork")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class Totals:
     pairs: dict[str, Count] = field(default_factory=dict)
     classes: dict[str, Count] = field(default_factory=dict)
     functions: dict[str, Counter[str]] = field(default_factory=dict)
-    rejected: list[tuple[str, str, str]] = field(default_factory=list)
+    rejected: list[tuple[str, str]] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
 
@@ -87,7 +87,8 @@ def _add(found: Totals, part: str, rest: str, line: dict[str, Any]) -> None:
     elif kind == "case":
         where = found.pairs if part == "pairs" else found.classes
         group = rest if part == "pairs" else rest.partition("-3.")[2].join(["3.", ""])
-        where.setdefault(group, Count()).add(name if part == "pairs" else f"{rest.partition('-')[0]}: {name}", line, "cloudpickle")
+        name = name if part == "pairs" else f"{rest.partition('-')[0]}: {name}"
+        where.setdefault(group, Count()).add(name, line, "cloudpickle")
 
 
 def _add_functions(found: Totals, rest: str, told: dict[str, Any]) -> None:
@@ -99,7 +100,7 @@ def _add_functions(found: Totals, rest: str, told: dict[str, Any]) -> None:
             if verdict in _WRONG:
                 found.wrong.append((f"{verdict}: {place}", said))
             elif verdict == "rejected":
-                found.rejected.append((place, verdict, said))
+                found.rejected.append((place, said))
 
 
 def _short(file: str) -> str:
@@ -141,3 +142,87 @@ def _clean(text: str) -> str:
     text = re.sub(r"/tmp/survey-\w+/", "", re.sub(r"\s+", " ", text))
     text = re.sub(r"0x[0-9a-f]{6,}", "0x…", text.replace(str(ROOT), ".").replace(str(Path.home()), "~"))
     return text if len(text) <= 220 else f"{text[:220]}…"
+
+
+def write(folder: Path, names: Sequence[str], missing: Sequence[str], took_s: float) -> str:
+    """Write the page and the report; return the report's path."""
+    found = totals(folder, names)
+    name = f"survey-{commit()}.txt"
+    head = f"survey of {commit()}, {machine()}, {took_s / 60:.0f} minutes in this run"
+    failed = [f"value, by nobody: {each}: {_clean(why)}" for each, why, other in found.values.failed if not other]
+    rejected = [f"rejected: {place}: {_clean(said)}" for place, said in found.rejected]
+    (RESULTS / name).write_text("\n".join([head, *missing, *lines(found), *failed, *rejected]) + "\n")
+    PAGE.write_text(_page(found, name, [*missing, *found.ended]))
+    return f"{PAGE.relative_to(ROOT)}, {(RESULTS / name).relative_to(ROOT)}"
+
+
+def _page(found: Totals, report: str, ended: Sequence[str]) -> str:
+    surveyed = environments.surveyed()
+    nobody = Counter(name.partition(".")[0] for name, _, other in found.values.failed if not other)
+    syntax = Counter(_syntax(said) for _, said in found.rejected)
+    return _TEMPLATE.read_text().format(
+        packages=len(surveyed), more=len(surveyed) - 300, each=600, report=report,
+        when=datetime.date.today().isoformat(), machine=machine(),
+        figures=_figures(found), functions=_functions(found), goals=_goals(found),
+        exceptions=_listed([(name, why) for name, why, _ in found.exceptions.failed]),
+        values=_listed(found.values.only_others("cloudpickle")),
+        nobody=_fenced(sorted(name for name, _, other in found.values.failed if not other)) if nobody else "None.",
+        pairs=_of_groups(found.pairs), classes=_of_groups(found.classes),
+        rejected=_listed([(each, f"{n} functions") for each, n in syntax.most_common()]),
+        ended=_fenced(ended) if ended else "None.", versions=_fenced([line.replace("==", " ") for line in surveyed]),
+    )  # fmt: skip
+
+
+def _figures(found: Totals) -> str:
+    rows = [("exceptions raised in a job", found.exceptions), ("values, there and back", found.values)]
+    rows += [(f"between versions: {name.replace('-', ' ')}", each) for name, each in found.pairs.items()]
+    rows += [(f"classes of a script, Python {name.replace('-', ' ')}", each) for name, each in found.classes.items()]
+    head = ["| what | number | clusterfn | cloudpickle | dill | plain pickle |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *(f"| {name} | {each.all:,} | {_cells(each)} |" for name, each in rows)])
+
+
+def _cells(count: Count) -> str:
+    cells = [count.carried[tool] for tool in _TOOLS]
+    return " | ".join(f"{n:,} ({_percent(n, count.all)})" if n else "" for n in cells)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.2f} %"
+
+
+def _functions(found: Totals) -> str:
+    head = "| Python | functions | equal | rejected rightly | rejected wrongly | other failures |"
+    rows = [head, "|---|---|---|---|---|---|"]
+    for name, counts in sorted(found.functions.items()):
+        compared = sum(counts.values())
+        other = sum(counts[each] for each in _WRONG[1:])
+        cells = [name, compared, counts["equal"] + counts["not compared"], counts["rejected"], counts[_WRONG[0]], other]
+        rows.append("| " + " | ".join(f"{each:,}" if isinstance(each, int) else each for each in cells) + " |")
+    return "\n".join(rows)
+
+
+def _goals(found: Totals) -> str:
+    values, exceptions = found.values, found.exceptions
+    return (
+        f"Of {values.carried['cloudpickle']:,} values that cloudpickle carries, clusterfn carries {values.both:,}"
+        f" ({_percent(values.both, values.carried['cloudpickle'])})."
+        f" Of {exceptions.carried['pickle']:,} exceptions that plain pickle carries,"
+        f" clusterfn carries {exceptions.both:,}."
+    )
+
+
+def _of_groups(groups: dict[str, Count]) -> str:
+    return _listed([(f"{where}: {name}", why) for where, each in groups.items() for name, why, _ in each.failed])
+
+
+def _listed(pairs: Sequence[tuple[str, str]]) -> str:
+    return _fenced([f"{name}: {_clean(why)}" for name, why in pairs]) if pairs else "None."
+
+
+def _fenced(texts: Sequence[str]) -> str:
+    return "\n".join(["```text", *texts, "```"])
+
+
+def _syntax(said: str) -> str:
+    """Return what a rejection says of the syntax, without the name and line of the function."""
+    return said.rpartition("this syntax: ")[2].strip() or said

@@ -7,7 +7,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _MOST = 20_000  # parts that are compared; the rest of a larger object counts as the same
@@ -69,13 +69,17 @@ class _Comparison:
     def _by_state(self, one: Any, other: Any, path: str, depth: int) -> str:
         """Compare what two objects give of themselves to pickle, or else their attributes, or else how they show."""
         for state in (_reduced, _attributes):
-            try:
-                parts, others = state(one), state(other)
-            except BaseException:
-                continue
+            parts, others = _attempt(state, one), _attempt(state, other)
             if parts is not None and others is not None:
                 return self.of(parts, others, path, depth + 1)
         return "" if _shown(one) == _shown(other) else f"{path}: {_shown(other):.60} is not {_shown(one):.60}"
+
+
+def _attempt(work: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return work(value)
+    except BaseException:  # foreign code
+        return None
 
 
 def _reduced(value: Any) -> Any:

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -48,16 +49,14 @@ def _run_by(tool: str, folder: str) -> dict[str, Any]:
     loads = importlib.import_module("cloudpickle" if tool == "pickle" else tool).loads
     dumps = pickle.dumps if tool == "pickle" else importlib.import_module(tool).dumps
     try:
-        with open(os.path.join(folder, "payload.pkl"), "rb") as file:
-            function, args, kwargs = loads(file.read())
+        function, args, kwargs = loads(Path(folder, "payload.pkl").read_bytes())
         try:
             result = (True, function(*args, **kwargs))
         except Exception as error:
             result = (False, error)
-        with open(os.path.join(folder, "value.pkl"), "wb") as file:
-            file.write(dumps(result))
+        Path(folder, "value.pkl").write_bytes(dumps(result))
     except BaseException as error:  # foreign code may raise anything
-        return {"failed": "%s: %s" % (type(error).__name__, str(error)[:300])}
+        return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
     return {}
 
 

@@ -16,6 +16,7 @@ from clusterfn.calls import outcome, payload
 from clusterfn.config.spec import ResultPolicy
 
 TOOLS = ("clusterfn", "cloudpickle", "dill")
+_CALL_S = 120  # a call may have to import a large library on a busy machine
 _THERE = Path(__file__).with_name("there.py")
 
 
@@ -31,14 +32,12 @@ class Worker:
         version: (major, minor) of it.
         bridge: The folder with the files that a host has of clusterfn.
         folder: For the files of a call; its own.
-        timeout_s: How long a call may take.
     """
 
-    def __init__(self, python: str, version: tuple[int, int], bridge: str, folder: Path, timeout_s: float = 120) -> None:
+    def __init__(self, python: str, version: tuple[int, int], bridge: str, folder: Path) -> None:
         self._argv = [python, str(_THERE), bridge]
         self._version = version
         self._folder = folder
-        self._timeout_s = timeout_s
         self._process: subprocess.Popen[str] | None = None
         (folder / layout.BLOBS).mkdir(parents=True, exist_ok=True)
 
@@ -80,11 +79,11 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([tool, str(self._folder)]) + "\n")
         self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], self._timeout_s)
+        ready, _, _ = select.select([self._process.stdout], [], [], _CALL_S)
         line = self._process.stdout.readline() if ready else ""
         if not line:
             self.close()
-            raise TripFailed("the worker ended" if ready else f"nothing came in {self._timeout_s:.0f} s")
+            raise TripFailed("the worker ended" if ready else f"nothing came in {_CALL_S:.0f} s")
         return dict(json.loads(line))
 
     def close(self) -> None:

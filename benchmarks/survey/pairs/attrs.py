@@ -1,61 +1,103 @@
-"""Between attrs 23 and the newest: the classes that its documentation shows first."""
+"""Values of attrs that its documentation shows first: the pages "by example", "overview" and "extending"."""
 
-import functools
-from typing import List, Optional
+import typing
 
 import attr
 import attrs
-from attrs import asdict, define, evolve, field, frozen, make_class, validators
 
 
-@define
-class SomeClass:
-    a_number: int = 42
-    list_of_numbers: List[int] = attrs.Factory(list)
-
-    def hard_math(self, another_number):
-        return self.a_number + sum(self.list_of_numbers) * another_number
+def same(a, b):
+    """Compare two instances."""
+    return type(a).__name__ == type(b).__name__ and bool(a == b)
 
 
-@frozen
+def fields_of(value):
+    """Return what an instance holds, by name."""
+    return attr.asdict(value)
+
+
+@attrs.define
 class Coordinates:
     x: int
-    y: int = 0
+    y: int
 
 
-@define(slots=False)
-class Open:
-    x: int = field(default=1, validator=validators.instance_of(int), converter=int)
-    y: Optional[str] = field(default=None, repr=False, eq=False, metadata={"unit": "m"})
+@attrs.define(kw_only=True)
+class Keywords:
+    a: int
+    b: int = 1
+
+
+@attrs.frozen
+class Frozen:
+    x: int
+    y: list = attrs.field(factory=list)
+
+
+@attrs.define(slots=False)
+class WithDict:
+    x: int
+
+
+@attrs.define
+class Defaults:
+    x: int = 42
+    y: dict = attrs.Factory(dict)
+    z: int = attrs.field()
+
+    @z.default
+    def _z(self):
+        return self.x * 2
+
+
+@attrs.define
+class Validated:
+    x: int = attrs.field(validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)])
+    name: str = attrs.field(default="a", validator=attrs.validators.matches_re("[a-z]+"))
+    kind: str = attrs.field(default="u", validator=attrs.validators.in_(["u", "v"]))
 
     @x.validator
-    def positive(self, attribute, value):
-        if value < 0:
-            raise ValueError("negative")
+    def _small(self, attribute, value):
+        if value > 255:
+            raise ValueError("too large")
 
 
-@define(kw_only=True, order=True)
-class Named:
-    a: int
-    b: int = 2
+@attrs.define
+class Converted:
+    x: int = attrs.field(converter=int)
+    y: typing.Optional[int] = attrs.field(default=None, converter=attrs.converters.optional(int))
 
 
-@define
-class Child(SomeClass):
-    more: str = "m"
+@attrs.define
+class Hidden:
+    _x: int
+    secret: str = attrs.field(default="s", repr=False, eq=False, metadata={"a": 1})
 
 
-@define
-class Later:
-    n: int
-    doubled: int = field(init=False)
+@attrs.define(order=True)
+class Child(Coordinates):
+    z: int = 0
+
+
+@attrs.define
+class Node:
+    value: int
+    children: list["Node"] = attrs.field(factory=list)
+
+
+@attrs.define
+class PostInit:
+    x: int
+    y: int = attrs.field(init=False)
 
     def __attrs_post_init__(self):
-        self.doubled = 2 * self.n
+        self.y = self.x + 1
 
-    @functools.cached_property
-    def slow(self):
-        return self.n + 1
+
+@attrs.define(eq=True, hash=True)
+class Hashable:
+    x: int
+    aliased: int = attrs.field(default=1)
 
 
 @attr.s
@@ -64,111 +106,80 @@ class Old:
     y = attr.ib(factory=list)
 
 
-@attr.s(auto_attribs=True, slots=True, frozen=True, hash=True)
-class OldSlots:
-    x: int = 1
+@attr.s(auto_attribs=True, frozen=True)
+class OldTyped:
+    x: int = attr.ib(converter=int)
 
 
-@attr.dataclass
-class OldData:
-    x: int = 1
-
-
-@define
-class Node:
-    value: int
-    next: Optional["Node"] = None
-
-
-@define
-class Private:
-    _x: int = 1
-    name: str = field(alias="title", default="t") if attrs.__version__ > "22.2" else "t"
-
-
-@define(eq=False)
-class Identity:
-    x: int = 1
-
-
-@frozen(cache_hash=True)
-class Hashed:
-    x: int = 1
-
-
-@define
-class Fails(Exception):
+@attrs.define
+class Failing(Exception):
     code: int
 
 
-@attrs.define(on_setattr=attrs.setters.frozen)
-class Fixed:
-    x: int = 1
+T = typing.TypeVar("T")
 
 
-def used():
-    one = SomeClass(1, [1, 2, 3])
-    return one.hard_math(3), asdict(one), repr(one)
+@attrs.define
+class Box(typing.Generic[T]):
+    held: T
 
 
-def evolved():
-    return evolve(Coordinates(1, 2), y=5)
+Made = attrs.make_class("Made", ["x", "y"])
+MadeTyped = attrs.make_class("MadeTyped", {"x": attrs.field(type=int, default=3), "y": attrs.field(factory=list)})
+MadeOld = attr.make_class("MadeOld", {"a": attr.ib(default=42)})
+MadeChild = attrs.make_class("MadeChild", {"z": attrs.field(default=1)}, bases=(WithDict,))
+MadeFrozen = attrs.make_class("MadeFrozen", ["x"], frozen=True, slots=True)
 
-
-def refused():
-    try:
-        Open(-1)
-    except ValueError as error:
-        return str(error)
-
-
-def fields():
-    return [each.name for each in attrs.fields(SomeClass)]
-
-
-def failed():
-    try:
-        raise Fails(3)
-    except Fails as error:
-        return error.code
-
-
-def frozen_error():
-    try:
-        Coordinates(1).x = 2
-    except attrs.exceptions.FrozenInstanceError as error:
-        return error
+INSTANCES = {
+    "defined": lambda: Coordinates(1, 2),
+    "by keywords": lambda: Keywords(a=3),
+    "frozen": lambda: Frozen(1, [2]),
+    "with a dict": lambda: WithDict(3),
+    "with defaults": lambda: Defaults(2),
+    "with validators": lambda: Validated(3),
+    "with converters": lambda: Converted("3", "4"),
+    "with private fields": lambda: Hidden(3),
+    "of a child": lambda: Child(1, 2, 3),
+    "in each other": lambda: Node(1, [Node(2)]),
+    "made after init": lambda: PostInit(1),
+    "hashable": lambda: {Hashable(1): 2},
+    "old": lambda: Old(2),
+    "old and typed": lambda: OldTyped("3"),
+    "generic": lambda: Box(3),
+    "evolved": lambda: attrs.evolve(Coordinates(1, 2), y=5),
+    "as a dict": lambda: attrs.asdict(Node(1, [Node(2)])),
+    "as a tuple": lambda: attrs.astuple(Coordinates(1, 2)),
+    "made by a call": lambda: Made(1, 2),
+    "made by a call with fields": lambda: MadeTyped(),
+    "made by an old call": lambda: MadeOld(),
+    "made by a call with bases": lambda: MadeChild(1),
+    "made frozen by a call": lambda: MadeFrozen(3),
+    "several": lambda: [Coordinates(1, 2), Made(1, Frozen(2))],
+}
+OTHERS = {
+    "a class": (lambda: Coordinates, lambda a, b: b(1, 2).x == 1),
+    "a made class": (lambda: Made, lambda a, b: b(1, 2).y == 2 and b.__name__ == "Made"),
+    "fields": (lambda: attrs.fields(Coordinates), lambda a, b: [f.name for f in a] == [f.name for f in b]),
+    "a field": (lambda: attrs.fields(Validated).x, lambda a, b: (a.name, a.type) == (b.name, b.type)),
+    "a field with a converter": (lambda: attrs.fields(Converted).y, lambda a, b: b.converter("3") == 3),
+    "NOTHING": (lambda: attrs.NOTHING, lambda a, b: b is attrs.NOTHING),
+    "a factory": (lambda: attrs.Factory(list), lambda a, b: b.factory is list),
+    "a validator": (lambda: attrs.validators.instance_of(int), lambda a, b: b.type is int),
+    "a validator of both": (
+        lambda: attrs.validators.and_(attrs.validators.gt(1), attrs.validators.lt(4)),
+        lambda a, b: True,
+    ),
+    "a validator of texts": (lambda: attrs.validators.matches_re("a+"), lambda a, b: b.pattern.pattern == "a+"),
+    "a converter": (lambda: attrs.converters.default_if_none(3), lambda a, b: b(None) == 3),
+    "an exception class": (lambda: Failing(3), lambda a, b: b.code == 3),
+    "a method": (lambda: Validated(3).__repr__, lambda a, b: b() == a()),
+    "filters": (lambda: attrs.filters.include(int), lambda a, b: callable(b)),
+}
 
 
 def cases():
-    made = [
-        SomeClass(1, [2]), Coordinates(1), Open(3, "y"), Named(a=1), Child(1, [2], "x"), Later(3), Old(2), OldSlots(3),
-        OldData(4), Node(1, Node(2)), Private(5), Hashed(2), Fixed(3),
-    ]  # fmt: skip
-    for value in made:
-        name = type(value).__name__
-        yield f"instance of {name}", value, lambda back, one=value: back == one and type(back) is type(one)
-        yield f"list of {name}", [value, value], lambda back, one=value: back[0] is back[1] and back[0] == one
-        yield f"class {name}", type(value), lambda back, one=type(value): back is one
-    yield "instance of Identity", Identity(5), lambda back: back.x == 5
-    yield "class Fails", Fails, lambda back: back is Fails
-    yield "instance of Fails", Fails(3), lambda back: back.code == 3
-    yield "make_class", make_class("Made", ["x", "y"]), lambda back: back(1, 2).y == 2
-    yield "instance of make_class", make_class("Made", {"x": field(default=1)})(), lambda back: back.x == 1
-    yield "attrs.fields", attrs.fields(SomeClass), lambda back: [each.name for each in back] == ["a_number", "list_of_numbers"]
-    yield "Attribute", attrs.fields(Open).x, lambda back: back.name == "x"
-    yield "Factory", attrs.Factory(list), lambda back: back.factory is list
-    yield "NOTHING", attrs.NOTHING, lambda back: back is attrs.NOTHING
-    yield "validator", validators.instance_of(int), lambda back: back == validators.instance_of(int)
-    yield "validators together", validators.and_(validators.ge(1), validators.le(3)), lambda back: callable(back)
-    yield "optional validator", validators.optional(validators.in_([1, 2])), lambda back: callable(back)
-    yield "in a dict", {"a": Coordinates(1)}, lambda back: back["a"] == Coordinates(1)
-    yield "a method", SomeClass(1, [2]).hard_math, lambda back: back(3) == 7
-    yield "used in a job", used, lambda back: back[0] == 19
-    yield "evolved in a job", evolved, lambda back: back == Coordinates(1, 5)
-    yield "validator in a job", refused, lambda back: back == "negative"
-    yield "fields in a job", fields, lambda back: back == ["a_number", "list_of_numbers"]
-    yield "raised in a job", failed, lambda back: back == 3
-    yield "FrozenInstanceError", frozen_error, lambda back: isinstance(back, attrs.exceptions.FrozenInstanceError)
-    yield "cached_property of a slotted class", Later(3), lambda back: back.slow == 4
-    yield "exceptions.NotAnAttrsClassError", attrs.exceptions.NotAnAttrsClassError("x"), lambda back: str(back) == "x"
+    """Yield a name, what makes a value, and what compares two of them."""
+    for name, maker in INSTANCES.items():
+        yield name, maker, same
+    for name, (maker, compare) in OTHERS.items():
+        yield name, maker, compare

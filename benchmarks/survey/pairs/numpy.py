@@ -1,121 +1,171 @@
-"""Between numpy 1.26 and 2: what its documentation shows first."""
-
-from collections import namedtuple
+"""Values of numpy that its documentation shows first: the user guide's "basics" and the reference of each part."""
 
 import numpy as np
-from numpy.random import normal
-
-Point = namedtuple("Point", "x y")
 
 
-class Tagged(np.ndarray):
-    def __new__(cls, data, tag=None):
-        made = np.asarray(data).view(cls)
-        made.tag = tag
+def same(a, b):
+    """Compare arrays and scalars by dtype and content."""
+    if type(a).__name__.rstrip("_") != type(b).__name__.rstrip("_"):
+        return False
+    if getattr(a, "dtype", None) != getattr(b, "dtype", None):
+        return False
+    if isinstance(a, np.ndarray) and a.dtype.names is None:
+        return a.shape == b.shape and np.array_equal(np.asarray(a).astype(object), np.asarray(b).astype(object))
+    return bool(np.all(a == b))
+
+
+def by(look):
+    """Compare what `look` sees of both."""
+    return lambda a, b: bool(np.all(look(a) == look(b)))
+
+
+RECORDS = [("name", "U10"), ("age", "i4"), ("weight", "f4")]
+ARRAYS = {
+    "integers": lambda: np.arange(15).reshape(3, 5),
+    "floats": lambda: np.linspace(0, 2, 9),
+    "complex numbers": lambda: np.array([[1, 2], [3, 4]], dtype=complex),
+    "booleans": lambda: np.array([True, False]),
+    "halves": lambda: np.ones(3, "f2"),
+    "long doubles": lambda: np.ones(3, np.longdouble),
+    "big-endian": lambda: np.arange(3, dtype=">i4"),
+    "no axes": lambda: np.array(3.0),
+    "empty": lambda: np.empty((0, 3)),
+    "texts": lambda: np.array(["abc", "é"]),
+    "bytes": lambda: np.array([b"abc", b"d"]),
+    "dates": lambda: np.arange("2005-02", "2005-03", dtype="datetime64[D]"),
+    "spans": lambda: np.array([1, 2], "m8[h]"),
+    "not a time": lambda: np.array(["NaT", "2020"], "M8[s]"),
+    "objects": lambda: np.array([{1: 2}, None, "x"], object),
+    "records": lambda: np.array([("Rex", 9, 81.0), ("Fido", 3, 27.0)], dtype=RECORDS),
+    "aligned records": lambda: np.zeros(2, np.dtype([("a", "i1"), ("b", "f8")], align=True)),
+    "nested records": lambda: np.zeros(2, [("a", [("x", "f4")]), ("b", "i4", (2, 2))]),
+    "records with objects": lambda: np.array([(1, "x")], [("a", "i4"), ("o", object)]),
+    "Fortran's order": lambda: np.asfortranarray(np.ones((2, 3))),
+    "a slice": lambda: np.arange(10)[::-2],
+    "a transposed array": lambda: np.arange(6).reshape(2, 3).T,
+    "a broadcast": lambda: np.broadcast_to(np.arange(3), (2, 3)),
+    "a large array": lambda: np.arange(300_000.0),
+    "a matrix": lambda: np.matrix([[1, 2], [3, 4]]),
+    "an integer": lambda: np.int64(3),
+    "a float": lambda: np.float32(0.5),
+    "a complex number": lambda: np.complex128(1j),
+    "True": lambda: np.True_,
+    "a text": lambda: np.str_("abc"),
+    "a bytes": lambda: np.bytes_(b"abc"),
+    "a date": lambda: np.datetime64("2005-02-25"),
+    "a span": lambda: np.timedelta64(1, "D"),
+    "a long double": lambda: np.longdouble(1) / 3,
+    "a record": lambda: np.array([("Rex", 9, 81.0)], dtype=RECORDS)[0],
+    "a void": lambda: np.void(b"abcd"),
+    "a dtype": lambda: np.dtype("f4"),
+    "a dtype of records": lambda: np.dtype(RECORDS),
+    "a dtype of dates": lambda: np.dtype("M8[ns]"),
+    "a dtype of objects": lambda: np.dtype(object),
+    "a dtype of texts": lambda: np.dtype("U7"),
+    "an aligned dtype": lambda: np.dtype([("a", "i1"), ("b", "f8")], align=True),
+    "a dtype with an axis": lambda: np.dtype(("f4", (2, 3))),
+    "a dtype with metadata": lambda: np.dtype("f4", metadata={"a": 1}),
+    "characters": lambda: np.char.array(["ab", "c"]),
+    "old characters": lambda: np.char.asarray([b"ab"]),
+    "a memory map": lambda: _map(),
+    "indices": lambda: np.nonzero(np.eye(2))[0],
+}
+OTHERS = {
+    "masked": (lambda: np.ma.array([1, 2, 3], mask=[0, 1, 0]), by(lambda m: str(m))),
+    "masked records": (lambda: np.ma.array([(1, 2.0)], mask=[(0, 1)], dtype="i4,f4"), by(str)),
+    "the masked constant": (lambda: np.ma.masked, lambda a, b: b is np.ma.masked),
+    "a record array": (lambda: np.rec.array([(1, 2.0)], names="a,b"), lambda a, b: b.a[0] == 1 and b.dtype == a.dtype),
+    "a row of a record array": (lambda: np.rec.array([(1, 2.0)], names="a,b")[0], lambda a, b: b.a == 1),
+    "a generator": (lambda: np.random.default_rng(3), lambda a, b: b.random() == np.random.default_rng(3).random()),
+    "an old generator": (lambda: np.random.RandomState(3), lambda a, b: b.rand() == np.random.RandomState(3).rand()),
+    "seeds": (lambda: np.random.SeedSequence(4), by(lambda s: s.generate_state(2))),
+    "bits": (lambda: np.random.PCG64(3), lambda a, b: b.random_raw() == np.random.PCG64(3).random_raw()),
+    "other bits": (lambda: np.random.Philox(3), lambda a, b: b.random_raw() == np.random.Philox(3).random_raw()),
+    "a method of a generator": (lambda: np.random.default_rng(3).normal, lambda a, b: np.isfinite(b())),
+    "a function of random numbers": (lambda: np.random.normal, lambda a, b: callable(b)),
+    "a ufunc": (lambda: np.add, lambda a, b: b is np.add),
+    "a ufunc's method": (lambda: np.add.reduce, lambda a, b: b([1, 2]) == 3),
+    "a function": (lambda: np.linalg.norm, lambda a, b: b is np.linalg.norm),
+    "a compiled function": (lambda: np.dot, lambda a, b: b is np.dot),
+    "a private function": (lambda: np.nan_to_num, lambda a, b: b is np.nan_to_num),
+    "a transform": (lambda: np.fft.fft, lambda a, b: b is np.fft.fft),
+    "vectorize": (lambda: np.vectorize(abs), lambda a, b: b([-1]).tolist() == [1]),
+    "poly1d": (lambda: np.poly1d([1, 2]), lambda a, b: b(2) == 4),
+    "a polynomial": (lambda: np.polynomial.Polynomial([1, 2]), lambda a, b: a == b),
+    "a Chebyshev series": (lambda: np.polynomial.Chebyshev([1, 2]), lambda a, b: a == b),
+    "limits of floats": (lambda: np.finfo("f4"), by(lambda i: i.eps)),
+    "limits of integers": (lambda: np.iinfo("i4"), by(lambda i: i.max)),
+    "a class of scalars": (lambda: np.float64, lambda a, b: b is np.float64),
+    "the class of booleans": (lambda: np.bool_, lambda a, b: b is np.bool_),
+    "the class of arrays": (lambda: np.ndarray, lambda a, b: b is np.ndarray),
+    "the class of dtypes": (lambda: type(np.dtype("f4")), lambda a, b: b is type(np.dtype("f4"))),
+    "an index": (lambda: np.s_[1:2, ..., None], lambda a, b: a == b),
+    "a constant": (lambda: (np.nan, np.inf, np.pi, np.newaxis), lambda a, b: a[1:] == b[1:] and a[0] != b[0]),
+    "an error": (lambda: np.linalg.LinAlgError("Singular matrix"), by(str)),
+    "an error of axes": (lambda: _axis_error(), lambda a, b: type(a) is type(b) and str(a) == str(b)),
+    "the result of a decomposition": (lambda: np.linalg.svd(np.eye(2)), lambda a, b: all(map(np.array_equal, a, b))),
+    "eigenvalues": (lambda: np.linalg.eigh(np.eye(2)), lambda a, b: all(map(np.array_equal, a, b))),
+    "a saved file": (lambda: _saved(), lambda a, b: a == b),
+    "the module": (lambda: np, lambda a, b: b is np),
+    "print options": (np.get_printoptions, lambda a, b: a["precision"] == b["precision"]),
+    "arrays in a dict": (
+        lambda: {"x": np.ones(2), "y": [np.int8(1)]},
+        lambda a, b: same(a["x"], b["x"]) and same(a["y"][0], b["y"][0]),
+    ),
+    "a subclass": (
+        lambda: Unit([1.0, 2.0]),
+        lambda a, b: type(b) is Unit and b.unit == a.unit and np.array_equal(a, b),
+    ),
+}
+
+
+class Unit(np.ndarray):
+    """The subclass of numpy's guide, with an attribute."""
+
+    def __new__(cls, values, unit="m"):
+        made = np.asarray(values).view(cls)
+        made.unit = unit
         return made
 
-    def __array_finalize__(self, other):
-        self.tag = getattr(other, "tag", None)
+    def __array_finalize__(self, obj):
+        self.unit = getattr(obj, "unit", None)
 
     def __reduce__(self):
-        return Tagged, (np.asarray(self), self.tag)
+        make, args, state = super().__reduce__()
+        return make, args, (*state, self.unit)
+
+    def __setstate__(self, state):
+        super().__setstate__(state[:-1])
+        self.unit = state[-1]
 
 
-def drawn():
-    return normal(size=3).shape
+def _map():
+    import tempfile
+
+    with tempfile.NamedTemporaryFile() as file:
+        made = np.memmap(file, dtype="f4", mode="w+", shape=3)
+    made[:] = 2
+    return made
 
 
-def typed():
-    return [np.float64, np.bool_, np.int32, np.str_, np.ndarray, np.generic]
+def _saved():
+    import io
+
+    file = io.BytesIO()
+    np.save(file, np.arange(3))
+    return file.getvalue()
 
 
-def computed():
-    a = np.arange(6).reshape(2, 3)
-    return {"sum": a.sum(), "mean": a.mean(axis=0), "max": a.max(), "any": np.any(a > 3), "t": a.T}
-
-
-def linear():
-    return np.linalg.svd(np.eye(3)), np.linalg.eigh(np.eye(2)), np.linalg.qr(np.eye(2))
-
-
-def failing():
+def _axis_error():
     try:
-        np.linalg.inv(np.zeros((2, 2)))
-    except np.linalg.LinAlgError as error:
+        np.sum(np.ones(2), axis=3)
+    except ValueError as error:
         return error
 
 
 def cases():
-    a = np.arange(12.0).reshape(3, 4)
-    simple = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "S3", "U3", ">i4", "g", "G"]
-    for kind in simple:
-        yield f"array of {kind}", np.ones(3, kind), None
-        yield f"scalar of {kind}", np.ones(3, kind)[1], None
-        yield f"dtype {kind}", np.dtype(kind), None
-    for unit in ("Y", "D", "s", "ns"):
-        yield f"datetime64[{unit}]", np.array(["2024-01-01", "NaT"], f"M8[{unit}]"), None
-        yield f"scalar of datetime64[{unit}]", np.datetime64("2024-01-01", unit), None
-        yield f"timedelta64[{unit}]", np.array([1, 2], f"m8[{unit}]"), None
-    yield "two dimensions", a, None
-    yield "Fortran order", np.asfortranarray(a), lambda back: back.flags.f_contiguous and (back == a).all()
-    yield "a view with steps", a[::2, 1:], None
-    yield "a transposed view", a.T, None
-    yield "no dimension", np.array(3.5), None
-    yield "empty", np.array([]), None
-    yield "read-only", _frozen(a), None
-    yield "objects", np.array([1, "a", None, {"b": 2}], object), None
-    yield "objects in two dimensions", np.array([[1, "a"], [None, 2.5]], object), None
-    yield "a structure", np.array([(1, 2.5, "a")], [("x", "i4"), ("y", "f8"), ("z", "U5")]), None
-    yield "an aligned structure", np.zeros(2, np.dtype([("x", "i1"), ("y", "f8")], align=True)), None
-    yield "one record of a structure", np.array([(1, 2.5)], [("x", "i4"), ("y", "f8")])[0], None
-    yield "a dtype of a structure", np.dtype([("x", "i4"), ("y", "f8", (2,))]), None
-    yield "recarray", np.rec.array([(1, 2.0)], dtype=[("x", "i4"), ("y", "f8")]), None
-    yield "masked array", np.ma.array([1, 2, 3], mask=[0, 1, 0]), lambda back: (back.mask == [0, 1, 0]).all()
-    yield "masked constant", np.ma.masked, None
-    yield "matrix", np.matrix([[1, 2], [3, 4]]), None
-    yield "chararray", np.char.array(["a", "b"]), None
-    yield "a subclass of ndarray", Tagged([1, 2], "t"), lambda back: back.tag == "t" and back.tolist() == [1, 2]
-    yield "poly1d", np.poly1d([1, 2, 3]), None
-    yield "Polynomial", np.polynomial.Polynomial([1, 2, 3]), None
-    yield "Chebyshev", np.polynomial.Chebyshev([1, 2]), None
-    yield "finfo", np.finfo(np.float32), lambda back: back.eps == np.finfo("f4").eps
-    yield "iinfo", np.iinfo(np.int16), lambda back: back.max == 32767
-    yield "vectorize", np.vectorize(abs), lambda back: back([-1]).tolist() == [1]
-    yield "ix_", np.ix_([0, 1], [2]), None
-    yield "s_", np.s_[1:3, ::2], None
-    yield "nan and inf", [np.nan, np.inf, -np.inf, np.pi], None
-    yield "newaxis", np.newaxis, None
-    yield "default_rng", np.random.default_rng(1), lambda back: back.random() == np.random.default_rng(1).random()
-    yield "RandomState", np.random.RandomState(1), lambda back: back.rand() == np.random.RandomState(1).rand()
-    yield "SeedSequence", np.random.SeedSequence(1), lambda back: back.entropy == 1
-    for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"):
-        yield name, getattr(np.random, name)(1), lambda back: np.random.Generator(back).random() >= 0
-        yield f"Generator({name})", np.random.Generator(getattr(np.random, name)(1)), lambda back: back.random() >= 0
-    for name in ("add", "sin", "maximum", "logical_and", "matmul"):
-        yield f"ufunc {name}", getattr(np, name), None
-    for name in ("mean", "dot", "concatenate", "where", "linspace", "save", "histogram", "einsum"):
-        yield f"function {name}", getattr(np, name), None
-    for name in ("float64", "float32", "int64", "int32", "bool_", "str_", "bytes_", "complex128", "object_", "void",
-                 "datetime64", "timedelta64", "generic", "number", "floating", "integer", "ndarray", "dtype", "matrix",
-                 "memmap", "ufunc", "errstate", "nditer", "ndenumerate", "recarray", "record"):  # fmt: skip
-        yield f"class {name}", getattr(np, name), None
-    for name in ("norm", "inv", "LinAlgError"):
-        yield f"linalg.{name}", getattr(np.linalg, name), None
-    for name in ("normal", "rand", "choice", "shuffle", "Generator", "RandomState", "default_rng"):
-        yield f"random.{name}", getattr(np.random, name), None
-    yield "fft.fft", np.fft.fft, None
-    yield "testing.assert_allclose", np.testing.assert_allclose, None
-    yield "in a tuple of the script", Point(np.float64(1), np.arange(2)), lambda back: back.y.tolist() == [0, 1]
-    yield "in a dict", {"a": a, np.int64(1): [np.float32(2)]}, None
-    yield "a name of numpy.random in a function", drawn, lambda back: back == (3,)
-    yield "classes from a job", typed, lambda back: back[1] is np.bool_ and back[0] is np.float64
-    yield "results of a job", computed, lambda back: back["t"].shape == (3, 2) and bool(back["any"])
-    yield "results of linalg", linear, lambda back: back[0][1].tolist() == [1, 1, 1]
-    yield "an exception as a value", failing, lambda back: isinstance(back, np.linalg.LinAlgError)
-    yield "ten megabytes", np.arange(1_300_000.0), None
-
-
-def _frozen(array):
-    copy = array.copy()
-    copy.flags.writeable = False
-    return copy
+    """Yield a name, what makes a value, and what compares two of them."""
+    for name, maker in ARRAYS.items():
+        yield name, maker, same
+    for name, (maker, compare) in OTHERS.items():
+        yield name, maker, compare

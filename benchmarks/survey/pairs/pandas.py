@@ -1,140 +1,221 @@
-"""Between pandas 2 and 3, with numpy 1.26 and 2: what its documentation shows first."""
+"""Values of pandas that its documentation shows first: "10 minutes", "Intro to data structures" and others."""
+
+import datetime
+import io
 
 import numpy as np
 import pandas as pd
 
-FRAME = pd.DataFrame(
-    {
-        "A": 1.0, "B": pd.Timestamp("2013-01-02"), "C": pd.Series(1, index=list(range(4)), dtype="float32"),
-        "D": np.array([3] * 4, dtype="int32"), "E": pd.Categorical(["test", "train", "test", "train"]), "F": "foo",
-    }
-)  # fmt: skip
-KEEP = ["dtype", "columns"]
+
+def in_nanoseconds(value):
+    """Return the value with its times in nanoseconds: pandas 2 and 3 choose other units."""
+    if isinstance(value, pd.DataFrame):
+        columns = {n: in_nanoseconds(value.iloc[:, n]) for n in range(value.shape[1])}
+        made = pd.DataFrame(columns, index=in_nanoseconds(value.index))
+        return made.set_axis(value.columns, axis=1)
+    if isinstance(value, pd.Series):
+        index = in_nanoseconds(value.index)
+        values = in_nanoseconds(pd.Index(value)) if value.dtype.kind in "mM" else value.array
+        return pd.Series(values, index=index, name=value.name)
+    if isinstance(value, pd.MultiIndex):
+        return value.set_levels([in_nanoseconds(level) for level in value.levels])
+    return value.as_unit("ns") if hasattr(value, "as_unit") else value
 
 
-def grouped():
-    return FRAME.groupby("E", observed=True)["D"].sum()
+COMPARISONS = (
+    (pd.DataFrame, pd.testing.assert_frame_equal),
+    (pd.Series, pd.testing.assert_series_equal),
+    (pd.Index, pd.testing.assert_index_equal),
+    (pd.api.extensions.ExtensionArray, pd.testing.assert_extension_array_equal),
+)
 
 
-def described():
-    return pd.DataFrame({"a": [1, 2], "b": [3.0, None]}).describe()
+def same(a, b):
+    """Compare what pandas has, by its own comparison."""
+    if type(a).__name__ != type(b).__name__:
+        return False
+    if isinstance(a, pd.DatetimeIndex) and a.freq != b.freq:
+        return False
+    for kind, compare in COMPARISONS:
+        if isinstance(a, kind):
+            compare(in_nanoseconds(a), in_nanoseconds(b))
+            return True
+    return bool(a == b)
 
 
-def merged():
-    left = pd.DataFrame({"key": ["a", "b"], "x": [1, 2]})
-    return left.merge(pd.DataFrame({"key": ["b", "c"], "y": [3, 4]}), how="outer")
+def by(look):
+    """Compare what `look` sees of both."""
+    return lambda a, b: type(a).__name__ == type(b).__name__ and bool(np.all(look(a) == look(b)))
 
 
-def resampled():
-    index = pd.date_range("2012-01-01", periods=100, freq="s")
-    return pd.Series(range(100), index=index).resample("1min").sum()
+DATES = ["2013-01-01", "2013-01-02", "2013-01-03", "2013-01-04"]
+CSV = "date,a,b\n2013-01-01,1,x\n2013-01-02,2,y\n"
 
 
-def pivoted():
-    return pd.DataFrame({"a": ["x", "y"], "b": ["u", "v"], "c": [1, 2]}).pivot_table("c", "a", "b")
+def frame():
+    return pd.DataFrame({"A": ["foo", "bar", "foo", "bar"], "B": ["one", "one", "two", "three"], "C": [1.0, 2, 3, 4]})
 
 
-def failing():
-    try:
-        FRAME["missing"]
-    except KeyError as error:
-        return error
+def times(**options):
+    return pd.date_range("2013-01-01", periods=4, **options)
 
 
-def alike(value):
-    """Compare the content: a version may choose another dtype for text, and another unit of time."""
+def dated():
+    return pd.DataFrame(np.arange(8.0).reshape(4, 2), index=times(), columns=list("AB"))
 
-    def check(back):
-        one, other = (pd.DataFrame(each) if not isinstance(each, pd.DataFrame) else each for each in (value, back))
-        pd.testing.assert_frame_equal(one, other, check_dtype=False, check_index_type=False, check_column_type=False,
-                                      check_freq=False, check_categorical=False)  # fmt: skip
-        return type(back) is type(value)
 
-    return check
+def mixed():
+    return pd.DataFrame(
+        {
+            "A": 1.0,
+            "B": pd.Timestamp("20130102"),
+            "C": pd.Series(1, index=range(4), dtype="float32"),
+            "D": np.array([3] * 4, dtype="int32"),
+            "E": pd.Categorical(["test", "train", "test", "train"]),
+            "F": "foo",
+        }
+    )
+
+
+def zoned():
+    return pd.DataFrame({"a": times(tz="UTC"), "b": times(tz="UTC"), "c": times(tz="Europe/Berlin")})
+
+
+FRAMES = {
+    "a frame": lambda: pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]}),
+    "an empty frame": pd.DataFrame,
+    "a frame of texts": frame,
+    "a frame with a missing text": lambda: pd.DataFrame({"a": ["x", np.nan], "b": [1, 2]}),
+    "a frame of many dtypes": mixed,
+    "a frame with dates": dated,
+    "a frame with time zones": zoned,
+    "a frame with naive dates": lambda: pd.DataFrame({"a": times(), "b": times(), "n": 1}),
+    "a frame in Fortran's order": lambda: pd.DataFrame(np.asfortranarray(np.ones((4, 3)))),
+    "a frame with spans": lambda: pd.DataFrame({"d": pd.to_timedelta([1, 2], unit="h")}),
+    "a frame of objects": lambda: pd.DataFrame({"a": [{1: 2}, None], "b": ["x", 1]}),
+    "a frame of two texts columns and an object": lambda: pd.DataFrame(
+        {"a": ["x", "y"], "o": [1, "z"], "b": ["u", "v"]}
+    ),
+    "a frame with equal names": lambda: pd.DataFrame([["x", 1]], columns=["a", "a"]),
+    "a frame by groups": lambda: frame().groupby("A")[["C"]].sum(),
+    "a frame by two groups": lambda: frame().groupby(["A", "B"]).sum(),
+    "a stacked frame": lambda: frame().set_index(["A", "B"]).stack(),
+    "a pivot table": lambda: pd.pivot_table(frame(), values="C", index="A", columns="B"),
+    "a merged frame": lambda: pd.merge(frame(), pd.DataFrame({"A": ["foo"], "D": [1]}), on="A", how="left"),
+    "a read frame": lambda: pd.read_csv(io.StringIO(CSV)),
+    "a read frame with dates": lambda: pd.read_csv(io.StringIO(CSV), parse_dates=["date"], index_col="date"),
+    "described": lambda: frame().describe(),
+    "a frame of nullable dtypes": lambda: frame().convert_dtypes(),
+    "a frame with attributes": lambda: _attributes(),
+    "a sparse frame": lambda: pd.DataFrame({"a": pd.arrays.SparseArray([0, 0, 1])}),
+    "dummies": lambda: pd.get_dummies(pd.Series(["a", "b"])),
+    "a crosstab": lambda: pd.crosstab(frame().A, frame().B),
+    "a transposed frame": lambda: frame().T,
+    "a sliced frame": lambda: frame().iloc[1:3, ::2],
+    "a series": lambda: pd.Series([1, 3, 5, np.nan, 6, 8]),
+    "a series of texts": lambda: pd.Series(["A", "B", "Aaba", np.nan, "cat"], name="s"),
+    "a sliced series of texts": lambda: pd.Series(["é" * n for n in range(30)])[3:21],
+    "a series of None and texts": lambda: pd.Series(["a", None], dtype=object),
+    "a series of strings": lambda: pd.Series(["a", "b", None], dtype="string"),
+    "a series with an index of texts": lambda: pd.Series({"b": 1, "a": 0, "c": 2}),
+    "a categorical series": lambda: pd.Series(["a", "b", "a"], dtype="category"),
+    "an ordered series": lambda: pd.Series(pd.Categorical(["low", "high"], ["low", "high"], ordered=True)),
+    "a series of integers and NA": lambda: pd.Series([1, 2, None], dtype="Int64"),
+    "a series of booleans and NA": lambda: pd.Series([True, None], dtype="boolean"),
+    "a series of floats and NA": lambda: pd.Series([0.5, None], dtype="Float64"),
+    "a cut series": lambda: pd.cut(pd.Series([1, 2, 3]), 2),
+    "a series by quantiles": lambda: pd.qcut(range(5), 4),
+    "a series of dates": lambda: pd.Series(times()),
+    "a series of zoned dates": lambda: pd.Series(times(tz="US/Eastern")),
+    "a series with NaT": lambda: pd.Series([pd.Timestamp("2020"), pd.NaT]),
+    "a series of spans": lambda: pd.Series(pd.timedelta_range("1 day", periods=3)),
+    "a series of periods": lambda: pd.Series(pd.period_range("2020", periods=3, freq="D")),
+    "a series of python dates": lambda: pd.Series([datetime.date(2020, 1, 1)]),
+    "a resampled series": lambda: pd.Series(range(4), times(freq="s")).resample("2s").sum(),
+    "value counts": lambda: frame().A.value_counts(),
+    "a datetime index": lambda: pd.DatetimeIndex(DATES),
+    "a datetime index with a zone": lambda: times(tz="Europe/Berlin"),
+    "a business index": lambda: times(freq="B"),
+    "an index of hours": lambda: times(freq="h"),
+    "a timedelta index": lambda: pd.timedelta_range("1 day", periods=3, freq="h"),
+    "a period index": lambda: pd.period_range("1990Q1", "1992Q4", freq="Q-NOV"),
+    "a monthly index": lambda: pd.period_range("2020", periods=3, freq="M"),
+    "an interval index": lambda: pd.interval_range(0, 5),
+    "a categorical index": lambda: pd.CategoricalIndex(["a", "b"]),
+    "a range index": lambda: pd.RangeIndex(3, name="r"),
+    "an index of texts": lambda: pd.Index(["a", "b"], name="t"),
+    "an index of objects": lambda: pd.Index(["a", 1]),
+    "an index of integers": lambda: pd.Index([1, 5]),
+    "an index of integers and NA": lambda: pd.Index([1, None], dtype="Int64"),
+    "a multi-index": lambda: pd.MultiIndex.from_product([[1, 2], ["a", "b"]], names=["n", "t"]),
+    "a multi-index of dates": lambda: pd.MultiIndex.from_product([times(), ["a"]]),
+    "an array of integers": lambda: pd.array([1, 2, None], dtype="Int64"),
+    "an array of strings": lambda: pd.array(["a", None], dtype="string"),
+    "an array of dates": lambda: pd.array(times()),
+    "an array of numpy": lambda: pd.Series([1, 2]).array,
+    "a categorical": lambda: pd.Categorical([1, 2, 1]),
+    "intervals": lambda: pd.arrays.IntervalArray.from_breaks([0, 1, 2]),
+    "periods": lambda: pd.array(pd.period_range("2020", periods=2, freq="D")),
+    "a sparse array": lambda: pd.arrays.SparseArray([0, 0, 1]),
+}
+SCALARS = {
+    "a timestamp": lambda: pd.Timestamp("2012-05-01"),
+    "a timestamp with a zone": lambda: pd.Timestamp("2012-05-01", tz="Europe/Berlin"),
+    "a span": lambda: pd.Timedelta("1 day 2 hours"),
+    "a period": lambda: pd.Period("2012-05", freq="M"),
+    "an interval": lambda: pd.Interval(0, 5, closed="left"),
+    "an interval of dates": lambda: pd.Interval(pd.Timestamp("2020"), pd.Timestamp("2021")),
+    "a month's end": lambda: pd.offsets.MonthEnd(2),
+    "a business day": lambda: pd.offsets.BDay(3),
+    "a day": lambda: pd.offsets.Day(2),
+    "an hour": lambda: pd.offsets.Hour(2),
+    "a quarter": lambda: pd.offsets.QuarterEnd(startingMonth=11),
+    "a date offset": lambda: pd.DateOffset(months=2, days=1),
+    "a custom day": lambda: pd.offsets.CustomBusinessDay(weekmask="Mon Tue", holidays=["2020-01-06"]),
+    "the dtype of categories": lambda: pd.CategoricalDtype(["a", "b"], ordered=True),
+    "the dtype of zoned dates": lambda: pd.DatetimeTZDtype("ns", "UTC"),
+    "the dtype of periods": lambda: pd.PeriodDtype("M"),
+    "the dtype of intervals": lambda: pd.IntervalDtype("int64"),
+    "the dtype of integers": lambda: pd.Int64Dtype(),
+    "the dtype of strings": lambda: pd.StringDtype(),
+    "the dtype of sparse arrays": lambda: pd.SparseDtype("float64", 0.0),
+    "the dtype of booleans": lambda: pd.BooleanDtype(),
+}
+OTHERS = {
+    "NaT": (lambda: pd.NaT, lambda a, b: b is pd.NaT),
+    "NA": (lambda: pd.NA, lambda a, b: b is pd.NA),
+    "a grouped frame": (lambda: frame().groupby("A"), lambda a, b: same(a[["C"]].sum(), b[["C"]].sum())),
+    "a grouped column": (lambda: frame().groupby("A")["C"], lambda a, b: same(a.mean(), b.mean())),
+    "grouped by two": (lambda: frame().groupby(["A", "B"], sort=False), lambda a, b: same(a.sum(), b.sum())),
+    "grouped by a level": (lambda: frame().set_index("A").groupby(level=0), lambda a, b: same(a.size(), b.size())),
+    "a rolling frame": (lambda: dated().rolling(2), lambda a, b: same(a.sum(), b.sum())),
+    "an expanding frame": (lambda: dated().expanding(), lambda a, b: same(a.sum(), b.sum())),
+    "an exponential frame": (lambda: dated().ewm(span=2), lambda a, b: same(a.mean(), b.mean())),
+    "a resampler": (lambda: dated().resample("2D"), lambda a, b: same(a.sum(), b.sum())),
+    "a grouper": (lambda: pd.Grouper(key="A"), by(lambda g: g.key)),
+    "a grouper of times": (lambda: pd.Grouper(key="A", freq="D"), by(lambda g: (g.key, g.freq))),
+    "texts": (lambda: frame().A.str, lambda a, b: same(a.upper(), b.upper())),
+    "a slice": (lambda: pd.IndexSlice[:, "a"], by(lambda s: s)),
+    "named aggregation": (lambda: pd.NamedAgg("C", "sum"), by(tuple)),
+    "a function of pandas": (lambda: pd.read_csv, lambda a, b: b is pd.read_csv),
+    "a class of pandas": (lambda: pd.DataFrame, lambda a, b: b is pd.DataFrame),
+    "a method": (lambda: frame().head, lambda a, b: same(a(2), b(2))),
+    "a row": (lambda: next(frame().itertuples()), by(tuple)),
+    "an error of pandas": (lambda: pd.errors.EmptyDataError("no"), by(str)),
+    "records": (lambda: frame().to_dict("records"), lambda a, b: a == b),
+    "frames in a dict": (lambda: {"a": frame()}, lambda a, b: same(a["a"], b["a"])),
+}
+
+
+def _attributes():
+    made = pd.DataFrame({"a": [1]})
+    made.attrs["unit"] = "m"
+    return made
 
 
 def cases():
-    days = pd.date_range("2013-01-01", periods=6)
-    frames = {
-        "the first frame of the tour": FRAME,
-        "numbers by days": pd.DataFrame(np.arange(24.0).reshape(6, 4), index=days, columns=list("ABCD")),
-        "text": pd.DataFrame({"name": ["a", "b", None], "n": [1, 2, 3]}),
-        "text of dtype string": pd.DataFrame({"name": pd.array(["a", None], dtype="string")}),
-        "text of dtype object": pd.DataFrame({"name": pd.array(["a", "b"], dtype=object)}),
-        "nullable numbers": pd.DataFrame({"n": pd.array([1, None], dtype="Int64"), "x": pd.array([1.5, None], dtype="Float64")}),
-        "nullable booleans": pd.DataFrame({"b": pd.array([True, None], dtype="boolean")}),
-        "times with a zone": pd.DataFrame({"t": pd.date_range("2024", periods=3, tz="Europe/Berlin")}),
-        "times in seconds": pd.DataFrame({"t": pd.date_range("2024", periods=3).astype("datetime64[s]")}),
-        "differences of times": pd.DataFrame({"d": pd.to_timedelta(["1 days", "2 days"])}),
-        "periods": pd.DataFrame({"p": pd.period_range("2024-01", periods=3, freq="M")}),
-        "intervals": pd.DataFrame({"i": pd.cut([1, 2, 3], 3)}),
-        "categories in order": pd.DataFrame({"c": pd.Categorical(["a", "b"], ["b", "a"], ordered=True)}),
-        "several levels": pd.DataFrame({"x": [1, 2]}, index=pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["l", "n"])),
-        "columns in levels": pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_product([["a"], ["x", "y"]])),
-        "sparse": pd.DataFrame({"s": pd.arrays.SparseArray([0, 0, 1])}),
-        "arrow": pd.DataFrame({"n": pd.array([1, None], dtype="int64[pyarrow]")}),
-        "lists as objects": pd.DataFrame({"l": [[1, 2], [3]]}),
-        "empty": pd.DataFrame(),
-        "a copy of columns": FRAME[["A", "D"]],
-        "rows": FRAME.loc[1:2],
-        "with attributes": _with_attributes(),
-        "a million numbers": pd.DataFrame({"x": np.arange(1_000_000.0), "n": np.arange(1_000_000)}),
-        "a hundred thousand texts": pd.DataFrame({"x": [f"row {n % 100}" for n in range(100_000)]}),
-    }  # fmt: skip
-    for name, frame in frames.items():
-        yield f"frame: {name}", frame, alike(frame)
-        if len(frame.columns) and not isinstance(frame.columns, pd.MultiIndex):
-            series = frame.iloc[:, 0]
-            yield f"series: {name}", series, alike(series)
-            yield f"array: {name}", series.array, lambda back, one=series: list(back.isna()) == list(one.isna())
-    indexes = {
-        "range": pd.RangeIndex(3), "numbers": pd.Index([1, 5]), "decimals": pd.Index([1.5, 2]), "text": pd.Index(["a", "b"]),
-        "objects": pd.Index([1, "a"], dtype=object), "times": days, "zone": days.tz_localize("UTC"),
-        "differences": pd.to_timedelta(["1 days"]), "periods": pd.period_range("2024", periods=2, freq="Y"),
-        "categories": pd.CategoricalIndex(["a", "b"]), "intervals": pd.interval_range(0, 3),
-        "levels": pd.MultiIndex.from_product([[1, 2], ["a"]]), "booleans": pd.Index([True, False]),
-    }  # fmt: skip
-    for name, index in indexes.items():
-        yield f"index: {name}", index, lambda back, one=index: list(back) == list(one) and type(back) is type(one)
-    scalars = {
-        "Timestamp": pd.Timestamp("2024-01-01 12:00"), "with a zone": pd.Timestamp("2024-01-01", tz="Europe/Berlin"),
-        "Timedelta": pd.Timedelta("1 days 2 hours"), "Period": pd.Period("2024-01", "M"), "Interval": pd.Interval(0, 1),
-        "NaT": pd.NaT, "NA": pd.NA, "DateOffset": pd.DateOffset(months=1), "Day": pd.offsets.Day(2),
-        "MonthEnd": pd.offsets.MonthEnd(), "BusinessDay": pd.offsets.BDay(3), "Week": pd.offsets.Week(weekday=1),
-        "CategoricalDtype": pd.CategoricalDtype(["a", "b"]), "StringDtype": pd.StringDtype("python"),
-        "Int64Dtype": pd.Int64Dtype(), "DatetimeTZDtype": pd.DatetimeTZDtype(tz="UTC"), "PeriodDtype": pd.PeriodDtype("M"),
-        "IntervalDtype": pd.IntervalDtype("int64"), "BooleanDtype": pd.BooleanDtype(), "IndexSlice": pd.IndexSlice[1:2],
-    }  # fmt: skip
-    for name, value in scalars.items():
-        yield f"value: {name}", value, lambda back, one=value: str(back) == str(one) and type(back) is type(one)
-    for name in ("DataFrame", "Series", "Index", "MultiIndex", "Timestamp", "Timedelta", "Categorical", "Grouper",
-                 "DatetimeIndex", "ExcelWriter", "NamedAgg", "CategoricalDtype"):  # fmt: skip
-        yield f"class {name}", getattr(pd, name), None
-    for name in ("concat", "merge", "read_csv", "to_datetime", "date_range", "isna", "get_dummies", "cut"):
-        yield f"function {name}", getattr(pd, name), None
-    yield "Grouper", pd.Grouper(freq="D"), lambda back: str(back.freq) == str(pd.Grouper(freq="D").freq)
-    yield "NamedAgg", pd.NamedAgg("a", "sum"), lambda back: back.aggfunc == "sum"
-    yield "groupby", FRAME.groupby("D"), lambda back: len(back) == 1
-    yield "rolling", FRAME["A"].rolling(2), lambda back: back.sum().iloc[1] == 2
-    yield "styler", FRAME.style if _has_jinja() else 1, None
-    yield "groups of a job", grouped, lambda back: back.tolist() == [6, 6]
-    yield "describe in a job", described, lambda back: back.loc["mean", "a"] == 1.5
-    yield "merge in a job", merged, lambda back: len(back) == 3
-    yield "resample in a job", resampled, lambda back: len(back) == 2
-    yield "pivot in a job", pivoted, lambda back: back.shape == (2, 2)
-    yield "an exception as a value", failing, lambda back: isinstance(back, KeyError)
-    yield "in a dict", {"a": FRAME, "b": [days]}, lambda back: len(back["a"]) == 4
-    yield "pd.errors.EmptyDataError", pd.errors.EmptyDataError("none"), lambda back: str(back) == "none"
-
-
-def _with_attributes():
-    frame = pd.DataFrame({"a": [1]})
-    frame.attrs["source"] = "here"
-    return frame
-
-
-def _has_jinja():
-    try:
-        return bool(FRAME.style)
-    except (ImportError, AttributeError):
-        return False
+    """Yield a name, what makes a value, and what compares two of them."""
+    for name, maker in {**FRAMES, **SCALARS}.items():
+        yield name, maker, same
+    for name, (maker, compare) in OTHERS.items():
+        yield name, maker, compare

@@ -1,78 +1,35 @@
-"""Between pydantic 2.9 and the newest: the models that its documentation shows first."""
+"""Values of pydantic that its documentation shows first: the pages of its concepts, in their order."""
 
 import datetime
+import decimal
 import enum
+import typing
 import uuid
-from dataclasses import field
-from decimal import Decimal
-from pathlib import Path
-from typing import Annotated, Any, Generic, List, Literal, Optional, TypeVar, Union
 
 import pydantic
-from pydantic import (
-    AliasChoices, AnyUrl, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, HttpUrl, PositiveInt, PrivateAttr,
-    RootModel, SecretStr, TypeAdapter, ValidationError, computed_field, field_serializer, field_validator,
-    model_validator, validate_call,
-)  # fmt: skip
-from pydantic.dataclasses import dataclass
-
-T = TypeVar("T")
+from pydantic import BaseModel, ConfigDict, Field
 
 
-class Color(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
+def same(a, b):
+    """Compare two models, also of classes of one name."""
+    return type(a).__name__ == type(b).__name__ and a.model_dump() == b.model_dump() and repr(a) == repr(b)
+
+
+def equal(a, b):
+    """Compare two values."""
+    return type(a).__name__ == type(b).__name__ and bool(a == b)
 
 
 class User(BaseModel):
     id: int
-    name: str = "John Doe"
-    signup_ts: Optional[datetime.datetime] = None
-    tastes: dict[str, PositiveInt] = {}
+    name: str = "Jane Doe"
+    signup_ts: typing.Optional[datetime.datetime] = None
+    tastes: dict[str, pydantic.PositiveInt] = {}
 
 
-class Nested(BaseModel):
-    user: User
-    others: List[User] = Field(default_factory=list)
-    color: Color = Color.RED
-
-
-class Checked(BaseModel):
-    model_config = ConfigDict(validate_assignment=True, extra="forbid", frozen=False, str_strip_whitespace=True)
-    name: str = Field(min_length=1, max_length=10, pattern="^[a-z]+$", description="its name")
-    age: int = Field(ge=0, le=150, alias="Age")
-    tags: list[str] = []
-
-    @field_validator("name")
-    @classmethod
-    def no_root(cls, value):
-        if value == "root":
-            raise ValueError("not root")
-        return value
-
-    @model_validator(mode="after")
-    def tags_have_names(self):
-        if "bad" in self.tags:
-            raise ValueError("bad tag")
-        return self
-
-
-class Computed(BaseModel):
-    width: float
-
-    @computed_field
-    @property
-    def area(self) -> float:
-        return self.width**2
-
-    @field_serializer("width")
-    def shown(self, value):
-        return f"{value} m"
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-    x: int = 1
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", str_max_length=10)
+    x: int
 
 
 class Extra(BaseModel):
@@ -80,137 +37,247 @@ class Extra(BaseModel):
     x: int = 1
 
 
-class Private(BaseModel):
-    x: int = 1
-    _count: int = PrivateAttr(default=3)
+class Foo(BaseModel):
+    count: int
+    size: typing.Optional[float] = None
 
 
-class Page(BaseModel, Generic[T]):
-    items: List[T]
-    total: int = 0
+class Nested(BaseModel):
+    foo: Foo
+    bars: list[Foo]
+
+
+class Constrained(BaseModel):
+    positive: int = Field(gt=0)
+    text: str = Field("a", min_length=1, max_length=10, pattern="^[a-z]+$")
+    ratio: float = Field(0.5, ge=0, le=1, multiple_of=0.5)
+    price: decimal.Decimal = Field(decimal.Decimal("1.5"), max_digits=5, decimal_places=2)
+    aliased: int = Field(1, alias="theAlias")
+    hidden: int = Field(1, exclude=True, repr=False, description="Hidden.", title="H", examples=[1])
+    made: uuid.UUID = Field(default_factory=lambda: uuid.UUID(int=3))
+    short: typing.Annotated[str, Field(max_length=3)] = "abc"
+
+
+class Validated(BaseModel):
+    name: str
+    password: str = "a"
+    again: str = "a"
+
+    @pydantic.field_validator("name", mode="after")
+    @classmethod
+    def name_has_space(cls, value):
+        if " " not in value:
+            raise ValueError("must contain a space")
+        return value.title()
+
+    @pydantic.model_validator(mode="after")
+    def passwords_match(self):
+        if self.password != self.again:
+            raise ValueError("passwords do not match")
+        return self
+
+    @pydantic.field_serializer("password")
+    def stars(self, value):
+        return "*" * len(value)
+
+
+class Computed(BaseModel):
+    width: float
+    _secret: int = pydantic.PrivateAttr(default=3)
+
+    @pydantic.computed_field
+    @property
+    def area(self) -> float:
+        return self.width**2
+
+    def secret(self):
+        return self._secret
 
 
 class Cat(BaseModel):
-    kind: Literal["cat"] = "cat"
-    lives: int = 9
+    kind: typing.Literal["cat"]
+    meows: int
 
 
 class Dog(BaseModel):
-    kind: Literal["dog"] = "dog"
+    kind: typing.Literal["dog"]
+    barks: float
 
 
-class Owner(BaseModel):
-    pet: Annotated[Union[Cat, Dog], Field(discriminator="kind")]
+class Pet(BaseModel):
+    pet: typing.Union[Cat, Dog] = Field(discriminator="kind")
 
 
-class Tree(BaseModel):
+class Node(BaseModel):
     value: int
-    children: List["Tree"] = []
+    children: list["Node"] = []
 
 
-class Tags(RootModel[List[str]]):
+class Pets(pydantic.RootModel[list[str]]):
     pass
 
 
-class Loaded(BaseModel):
-    name: str = Field(validation_alias=AliasChoices("name", "title"))
-    size: Annotated[int, BeforeValidator(int)] = 1
+T = typing.TypeVar("T")
 
 
-class Kinds(BaseModel):
-    when: datetime.date = datetime.date(2024, 1, 1)
-    price: Decimal = Decimal("1.5")
-    key: uuid.UUID = uuid.UUID(int=1)
-    path: Path = Path("/tmp")
-    secret: SecretStr = SecretStr("s")
-    site: HttpUrl = "https://example.org"
-    size: ByteSize = ByteSize(1)
-    any: Any = None
+class Response(BaseModel, typing.Generic[T]):
+    data: typing.Optional[T] = None
 
 
-class Admin(User):
-    rights: set[str] = {"all"}
+class Colour(str, enum.Enum):
+    RED = "red"
 
 
-@dataclass
-class Item:
-    name: str
-    price: float = 1.0
-    tags: list[str] = field(default_factory=list)
+class Types(BaseModel):
+    colour: Colour = Colour.RED
+    url: pydantic.HttpUrl = pydantic.HttpUrl("https://example.com/a")
+    secret: pydantic.SecretStr = pydantic.SecretStr("a")
+    when: datetime.date = datetime.date(2020, 1, 1)
+    small: pydantic.conint(lt=5) = 3
+    email: typing.Optional[str] = None
+    path: pydantic.DirectoryPath = "/"
+    of_json: pydantic.Json = "[1]"
+    size: pydantic.ByteSize = pydantic.ByteSize(3)
+    call: typing.Any = None
 
 
-@validate_call
-def double(x: int) -> int:
-    return 2 * x
+class Child(User):
+    age: int = 3
 
 
-def validated():
-    return User.model_validate({"id": "123", "name": "x", "tastes": {"wine": "9"}})
+@pydantic.dataclasses.dataclass
+class Data:
+    a: int
+    b: typing.Optional[str] = None
 
 
-def refused():
+@pydantic.dataclasses.dataclass(config=ConfigDict(validate_assignment=True), frozen=True)
+class FrozenData:
+    a: int = Field(3, gt=1)
+
+
+@pydantic.validate_call
+def repeated(text: str, count: int = 2) -> str:
+    return text * count
+
+
+@pydantic.validate_call(config=ConfigDict(strict=True), validate_return=True)
+def strictly(n: int) -> int:
+    return n
+
+
+def positive(value):
+    if value < 0:
+        raise ValueError("negative")
+    return value
+
+
+Dynamic = pydantic.create_model("Dynamic", foo=(str, ...), bar=(int, 123))
+DynamicChild = pydantic.create_model("DynamicChild", __base__=User, apple=(str, "russet"))
+DynamicChecked = pydantic.create_model(
+    "DynamicChecked",
+    n=(int, Field(3, gt=1, description="n")),
+    __validators__={"checked": pydantic.field_validator("n")(classmethod(lambda cls, value: positive(value)))},
+)
+DynamicConfig = pydantic.create_model("DynamicConfig", __config__=ConfigDict(frozen=True), x=(list[int], []))
+DynamicNested = pydantic.create_model("DynamicNested", inner=(Dynamic, ...), user=(User, User(id=1)))
+Limited = typing.Annotated[int, Field(gt=3), pydantic.AfterValidator(positive)]
+
+MODELS = {
+    "a model": lambda: User(id="123", tastes={"wine": 9}),
+    "a strict model": lambda: Strict(x=1),
+    "a model with more": lambda: Extra(y=2),
+    "a nested model": lambda: Nested(foo=Foo(count=4), bars=[{"count": 1, "size": 2.5}]),
+    "a model with constraints": lambda: Constrained(positive=1, theAlias=3),
+    "a model with validators": lambda: Validated(name="a b"),
+    "a model with computed fields": lambda: Computed(width=2),
+    "a model of a union": lambda: Pet(pet={"kind": "dog", "barks": 3.5}),
+    "a recursive model": lambda: Node(value=1, children=[Node(value=2)]),
+    "a root model": lambda: Pets(["a"]),
+    "a generic model": lambda: Response[int](data=1),
+    "a generic model of models": lambda: Response[list[Foo]](data=[Foo(count=1)]),
+    "a model of many types": lambda: Types(),
+    "a child": lambda: Child(id=1),
+    "a model without checks": lambda: User.model_construct(id="x"),
+    "a copy": lambda: User(id=1).model_copy(update={"name": "b"}),
+    "a model made by a call": lambda: Dynamic(foo="a"),
+    "a child made by a call": lambda: DynamicChild(id=1),
+    "a checked model made by a call": lambda: DynamicChecked(n=4),
+    "a model with settings made by a call": lambda: DynamicConfig(x=[1]),
+    "a nested model made by a call": lambda: DynamicNested(inner=Dynamic(foo="b")),
+}
+VALUES = {
+    "a dataclass": lambda: Data(a="1"),
+    "a frozen dataclass": lambda: FrozenData(5),
+    "a URL": lambda: pydantic.HttpUrl("https://example.com/a?b=1"),
+    "a URL of a database": lambda: pydantic.PostgresDsn("postgresql://user:pass@localhost:5432/app"),
+    "any URL": lambda: pydantic.AnyUrl("foo://example.com"),
+    "a secret": lambda: pydantic.SecretStr("a"),
+    "secret bytes": lambda: pydantic.SecretBytes(b"a"),
+    "a size": lambda: pydantic.ByteSize(1000),
+    "settings": lambda: ConfigDict(strict=True),
+    "a dumped model": lambda: User(id=1).model_dump(),
+    "a schema": lambda: Foo.model_json_schema(),
+    "an alias": lambda: pydantic.AliasPath("a", 0),
+    "aliases": lambda: pydantic.AliasChoices("a", pydantic.AliasPath("b", 1)),
+    "models in a dict": lambda: {"a": [Foo(count=1)]},
+}
+OTHERS = {
+    "a class": (lambda: User, lambda a, b: b(id="3").id == 3),
+    "a class made by a call": (lambda: Dynamic, lambda a, b: b(foo="x").bar == 123),
+    "a checking class made by a call": (lambda: DynamicChecked, lambda a, b: _error(lambda: b(n=1)) and b(n=2).n == 2),
+    "a frozen class made by a call": (lambda: DynamicConfig, lambda a, b: _error(lambda: setattr(b(), "x", 1))),
+    "a parametrised class": (lambda: Response[int], lambda a, b: b(data="1").data == 1),
+    "an adapter": (lambda: pydantic.TypeAdapter(list[int]), lambda a, b: b.validate_python(["1"]) == [1]),
+    "an adapter of models": (
+        lambda: pydantic.TypeAdapter(dict[str, User]),
+        lambda a, b: b.validate_python({"a": {"id": 1}})["a"].id == 1,
+    ),
+    "a strict adapter": (
+        lambda: pydantic.TypeAdapter(int, config=ConfigDict(strict=True)),
+        lambda a, b: _error(lambda: b.validate_python("1")),
+    ),
+    "an adapter of a limited type": (
+        lambda: pydantic.TypeAdapter(Limited),
+        lambda a, b: _error(lambda: b.validate_python(2)) and b.validate_python(5) == 5,
+    ),
+    "a field": (
+        lambda: Field(gt=3, description="d"),
+        lambda a, b: b.description == "d" and repr(a.metadata) == repr(b.metadata),
+    ),
+    "a field of a model": (
+        lambda: Constrained.model_fields["text"],
+        lambda a, b: b.default == "a" and len(a.metadata) == len(b.metadata),
+    ),
+    "an annotated type": (lambda: Limited, lambda a, b: _error(lambda: pydantic.TypeAdapter(b).validate_python(-1))),
+    "a checked function": (lambda: repeated, lambda a, b: b("a", count="3") == "aaa"),
+    "a strict function": (lambda: strictly, lambda a, b: b(3) == 3 and _error(lambda: b("3"))),
+    "a validator": (lambda: pydantic.AfterValidator(positive), lambda a, b: b.func(3) == 3),
+    "a private attribute": (lambda: Computed(width=1), lambda a, b: b.secret() == 3 and b.area == 1),
+    "an error": (
+        lambda: _error(lambda: User(id="x")),
+        lambda a, b: str(a).split("For further")[0] == str(b).split("For further")[0],
+    ),
+    "a method": (lambda: User(id=1).model_dump, lambda a, b: b() == a()),
+    "fields that were set": (lambda: User(id=1), lambda a, b: b.model_fields_set == {"id"}),
+    "a validator of the core": (lambda: pydantic.ValidationInfo, lambda a, b: True),
+    "a type": (lambda: pydantic.PositiveInt, lambda a, b: pydantic.TypeAdapter(b).validate_python(1) == 1),
+}
+
+
+def _error(call):
     try:
-        User(id="not a number")
-    except ValidationError as error:
+        call()
+    except pydantic.ValidationError as error:
         return error
-
-
-def refused_checked():
-    try:
-        Checked(name="root", Age=3)
-    except ValidationError as error:
-        return str(error)
-
-
-def schema():
-    return Nested.model_json_schema()
-
-
-def dumped():
-    return Nested(user=User(id=1)).model_dump(mode="json")
-
-
-def doubled():
-    return double("4")
-
-
-def adapted():
-    return TypeAdapter(List[User]).validate_python([{"id": 1}])
+    return None
 
 
 def cases():
-    made = {
-        "User": User(id=123, signup_ts="2019-06-01 12:22", tastes={"wine": 9}), "Nested": Nested(user=User(id=1), others=[User(id=2)]),
-        "Checked": Checked(name=" ab ", Age=3), "Computed": Computed(width=2), "Frozen": Frozen(), "Extra": Extra(y=2),
-        "Private": Private(), "Page": Page(items=[1]), "Owner": Owner(pet={"kind": "dog"}), "Admin": Admin(id=1),
-        "Tree": Tree(value=1, children=[Tree(value=2)]), "Tags": Tags(["a"]), "Loaded": Loaded(title="t", size="3"),
-        "Kinds": Kinds(), "Item": Item("a", tags=["x"]), "Page[int]": Page[int](items=[1]), "Page[User]": Page[User](items=[User(id=1)]),
-        "constructed": User.model_construct(id="raw"), "copied": User(id=1).model_copy(update={"name": "z"}),
-    }  # fmt: skip
-    for name, value in made.items():
-        yield f"instance of {name}", value, lambda back, one=value: back == one and type(back) is type(one)
-    for cls in (User, Nested, Checked, Computed, Frozen, Extra, Private, Page, Owner, Tree, Tags, Loaded, Kinds, Admin, Item):
-        yield f"class {cls.__name__}", cls, lambda back, one=cls: back is one
-    yield "class Page[int]", Page[int], lambda back: back is Page[int]
-    yield "list of models", [User(id=n) for n in range(3)], lambda back: back[2] == User(id=2)
-    yield "dict of models", {"a": Nested(user=User(id=1))}, lambda back: back["a"].user.id == 1
-    yield "a private attribute", Private(), lambda back: back._count == 3
-    yield "fields that were set", User(id=1), lambda back: back.model_fields_set == {"id"}
-    yield "SecretStr", SecretStr("s"), None
-    yield "HttpUrl", Kinds().site, lambda back: str(back) == "https://example.org"
-    yield "AnyUrl", TypeAdapter(AnyUrl).validate_python("ftp://a.b/c"), lambda back: str(back) == "ftp://a.b/c"
-    yield "ByteSize", ByteSize(5), None
-    yield "Field(...)", Field(default=1), lambda back: back.default == 1
-    yield "ConfigDict", ConfigDict(extra="allow"), None
-    yield "validate_call", double, lambda back: True
-    yield "validated in a job", validated, lambda back: back == User(id=123, name="x", tastes={"wine": 9})
-    yield "ValidationError as a value", refused, lambda back: isinstance(back, ValidationError) and back.errors()[0]["loc"] == ("id",)
-    yield "ValidationError as text", refused_checked, lambda back: "not root" in back
-    yield "schema in a job", schema, lambda back: "user" in back["properties"]
-    yield "dumped in a job", dumped, lambda back: back["user"]["id"] == 1
-    yield "validate_call in a job", doubled, lambda back: back == 8
-    yield "TypeAdapter in a job", adapted, lambda back: back[0] == User(id=1)
-    yield "TypeAdapter(int)", TypeAdapter(int), lambda back: back.validate_python("3") == 3
-    yield "create_model", pydantic.create_model("Made", x=(int, 1)), lambda back: back().x == 1
-    yield "an instance of create_model", pydantic.create_model("Made", x=(int, 1))(), lambda back: back.x == 1
-    yield "PydanticUserError", pydantic.PydanticUserError("m", code=None), lambda back: back.message == "m"
+    """Yield a name, what makes a value, and what compares two of them."""
+    for name, maker in MODELS.items():
+        yield name, maker, same
+    for name, maker in VALUES.items():
+        yield name, maker, equal
+    for name, (maker, compare) in OTHERS.items():
+        yield name, maker, compare

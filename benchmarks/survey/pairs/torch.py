@@ -1,129 +1,208 @@
-"""Between two minor versions of torch, on the CPU: what its tutorial shows first."""
+"""Values of torch that its documentation shows first: the tutorial "Learn the basics" and "Saving and loading models"."""
 
-from collections import OrderedDict
+import collections
+import typing
 
-import numpy as np
 import torch
-from torch import nn, optim
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch import nn
 
 
-class NeuralNetwork(nn.Module):
-    def __init__(self):
+def same(a, b):
+    """Compare two values, or all in two containers."""
+    if type(a).__name__ != type(b).__name__:
+        return False
+    if isinstance(a, torch.Tensor):
+        return _same_tensor(a, b)
+    if isinstance(a, nn.Module):
+        return repr(a) == repr(b) and same(a.state_dict(), b.state_dict()) and a.training == b.training
+    if isinstance(a, torch.optim.Optimizer):
+        return same(_told(a), {**_told(b)})
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and not isinstance(a, torch.Size):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def _same_tensor(a, b):
+    facts = [(each.dtype, each.shape, each.requires_grad, each.layout) for each in (a, b)]
+    if facts[0] != facts[1]:
+        return False
+    if a.layout != torch.strided or a.is_quantized:
+        a, b = (each.dequantize() if each.is_quantized else each.to_dense() for each in (a, b))
+    return bool(torch.equal(a, b))
+
+
+def _told(optimizer):
+    """Return the state of an optimizer, without the settings that only one version has."""
+    told = optimizer.state_dict()
+    groups = [
+        {key: group[key] for key in ("lr", "weight_decay", "params") if key in group} for group in told["param_groups"]
+    ]
+    return {"state": told["state"], "groups": groups}
+
+
+def by(look):
+    """Compare what `look` sees of both."""
+    return lambda a, b: same(look(a), look(b))
+
+
+class Network(nn.Module):
+    """The network of the tutorial."""
+
+    def __init__(self, width=16):
         super().__init__()
         self.flatten = nn.Flatten()
-        self.linear_relu_stack = nn.Sequential(nn.Linear(28 * 28, 16), nn.ReLU(), nn.Linear(16, 10))
+        self.stack = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+        self.register_buffer("seen", torch.zeros(1))
 
     def forward(self, x):
-        return self.linear_relu_stack(self.flatten(x))
+        return self.stack(self.flatten(x))
 
 
-class Pictures(Dataset):
-    def __init__(self, n=4):
-        self.data = torch.arange(n * 4.0).reshape(n, 4)
-
+class Squares(torch.utils.data.Dataset):
     def __len__(self):
-        return len(self.data)
+        return 4
 
     def __getitem__(self, index):
-        return self.data[index], index
+        return torch.tensor([index**2])
 
 
-def trained():
-    torch.manual_seed(0)
-    model = NeuralNetwork()
-    optimizer = optim.SGD(model.parameters(), lr=1e-3)
-    loss = nn.CrossEntropyLoss()(model(torch.rand(2, 1, 28, 28)), torch.tensor([1, 2]))
-    loss.backward()
+class Pair(typing.NamedTuple):
+    x: torch.Tensor
+    n: int
+
+
+def seeded(make):
+    """Make a value with the same random numbers in both versions."""
+
+    def maker():
+        torch.manual_seed(3)
+        return make()
+
+    return maker
+
+
+def trained(kind, **options):
+    """Return a model after a step with an optimizer, and the optimizer."""
+    torch.manual_seed(3)
+    model = Network()
+    optimizer = kind(model.parameters(), **options)
+    nn.functional.cross_entropy(model(torch.ones(2, 4)), torch.tensor([0, 1])).backward()
     optimizer.step()
-    return model, optimizer.state_dict(), loss.item()
+    return model, optimizer
 
 
-def loaded():
-    return [batch[0].shape for batch in DataLoader(Pictures(), batch_size=2)]
+def scheduled():
+    """Return an optimizer with its schedule."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2)
 
 
-def gradient():
-    x = torch.ones(2, requires_grad=True)
-    (x * 3).sum().backward()
-    return x
+LAYERS = {
+    "linear": lambda: nn.Linear(2, 3),
+    "convolution": lambda: nn.Conv2d(1, 2, 3, padding="same"),
+    "transposed convolution": lambda: nn.ConvTranspose2d(1, 2, 3),
+    "normalised batch": lambda: nn.BatchNorm1d(3),
+    "normalised layer": lambda: nn.LayerNorm(3),
+    "dropout": lambda: nn.Dropout(0.2),
+    "embedding": lambda: nn.Embedding(4, 2),
+    "lstm": lambda: nn.LSTM(2, 3, num_layers=2),
+    "gru": lambda: nn.GRU(2, 3, batch_first=True),
+    "attention": lambda: nn.MultiheadAttention(4, 2),
+    "encoder": lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+    "transformer": lambda: nn.Transformer(4, 2, 1, 1, 8),
+    "sequence": lambda: nn.Sequential(collections.OrderedDict(a=nn.Linear(2, 2), b=nn.ReLU())),
+    "list of modules": lambda: nn.ModuleList([nn.Linear(2, 2)]),
+    "dict of modules": lambda: nn.ModuleDict({"a": nn.GELU()}),
+    "list of parameters": lambda: nn.ParameterList([torch.ones(2)]),
+    "pooling": lambda: nn.MaxPool2d(2),
+    "loss": lambda: nn.CrossEntropyLoss(weight=torch.ones(3)),
+    "softmax": lambda: nn.Softmax(dim=1),
+}
+VALUES = {
+    "integers": lambda: torch.tensor([[1, 2], [3, 4]]),
+    "floats": lambda: torch.rand(2, 3),
+    "halves": lambda: torch.ones(3, dtype=torch.float16),
+    "brain floats": lambda: torch.ones(3, dtype=torch.bfloat16),
+    "booleans": lambda: torch.tensor([True, False]),
+    "complex numbers": lambda: torch.tensor([1 + 2j]),
+    "bytes": lambda: torch.tensor([1], dtype=torch.uint8),
+    "a number": lambda: torch.tensor(3.0),
+    "empty": lambda: torch.empty(0, 3),
+    "a transposed tensor": lambda: torch.arange(6).reshape(2, 3).T,
+    "a slice": lambda: torch.arange(10)[::2],
+    "channels last": lambda: torch.ones(1, 2, 3, 3).to(memory_format=torch.channels_last),
+    "an expanded tensor": lambda: torch.ones(1, 3).expand(2, 3),
+    "a large tensor": lambda: torch.arange(400_000.0),
+    "a tensor with a gradient": lambda: torch.ones(2, requires_grad=True),
+    "a sparse tensor": lambda: torch.eye(3).to_sparse(),
+    "a sparse tensor by rows": lambda: torch.eye(3).to_sparse_csr(),
+    "a quantised tensor": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8),
+    "a parameter": lambda: nn.Parameter(torch.ones(2)),
+    "a frozen parameter": lambda: nn.Parameter(torch.ones(2), requires_grad=False),
+    "a buffer's state": lambda: Network().state_dict(),
+    "a network": Network,
+    "a network in evaluation": lambda: Network().eval(),
+    "a trained network": lambda: trained(torch.optim.SGD, lr=0.1)[0],
+    "a checkpoint": lambda: _checkpoint(),
+    "a size": lambda: torch.Size([2, 3]),
+    "a dtype": lambda: torch.float32,
+    "a device": lambda: torch.device("cpu"),
+    "another device": lambda: torch.device("cuda", 1),
+    "a layout": lambda: torch.strided,
+    "a memory format": lambda: torch.channels_last,
+    "the limits of floats": lambda: torch.finfo(torch.float32).eps,
+    "a state of random numbers": lambda: torch.get_rng_state()[:16],
+    "a named tuple": lambda: Pair(torch.ones(2), 3),
+    "the result of a maximum": lambda: tuple(torch.max(torch.arange(4.0).reshape(2, 2), dim=1)),
+    "tensors in a dict": lambda: {"a": [torch.ones(2)], "b": torch.zeros(1, dtype=torch.int8)},
+}
+OTHERS = {
+    **{
+        f"the optimizer {kind}": (lambda kind=kind: trained(getattr(torch.optim, kind), lr=0.1)[1], same)
+        for kind in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adadelta", "NAdam", "Adamax")
+    },
+    "a model and its optimizer": (lambda: trained(torch.optim.Adam), lambda a, b: same(a[0], b[0]) and _tied(*b)),
+    "a schedule": (scheduled, by(lambda s: s.get_last_lr())),
+    "a generator": (lambda: torch.Generator().manual_seed(3), lambda a, b: _drawn(a.clone_state() if hasattr(a, "clone_state") else a) == _drawn(b)),
+    "a data set": (Squares, lambda a, b: same(b[3], torch.tensor([9]))),
+    "a data set of tensors": (lambda: torch.utils.data.TensorDataset(torch.ones(2, 3)), by(lambda d: d.tensors)),
+    "a subset": (lambda: torch.utils.data.Subset(Squares(), [1]), lambda a, b: same(b[0], torch.tensor([1]))),
+    "a loader": (lambda: torch.utils.data.DataLoader(Squares(), 2), lambda a, b: len(list(b)) == 2),
+    "a distribution": (lambda: torch.distributions.Normal(0.0, 1.0), by(lambda d: d.mean)),
+    "a function": (lambda: nn.functional.relu, lambda a, b: b is nn.functional.relu),
+    "a compiled function": (lambda: torch.matmul, lambda a, b: b is torch.matmul),
+    "a class": (lambda: Network, lambda a, b: same(b(3)(torch.ones(1, 4)).shape, torch.Size([1, 3]))),
+    "a class of torch": (lambda: nn.Linear, lambda a, b: b is nn.Linear),
+    "the result with names": (lambda: torch.max(torch.ones(2, 2), dim=1), lambda a, b: same(b.values, a.values)),
+    "a method": (lambda: Network().forward, lambda a, b: b(torch.ones(1, 4)).shape == (1, 3)),
+    "a packed sequence": (
+        lambda: nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(1)]), by(lambda p: p.data),
+    ),
+    "an exception": (lambda: torch.OutOfMemoryError("no") if hasattr(torch, "OutOfMemoryError") else RuntimeError("no"), by(str)),
+    "a version": (lambda: torch.__version__, lambda a, b: isinstance(b, str)),
+    "a scaler": (lambda: torch.amp.GradScaler("cpu", enabled=False), lambda a, b: not b.is_enabled()),
+}  # fmt: skip
 
 
-def failing():
-    try:
-        torch.ones(2) @ torch.ones(3)
-    except RuntimeError as error:
-        return error
+def _tied(model, optimizer):
+    """Return whether the optimizer still holds the parameters of the model."""
+    return next(model.parameters()) is optimizer.param_groups[0]["params"][0]
 
 
-def weights(model):
-    return torch.cat([each.detach().flatten().float() for each in model.state_dict().values()])
+def _drawn(generator):
+    return torch.rand(3, generator=generator).tolist()
+
+
+def _checkpoint():
+    model, optimizer = trained(torch.optim.Adam, lr=0.1)
+    return {"epoch": 3, "model": model.state_dict(), "loss": torch.tensor(0.5), "optimizer": _told(optimizer)}
 
 
 def cases():
-    torch.manual_seed(1)
-    for kind in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool", "complex64"):
-        dtype = getattr(torch, kind)
-        yield f"tensor of {kind}", torch.ones(2, 3).to(dtype), None
-        yield f"dtype {kind}", dtype, None
-    tensors = {
-        "no dimension": torch.tensor(3.5), "empty": torch.empty(0), "a view": torch.arange(12.0).reshape(3, 4)[:, 1:],
-        "transposed": torch.arange(6.0).reshape(2, 3).T, "channels last": torch.rand(1, 3, 4, 4).to(memory_format=torch.channels_last),
-        "ten megabytes": torch.arange(2_600_000.0), "of numpy": torch.from_numpy(np.arange(3)),
-    }  # fmt: skip
-    for name, tensor in tensors.items():
-        yield f"tensor: {name}", tensor, None
-    yield "requires_grad", torch.ones(2, requires_grad=True), lambda back: back.requires_grad
-    yield "Parameter", nn.Parameter(torch.ones(2)), lambda back: type(back) is nn.Parameter and back.requires_grad
-    yield "sparse", torch.eye(3).to_sparse(), lambda back: torch.equal(back.to_dense(), torch.eye(3))
-    yield "sparse_csr", torch.eye(3).to_sparse_csr(), lambda back: torch.equal(back.to_dense(), torch.eye(3))
-    yield "quantized", torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), lambda back: back.q_scale() > 0
-    yield "device", torch.device("cpu"), None
-    yield "Size", torch.Size([1, 2]), None
-    yield "Generator", torch.Generator().manual_seed(3), lambda back: back.initial_seed() == 3
-    yield "memory_format", torch.channels_last, None
-    modules = {
-        "NeuralNetwork": NeuralNetwork(), "Linear": nn.Linear(2, 3), "Conv2d": nn.Conv2d(1, 2, 3), "LSTM": nn.LSTM(2, 3),
-        "Transformer layer": nn.TransformerEncoderLayer(4, 2, 8), "BatchNorm1d": nn.BatchNorm1d(3), "Embedding": nn.Embedding(3, 2),
-        "Sequential": nn.Sequential(OrderedDict(a=nn.Linear(1, 2), b=nn.Tanh(), c=nn.Linear(2, 1))),
-        "ModuleList": nn.ModuleList([nn.Linear(1, 1)]), "GRU": nn.GRU(2, 2), "MultiheadAttention": nn.MultiheadAttention(4, 2),
-        "LayerNorm": nn.LayerNorm(3),
-    }  # fmt: skip
-    for name, module in modules.items():
-        yield f"module {name}", module, lambda back, one=module: torch.equal(weights(back), weights(one))
-        yield f"state_dict of {name}", module.state_dict(), lambda back, one=module: list(back) == list(one.state_dict())
-    for name in ("ReLU", "Dropout", "Flatten", "Softmax", "CrossEntropyLoss", "MSELoss", "MaxPool2d", "GELU", "Identity"):
-        module = getattr(nn, name)(*([2] if name == "MaxPool2d" else []))
-        yield f"module {name}", module, lambda back, one=module: repr(back) == repr(one)
-    model = nn.Linear(2, 1)
-    for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad"):
-        optimizer = getattr(optim, name)(model.parameters(), lr=0.1)
-        model(torch.ones(2)).backward()
-        optimizer.step()
-        yield f"optimizer {name}", optimizer, lambda back, one=optimizer: back.defaults["lr"] == 0.1 and len(back.state) == len(one.state)
-        yield f"state of {name}", optimizer.state_dict(), lambda back, one=optimizer: back.keys() == one.state_dict().keys()
-    for name, args in (("StepLR", [1]), ("ExponentialLR", [0.9]), ("CosineAnnealingLR", [5])):
-        scheduler = getattr(optim.lr_scheduler, name)(optim.SGD(model.parameters(), lr=0.1), *args)
-        yield f"scheduler {name}", scheduler, lambda back: back.get_last_lr() == [0.1]
-    yield "dataset of the script", Pictures(), lambda back: back[1][0].tolist() == [4, 5, 6, 7]
-    yield "TensorDataset", TensorDataset(torch.arange(3)), lambda back: len(back) == 3
-    yield "DataLoader", DataLoader(Pictures(), batch_size=2), lambda back: len(list(back)) == 2
-    yield "Subset", torch.utils.data.Subset(Pictures(), [1]), lambda back: len(back) == 1
-    yield "distribution", torch.distributions.Normal(0.0, 1.0), lambda back: float(back.mean) == 0
-    yield "class NeuralNetwork", NeuralNetwork, lambda back: back is NeuralNetwork
-    for name in ("Tensor", "nn.Module", "nn.Linear", "optim.Adam", "utils.data.DataLoader", "no_grad", "device", "Generator"):
-        found = torch
-        for part in name.split("."):
-            found = getattr(found, part)
-        yield f"class {name}", found, None
-    for name in ("sin", "matmul", "cat", "relu", "zeros", "save", "manual_seed", "nn.functional.relu", "nn.functional.cross_entropy"):
-        found = torch
-        for part in name.split("."):
-            found = getattr(found, part)
-        yield f"function {name}", found, None
-    yield "scripted", torch.jit.script(nn.Linear(1, 1)), lambda back: back(torch.ones(1)).shape == (1,)
-    yield "trained in a job", trained, lambda back: isinstance(back[0], NeuralNetwork) and isinstance(back[2], float)
-    yield "DataLoader in a job", loaded, lambda back: back[0] == (2, 4)
-    yield "gradient of a job", gradient, lambda back: back.requires_grad
-    yield "an exception as a value", failing, lambda back: isinstance(back, RuntimeError)
-    yield "in a dict", {"a": torch.ones(1), "b": [torch.zeros(2)]}, lambda back: back["b"][0].shape == (2,)
+    """Yield a name, what makes a value, and what compares two of them."""
+    for name, maker in {**VALUES, **LAYERS}.items():
+        yield name, seeded(maker), same
+    for name, (maker, compare) in OTHERS.items():
+        yield name, seeded(maker), compare
