@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 
-from .handler import expand
+from .handler import expand, failure_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, NoReturn, Optional, Sequence
 
     from .frames import Header
-    from .handler import AgentServices
+    from .handler import AgentServices, Failure
 
 _SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")  # those that the agent or its Python handle
 _TOLD = 4096
@@ -33,10 +33,10 @@ class ChildProgram:
         on_loaded: Called once it is loaded.
 
     Attributes:
-        error: Why it could not be loaded, known before `on_exit`.
+        failure: Why it could not be loaded, known before `on_exit`.
     """
 
-    error: "Optional[OSError]" = None
+    failure: "Optional[Failure]" = None
 
     def __init__(
         self, agent: "AgentServices", header: "Header", env: "Dict[str, str]", fds: "Sequence[int]",
@@ -68,7 +68,7 @@ class ChildProgram:
         self._told = -1
         if told:
             number, path = told.split(b" ", 1)
-            self.error = OSError(int(number), os.strerror(int(number)), os.fsdecode(path))
+            self.failure = failure_of(OSError(int(number), os.strerror(int(number))), os.fsdecode(path))
         else:
             self._on_loaded()
 

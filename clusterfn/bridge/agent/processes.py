@@ -10,7 +10,7 @@ import time
 from .files import CHUNK, make_parent, write_all
 from .forked import ChildProgram
 from .frames import FULL
-from .handler import Failure, RequestHandler, expand, failure_of, seconds
+from .handler import Failure, RequestHandler, expand, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ class RunHandler(RequestHandler):
     def on_done(self, program: Program) -> None:
         out, err = program.text(program.stdout), program.text(program.stderr)
         sizes = dict(program.result(), out=len(out), err=len(err))
-        if program.child.error is not None:
-            return self.fail(failure_of(program.child.error, program.child.error.filename))
+        if program.child.failure is not None:
+            return self.fail(program.child.failure)
         if program.timed_out:
             message = "%s did not end within %g s" % (self.header["argv"][0], self.header.get("timeout_s") or 60)
             return self.fail(Failure("timeout", message), out + err, **sizes)
@@ -172,23 +172,17 @@ class SpawnHandler(RequestHandler):
     def start(self) -> None:
         log = expand(self.header["log"])
         make_parent(log)
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            try:
-                env, fds = changed_environment(self.header), (nothing, fd, fd)
-                self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
-            finally:
-                os.close(fd)
-        finally:
-            os.close(nothing)
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with open(fd, "ab", buffering=0), open(os.devnull, "rb") as nothing:
+            env, fds = changed_environment(self.header), (nothing.fileno(), fd, fd)
+            self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
 
     def on_loaded(self) -> None:
         self.send({"pid": self.child.pid, "starttime": start_time(self.child.pid)})
 
     def on_exit(self, status: int) -> None:
-        if self.child.error is not None:
-            self.fail(failure_of(self.child.error, self.child.error.filename))
+        if self.child.failure is not None:
+            self.fail(self.child.failure)
         else:
             self.end(status=status)
 
@@ -279,8 +273,8 @@ class RepeatHandler(RequestHandler):
         return (head["rc"], body[: head["out"]], body[head["out"] :], age) if fresh else None
 
     def on_done(self, program: Program) -> None:
-        if program.child.error is not None:
-            raise program.child.error
+        if program.child.failure is not None:
+            raise program.child.failure
         result = program.result()
         rc = None if program.timed_out else result["rc"] if result["rc"] is not None else -result["signal"]
         out, err = program.text(program.stdout), program.text(program.stderr)
