@@ -28,7 +28,7 @@ class ChildProgram:
     Args:
         header: Its `argv` and `cwd`; with `fork`, it may be `supervise.py`.
         env: Its variables.
-        fds: Its stdin, stdout and stderr, which stay the caller's.
+        fds: Its stdin, stdout and stderr, which are closed here.
         on_exit: Takes its status. It comes last.
         on_loaded: Called once it is loaded.
 
@@ -43,17 +43,20 @@ class ChildProgram:
         on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]" = lambda: None,
     ) -> None:  # fmt: skip
         self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
-        cwd = expand(header["cwd"]) if header.get("cwd") else "/"
-        self._told, tell = os.pipe()
+        tell = self._told = -1
         try:
+            cwd = expand(header["cwd"]) if header.get("cwd") else "/"
+            self._told, tell = os.pipe()
             self.pid = os.fork()
             if self.pid == 0:
                 _become(header, cwd, env, fds, tell)
         except OSError:
-            os.close(self._told)
+            if self._told >= 0:
+                os.close(self._told)
             raise
         finally:
-            os.close(tell)
+            for fd in {*fds, tell} - {-1}:
+                os.close(fd)
         os.set_blocking(self._told, False)
         agent.readers[self._told] = self._hear
         agent.children[self.pid] = self._exited

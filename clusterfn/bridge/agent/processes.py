@@ -47,18 +47,13 @@ class Program:
         self.stop_at = str(header.get("stop_at") or "").encode()
         self.status: "Optional[int]" = None
         timeout_s = seconds(header, "timeout_s", 60.0)
-        pipes = [os.pipe() for _ in range(3)]
-        (its_input, self.stdin), (self.stdout, its_output), (self.stderr, its_errors) = pipes
+        (given, self.stdin), (self.stdout, out), (self.stderr, err) = (os.pipe() for _ in range(3))
         try:
-            fds = (its_input, its_output, its_errors)
-            self.child = ChildProgram(agent, header, changed_environment(header), fds, self.on_exit)
+            self.child = ChildProgram(agent, header, changed_environment(header), (given, out, err), self.on_exit)
         except (OSError, Failure):
             for fd in (self.stdin, self.stdout, self.stderr):
                 os.close(fd)
             raise
-        finally:
-            for fd in (its_input, its_output, its_errors):
-                os.close(fd)
         for fd in (self.stdout, self.stderr):
             os.set_blocking(fd, False)
             self.output[fd], self.sizes[fd] = [], 0
@@ -173,9 +168,8 @@ class SpawnHandler(RequestHandler):
         log = expand(self.header["log"])
         make_parent(log)
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with open(fd, "ab", buffering=0), open(os.devnull, "rb") as nothing:
-            env, fds = changed_environment(self.header), (nothing.fileno(), fd, fd)
-            self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
+        env, fds = changed_environment(self.header), (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), fd, fd)
+        self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
 
     def on_loaded(self) -> None:
         self.send({"pid": self.child.pid, "starttime": start_time(self.child.pid)})

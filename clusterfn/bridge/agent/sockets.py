@@ -139,9 +139,6 @@ class ConverseHandler(ConnectHandler):
             os.close(fd)
             os.close(write_fd)
             raise
-        finally:
-            for end in (its_input, its_output, its_errors):
-                os.close(end)
         return fd, write_fd
 
     def on_words(self, fd: int) -> None:
