@@ -23,7 +23,7 @@ from tests.lab import DelayProxy
 
 _SCRIPT = Path(__file__).parents[1] / "fixtures" / "many_submits.py"
 _SCHEDULERS = {
-    "py36-bash": "scheduler: bare\nlimits: {cores: CORES}",
+    "py36-bash": "scheduler: bare",
     "slurm-bash": 'scheduler: slurm\nslurm: {partition: {cpu: short}}\ndefaults: {time: "10min"}\npoll_floor: "1s"',
     "gridengine-bash": 'scheduler: grid_engine\npoll_floor: "1s"\ndefaults: {memory: 500MB, time: 10min}',
 }
@@ -110,12 +110,12 @@ class ManySubmits:
 @contextlib.contextmanager
 def many_submits(
     lab: Any, folder: Path, alias: str = "py36-bash", *, one_way_s: float = 0.0, bytes_per_s: float = math.inf,
-    sync_s: float = 0.0, cores: int = 64,
+    sync_s: float = 0.0, limits: str = "limits: {cores: 64}",
 ) -> Iterator[ManySubmits]:  # fmt: skip
     """Make a new root on this host; its files, and those of the client, go with the block.
 
     Args:
-        cores: Without a scheduler, how many jobs may run at once, whatever the machine has.
+        limits: Without a scheduler, how many jobs may run at once; "" for as many as the machine has cores.
     """
     name = f"submits-{secrets.token_hex(4)}"
     home: Path = lab.home("bash")
@@ -128,8 +128,9 @@ def many_submits(
         (folder / "ssh_config").write_text(through + lab.ssh_config.read_text(), encoding="utf-8")
         lines = [
             f"address: {alias}", f"ssh_config: {folder / 'ssh_config'}", f"root: ~/{name}", f"python: {python}",
-            f'environment: "python:{lab.python(MINOR)}"', *_SCHEDULERS[alias].replace("CORES", str(cores)).splitlines(),
+            f'environment: "python:{lab.python(MINOR)}"', *_SCHEDULERS[alias].splitlines(),
         ]  # fmt: skip
+        lines += [limits] if alias == "py36-bash" else []
         config = folder / "clusterfn.yml"
         config.write_text("hosts:\n  there:\n" + "".join(f"    {line}\n" for line in lines), encoding="utf-8")
         env = {**os.environ, "CLUSTERFN_CONFIG": str(config), "XDG_STATE_HOME": str(folder / "state")}

@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 
-from .handler import expand
+from .handler import expand, failure_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, NoReturn, Optional, Sequence
 
     from .frames import Header
-    from .handler import AgentServices
+    from .handler import AgentServices, Failure
 
 _SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")  # those that the agent or its Python handle
 _TOLD = 4096
@@ -28,32 +28,35 @@ class ChildProgram:
     Args:
         header: Its `argv` and `cwd`; with `fork`, it may be `supervise.py`.
         env: Its variables.
-        fds: Its stdin, stdout and stderr, which stay the caller's.
+        fds: Its stdin, stdout and stderr, which are closed here.
         on_exit: Takes its status. It comes last.
         on_loaded: Called once it is loaded.
 
     Attributes:
-        error: Why it could not be loaded, known before `on_exit`.
+        failure: Why it could not be loaded, known before `on_exit`.
     """
 
-    error: "Optional[OSError]" = None
+    failure: "Optional[Failure]" = None
 
     def __init__(
         self, agent: "AgentServices", header: "Header", env: "Dict[str, str]", fds: "Sequence[int]",
         on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]" = lambda: None,
     ) -> None:  # fmt: skip
         self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
-        cwd = expand(header["cwd"]) if header.get("cwd") else "/"
-        self._told, tell = os.pipe()
+        tell = self._told = -1
         try:
+            cwd = expand(header["cwd"]) if header.get("cwd") else "/"
+            self._told, tell = os.pipe()
             self.pid = os.fork()
             if self.pid == 0:
                 _become(header, cwd, env, fds, tell)
         except OSError:
-            os.close(self._told)
+            if self._told >= 0:
+                os.close(self._told)
             raise
         finally:
-            os.close(tell)
+            for fd in {*fds, tell} - {-1}:
+                os.close(fd)
         os.set_blocking(self._told, False)
         agent.readers[self._told] = self._hear
         agent.children[self.pid] = self._exited
@@ -68,7 +71,7 @@ class ChildProgram:
         self._told = -1
         if told:
             number, path = told.split(b" ", 1)
-            self.error = OSError(int(number), os.strerror(int(number)), os.fsdecode(path))
+            self.failure = failure_of(OSError(int(number), os.strerror(int(number))), os.fsdecode(path))
         else:
             self._on_loaded()
 

@@ -10,7 +10,7 @@ import time
 from .files import CHUNK, make_parent, write_all
 from .forked import ChildProgram
 from .frames import FULL
-from .handler import Failure, RequestHandler, expand, failure_of, seconds
+from .handler import Failure, RequestHandler, expand, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,18 +47,13 @@ class Program:
         self.stop_at = str(header.get("stop_at") or "").encode()
         self.status: "Optional[int]" = None
         timeout_s = seconds(header, "timeout_s", 60.0)
-        pipes = [os.pipe() for _ in range(3)]
-        (its_input, self.stdin), (self.stdout, its_output), (self.stderr, its_errors) = pipes
+        (given, self.stdin), (self.stdout, out), (self.stderr, err) = (os.pipe() for _ in range(3))
         try:
-            fds = (its_input, its_output, its_errors)
-            self.child = ChildProgram(agent, header, changed_environment(header), fds, self.on_exit)
+            self.child = ChildProgram(agent, header, changed_environment(header), (given, out, err), self.on_exit)
         except (OSError, Failure):
             for fd in (self.stdin, self.stdout, self.stderr):
                 os.close(fd)
             raise
-        finally:
-            for fd in (its_input, its_output, its_errors):
-                os.close(fd)
         for fd in (self.stdout, self.stderr):
             os.set_blocking(fd, False)
             self.output[fd], self.sizes[fd] = [], 0
@@ -154,8 +149,8 @@ class RunHandler(RequestHandler):
     def on_done(self, program: Program) -> None:
         out, err = program.text(program.stdout), program.text(program.stderr)
         sizes = dict(program.result(), out=len(out), err=len(err))
-        if program.child.error is not None:
-            return self.fail(failure_of(program.child.error, program.child.error.filename))
+        if program.child.failure is not None:
+            return self.fail(program.child.failure)
         if program.timed_out:
             message = "%s did not end within %g s" % (self.header["argv"][0], self.header.get("timeout_s") or 60)
             return self.fail(Failure("timeout", message), out + err, **sizes)
@@ -172,23 +167,16 @@ class SpawnHandler(RequestHandler):
     def start(self) -> None:
         log = expand(self.header["log"])
         make_parent(log)
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            try:
-                env, fds = changed_environment(self.header), (nothing, fd, fd)
-                self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
-            finally:
-                os.close(fd)
-        finally:
-            os.close(nothing)
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        env, fds = changed_environment(self.header), (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), fd, fd)
+        self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
 
     def on_loaded(self) -> None:
         self.send({"pid": self.child.pid, "starttime": start_time(self.child.pid)})
 
     def on_exit(self, status: int) -> None:
-        if self.child.error is not None:
-            self.fail(failure_of(self.child.error, self.child.error.filename))
+        if self.child.failure is not None:
+            self.fail(self.child.failure)
         else:
             self.end(status=status)
 
@@ -279,8 +267,8 @@ class RepeatHandler(RequestHandler):
         return (head["rc"], body[: head["out"]], body[head["out"] :], age) if fresh else None
 
     def on_done(self, program: Program) -> None:
-        if program.child.error is not None:
-            raise program.child.error
+        if program.child.failure is not None:
+            raise program.child.failure
         result = program.result()
         rc = None if program.timed_out else result["rc"] if result["rc"] is not None else -result["signal"]
         out, err = program.text(program.stdout), program.text(program.stderr)

@@ -6,7 +6,7 @@ import struct
 
 from .forked import ChildProgram
 from .frames import pack
-from .handler import Failure, RequestHandler, expand, failure_of
+from .handler import Failure, RequestHandler, expand
 from .processes import changed_environment
 
 TYPE_CHECKING = False
@@ -139,9 +139,6 @@ class ConverseHandler(ConnectHandler):
             os.close(fd)
             os.close(write_fd)
             raise
-        finally:
-            for end in (its_input, its_output, its_errors):
-                os.close(end)
         return fd, write_fd
 
     def on_words(self, fd: int) -> None:
@@ -175,8 +172,8 @@ class ConverseHandler(ConnectHandler):
             return
         if self.errors in self.agent.readers:
             self.on_words(self.errors)
-        if self.child is not None and self.child.error is not None:
-            self.fail(failure_of(self.child.error, self.child.error.filename))
+        if self.child is not None and self.child.failure is not None:
+            self.fail(self.child.failure)
             return
         if self.status == 0:
             self.end()
