@@ -18,10 +18,26 @@ def reduce(obj: Any) -> Any:
         return _reduce_groups(obj)
     if name in _WINDOWS:
         return _reduced(obj, _WINDOWS[name], obj)
-    grouper = getattr(obj, "_timegrouper", None) if name == "DatetimeIndexResampler" else None
-    if grouper is None:
-        return NotImplemented
-    return _reduced(obj, "resample", grouper, rule=grouper.freq, on=grouper.key)
+    if name == "TimeGrouper":
+        facts = {each: getattr(obj, each, None) for each in _OF_GROUPER}
+        return grouper, ({each: value for each, value in facts.items() if value is not None},)
+    if name == "DatetimeIndexResampler":
+        held = getattr(obj, "_timegrouper", None) or obj.groupby
+        return _reduced(obj, "resample", held, rule=held.freq, on=held.key)
+    return NotImplemented
+
+
+_OF_GROUPER = (
+    "key", "level", "freq", "sort", "closed", "label", "convention", "origin", "offset", "dropna", "group_keys",
+)  # fmt: skip
+_GONE = ("axis", "squeeze")  # arguments that pandas 3 has no more
+
+
+def grouper(facts: dict[str, Any]) -> Any:
+    """Make what tells `groupby` how to group by times."""
+    import pandas
+
+    return pandas.Grouper(**facts)
 
 
 def _reduced(obj: Any, method: str, facts: Any, **more: Any) -> tuple[Any, ...]:
@@ -31,7 +47,8 @@ def _reduced(obj: Any, method: str, facts: Any, **more: Any) -> tuple[Any, ...]:
     for name, parameter in inspect.signature(getattr(table, method)).parameters.items():
         value = given.get(name, getattr(facts, name, parameter.default))
         given[name] = value
-        if name == "axis" or value is parameter.default or value is None or type(value).__name__ == "_NoDefault":
+        unset = value is None or value is parameter.default or (value is False and parameter.default is None)
+        if name in _GONE or unset or type(value).__name__ == "_NoDefault":
             del given[name]
     selection = getattr(obj, "_selection", None)
     return call, (table, method, given, selection if getattr(table, "ndim", 1) == 2 else None)

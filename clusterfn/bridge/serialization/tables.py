@@ -267,25 +267,40 @@ def _reduce_dtype_of_text(dtype: Any) -> tuple[Any, ...]:
 
 
 def _reduce_index(index: Any) -> Any:
-    return (
-        (index_of_objects, (index.to_numpy(), index.name, _made_here()[0])) if index.dtype == object else NotImplemented
-    )
+    if not hasattr(index.dtype, "isbuiltin"):  # not of numpy
+        return NotImplemented
+    return index_of_array, (index.to_numpy(), index.name, _made_here()[0])
 
 
-def index_of_objects(values: Any, name: Any, natural: str) -> Any:
-    """Make an index of objects; of texts, what this pandas makes of them."""
+def index_of_array(values: Any, name: Any, natural: str) -> Any:
+    """Make an index of objects or numbers; of texts, what this pandas makes of them."""
     import pandas
 
     if natural == "object" and _are_texts(values):
         return pandas.Index(texts(values, None, "nan", "str"), name=name)
-    return pandas.Index(values, dtype=object, name=name, copy=False)
+    return pandas.Index(values, dtype=values.dtype, name=name, copy=False)
+
+
+def _reduce_sparse_dtype(dtype: Any) -> tuple[Any, ...]:
+    return sparse_dtype, (dtype.subtype, dtype.fill_value)
+
+
+def sparse_dtype(subtype: Any, fill_value: Any) -> Any:
+    """Make the dtype of a sparse array."""
+    import pandas
+
+    return pandas.SparseDtype(subtype, fill_value)
 
 
 def _are_texts(values: Any) -> bool:
     """Return whether this pandas has a dtype of its own for these objects, in which none of them changes."""
     import pandas
 
-    if _made_here()[0] == "object" or pandas.api.types.infer_dtype(values, skipna=True) != "string":
+    if (
+        values.dtype.kind != "O"
+        or _made_here()[0] == "object"
+        or pandas.api.types.infer_dtype(values, skipna=True) != "string"
+    ):
         return False
     return all(type(value) is float for value in values[pandas.isna(values)])
 
@@ -347,7 +362,8 @@ _HOW = {
     "ArrowStringArrayNumpySemantics": _reduce_arrow,
     "ArrowExtensionArray": _reduce_arrow,
     "StringDtype": _reduce_dtype_of_text,
-    "Index": _reduce_index,
+    "SparseDtype": _reduce_sparse_dtype,
+    **dict.fromkeys(("Index", "Int64Index", "UInt64Index", "Float64Index"), _reduce_index),
     "DatetimeIndex": _reduce_index_of_moments,
     "TimedeltaIndex": _reduce_index_of_moments,
     "BlockManager": _reduce_manager,
