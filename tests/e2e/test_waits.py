@@ -147,11 +147,12 @@ def killed(pids: Sequence[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def controller_gone(scene: Scene) -> Iterator[None]:
-    """It is killed; another one begins after that, which ends with this test."""
+    """It ends, and saves which jobs there are; another one begins after that, which ends with this test."""
     (pid,) = scene.controller()
     argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-    with killed([pid]):
-        yield
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not scene.controller())
+    yield
     subprocess.Popen(["/usr/bin/setpriv", "--pdeathsig=KILL", *argv], cwd=scene.folder)
     until(scene.controller_answers)
 
