@@ -47,6 +47,7 @@ ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
 _LOOK_S, _LOOK_LAST_S = 0.2, 2.0
 UNTOLD_S = 1.0  # most jobs arrive sooner
 _LATELY_S = 3600.0
+_NAMED = 5  # hosts in a sentence
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,8 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
     silent: dict[str, HostError] = {}
 
     def describe() -> str:
-        return f"looking for {job_id[:SHORT]} on {len(hosts)} host{'' if len(hosts) == 1 else 's'}"
+        names = ", ".join(each.name for each in hosts[:_NAMED]) + (", …" if len(hosts) > _NAMED else "")
+        return f"looking for {job_id[:SHORT]} on {names}: no answer yet"
 
     with ArrivalStatus() as patience, spoken_wait.speaking(describe):
         while True:

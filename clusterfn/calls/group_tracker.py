@@ -294,7 +294,8 @@ class GroupTracker(BaseTracker):
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
-            self.waits_for(f"the scheduler has been unreachable for {seen.for_s:.0f} s")
+            self._turn = seen.in_words
+            self.group.on_state(PENDING, self.waiting_reason)
             return
         self._note_if_all_wait_here()
         if self._is_refused:  # it cannot know any of them

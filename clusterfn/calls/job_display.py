@@ -179,6 +179,8 @@ class _JobDisplay(console.StatusLine):
     def _text(self, with_clock: bool) -> str:
         clock = f" {console.as_clock(time.monotonic() - self.job.submitted_at)}" if with_clock else ""
         reason = self.trouble or self.job.reason
+        if not reason and self.job.state == PENDING and time.monotonic() >= self.speaks_from:
+            reason = f"{self.job.host} has said nothing of it yet"
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
     def clear(self) -> None:

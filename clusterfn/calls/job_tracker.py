@@ -36,9 +36,9 @@ from clusterfn.errors import (
     SubmitError,
     Unreachable,
 )
-from clusterfn.hosts import exit_flush, spoken_wait
+from clusterfn.hosts import exit_flush
 from clusterfn.hosts.rpc.link import describe_trouble
-from clusterfn.hosts.scheduler_watch import Seen, Silent
+from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerVerdict
@@ -54,7 +54,6 @@ R = TypeVar("R")
 _STATES = {
     "pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED, "resumed": RUNNING,
 }  # fmt: skip
-_UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 _ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0  # after a request to stop it; a scheduler gives it some seconds itself
@@ -62,6 +61,7 @@ _RECEIVING = "receiving its value:"
 _AGAIN_S = 0.2
 _PUBLISHED = [[f"it is {state}"] for state in sorted(set(FINAL.values()))]
 _LATEST = 4e9  # a time that a clock may show
+_TAKES_S = 3.0  # most hosts and schedulers take a job sooner
 _REST_S = 15.0  # for the last of what a job has printed, after its outcome
 
 
@@ -204,7 +204,7 @@ class BaseTracker:
             since: When it was sent, by the monotonic clock.
         """
         silent_s, rules, host = time.monotonic() - since, self.session.scheduler_rules, self.session.host.name
-        if silent_s < spoken_wait.SPEAK_AFTER_S or self._is_refused:
+        if silent_s < _TAKES_S or self._is_refused:
             return ""
         is_there = self.laid_out is None or self.laid_out.done()
         if is_there and not (rules.has_nodes and any(not each.done() for each in self.submissions())):
@@ -577,9 +577,9 @@ class Tracker(BaseTracker):
             self.session.unwatch(self.scheduler_name)
             return
         if isinstance(seen, Silent):
-            job.on_state(job.state, f"{_UNREACHABLE} for {seen.for_s:.0f} s")
+            job.on_state(job.state, seen.in_words)
             return
-        if job.reason.startswith(_UNREACHABLE):
+        if job.reason.startswith(UNREACHABLE):
             job.on_state(job.state, "")
         if seen is not None:
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None

@@ -25,6 +25,7 @@ _RARE_S = 60.0  # between two looks at a scheduler that serves everybody, on ave
 _FRESH_S = 4.0  # so old may be what a person is told
 _SOON = 6  # looks that may be made sooner than that, until the time for as many has passed
 _SHARE = "scheduler"
+UNREACHABLE = "the scheduler has been unreachable"
 
 
 class Silent(NamedTuple):
@@ -37,6 +38,11 @@ class Silent(NamedTuple):
 
     for_s: float
     message: str
+
+    @property
+    def in_words(self) -> str:
+        """Say so, with what its command printed."""
+        return f"{UNREACHABLE} for {self.for_s:.0f} s: {self.message}"
 
 
 Seen = Union[JobState, Silent, None]

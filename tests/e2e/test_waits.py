@@ -33,7 +33,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.lab]
 DRIVER = Path(__file__).parents[1] / "fixtures" / "waiting_call.py"
 WITHIN_S = 10.0
-AT_ONCE = 12
+AT_ONCE = 16
 CALLS = list(calls_on("host", "", ""))
 SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]
 SOME += ["clusterfn jobs", "clusterfn cancel", "clusterfn jupyter"]
@@ -147,11 +147,12 @@ def killed(pids: Sequence[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def controller_gone(scene: Scene) -> Iterator[None]:
-    """It is killed; another one begins after that, which ends with this test."""
+    """It ends, and saves which jobs there are; another one begins after that, which ends with this test."""
     (pid,) = scene.controller()
     argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-    with killed([pid]):
-        yield
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not scene.controller())
+    yield
     subprocess.Popen(["/usr/bin/setpriv", "--pdeathsig=KILL", *argv], cwd=scene.folder)
     until(scene.controller_answers)
 
@@ -217,38 +218,25 @@ def begin(scene: Scene, state: str) -> None:
         until(lambda: scene.job.reason)
 
 
-def calling(scene: Scene, names: Sequence[str], **env: str) -> list[subprocess.Popen[str]]:
-    """Processes that have connected, and call once they are told to."""
-    words, pipe = [scene.host, scene.job.id, scene.group.id, str(WITHIN_S)], subprocess.PIPE
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **env}
-    started = [
-        subprocess.Popen(
-            [sys.executable, DRIVER, name, *words], stdin=pipe, stdout=pipe, text=True, cwd=scene.folder, env=env
-        )
-        for name in names
-    ]
-    scene.agents = [json.loads(each.stdout.readline())["agent"] for each in started if each.stdout is not None]
-    return started
-
-
 def told(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Make these calls at once while the host is broken; what each of them has told."""
-    env = {"OTHER_VERSION": "1"} if state == "other version" else {}
-    processes, said = calling(scene, names, **env), {}
-    try:
-        with STATES[state](scene, lab):
-            for each in processes:
-                assert each.stdin is not None
-                each.stdin.write(f"{state}\n")
-                each.stdin.flush()
-            for name, each in zip(names, processes):
-                assert each.stdout is not None
-                said[name] = json.loads(each.stdout.readline() or '{"after_s": 0.0, "ended": "exited"}')
-    finally:
-        for each in processes:
-            each.kill()
-            each.communicate()
-    return said
+    argv = [sys.executable, str(DRIVER), json.dumps(names), scene.host, scene.job.id, scene.group.id, str(WITHIN_S)]
+    env = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2])}
+    env.update({"OTHER_VERSION": "1"} if state == "other version" else {})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, text=True, cwd=scene.folder, env=env, start_new_session=True
+    ) as calling:
+        assert calling.stdin is not None and calling.stdout is not None
+        try:
+            scene.agents = [json.loads(calling.stdout.readline())["agent"] for _ in names]
+            with STATES[state](scene, lab):
+                calling.stdin.write(f"{state}\n")
+                calling.stdin.flush()
+                said = [json.loads(calling.stdout.readline()) for _ in names]
+        finally:
+            os.killpg(calling.pid, signal.SIGKILL)
+    return {each.pop("name"): each for each in said}
 
 
 def silent(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> str:
@@ -267,7 +255,7 @@ def silent(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> str:
 def scene(lab: Any, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """A host with a folder that has what the calls need."""
     (tmp_path / "work.py").write_text("def nap():\n    import time\n    time.sleep(600)\n")
-    write_connection_file(str(tmp_path / "kernel.json"))
+    write_connection_file(str(tmp_path / "kernel.json"), key=b"secret")
     of_slurm = "controller" in request.node.name
     with slurm(lab, tmp_path, monkeypatch) if of_slurm else machine(lab, tmp_path) as made:
         yield made
