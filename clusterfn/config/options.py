@@ -166,7 +166,7 @@ _ELSEWHERE = {
 # Keys of a host in clusterfn.yml that are no options of a call (`hosts`, which imports this module).
 OF_HOSTS = (
     "address", "build_on", "build_partition", "build_timeout", "cuda", "defaults", "env_python", "env_root",
-    "environment_at", "fetch_on", "gpu_option", "gpu_sizes", "grid_engine", "installer", "lease", "limits", "login_ttl",
+    "environment_at", "fetch_on", "gpu_option", "gpu_sizes", "installer", "lease", "limits", "login_ttl",
     "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
     "scheduler_path", "setup", "ssh_config", "transport",
 )  # fmt: skip

@@ -104,7 +104,7 @@ def play(ada: Neighbour, steal: Callable[[list[str]], contextlib.AbstractContext
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_who_takes_every_name_of_another_user_first_delays_none_of_their_jobs_for_ten_seconds(street, again, table):
+def test_who_takes_every_name_of_another_user_first_keeps_none_of_their_jobs_waiting(street, again, table):
     ada, mal = street(ADA), street(MAL)
     alone = play(ada, lambda names: contextlib.nullcontext())
     thieves = []

@@ -14,6 +14,7 @@ from clusterfn.api.decorator import cluster
 from clusterfn.bridge import layout
 from clusterfn.config.hosts import HOST_KEYS
 from clusterfn.config.options import ALIASES, OF_HOSTS, CallOptions, Options, keywords, parse_options
+from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
@@ -344,7 +345,7 @@ def test_every_option_that_can_be_written_is_checked():
 
 
 def test_what_belongs_below_a_host_is_known_of_every_such_key():
-    assert set(OF_HOSTS) == HOST_KEYS - set(keywords()) - set(ALIASES)
+    assert set(OF_HOSTS) == HOST_KEYS - set(keywords()) - set(ALIASES) - set(SCHEDULER_KEYS)
 
 
 @pytest.mark.parametrize("address", ["ada@gpu.example.edu", "ada@gpu:2222"])
