@@ -247,7 +247,6 @@ def silent(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> str:
     found: dict[str, dict[str, Any]] = {}
     for first in range(0, len(names), AT_ONCE):
         found.update(told(lab, state, scene, names[first : first + AT_ONCE]))
-    Path(f"/tmp/waits/said-{state}.json").write_text(json.dumps(found, indent=1))  # XXX
     return "\n".join(f"{name}: {each}" for name, each in found.items() if each["after_s"] >= WITHIN_S)
 
 
