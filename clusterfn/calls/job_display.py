@@ -92,7 +92,7 @@ class _JobDisplay(console.StatusLine):
         self.within_a_line = False
         self.trouble = ""
         self.due = 0.0
-        self.speaks_from = time.monotonic() + spoken_wait.SPEAK_AFTER_S
+        self.speaks_from = max(time.monotonic(), job.submitted_at) + spoken_wait.SPEAK_AFTER_S
         self.in_cell = f"clusterfn: {job.id} {where}" if where and console.cell_status() is not None else ""
         if where and not self.in_cell:
             console.tell(f"{job.id} {where}")

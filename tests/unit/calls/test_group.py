@@ -32,7 +32,8 @@ from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts.host_contents import HostContents
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.scheduler.base import JobState, SchedulerLimits, Submission
+from clusterfn.hosts.scheduler_watch import Silent
+from clusterfn.scheduler.base import PENDING, JobState, SchedulerLimits, Submission
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fakes.taken import Taken
 from tests.golden.golden import recorded
@@ -475,6 +476,31 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_o
 
     until(lambda: tracker.group.ended(0) is not None)
     assert ("/root/blobs/a" in tracker.session.contents) == is_believed
+
+
+def test_a_scheduler_that_answers_again_is_not_called_unreachable_any_more(elements_on_slurm):
+    tracker, _, _ = elements_on_slurm
+    tracker.start(range(1, 4))
+
+    tracker.on_scheduler(Silent(75.0, "squeue: error: no answer"))
+    before = tracker.group.reason
+    tracker.on_scheduler(JobState(PENDING, "PENDING", "Priority"))
+
+    unreachable = "the scheduler has been unreachable for 75 s: squeue: error: no answer"
+    assert (before, tracker.group.reason) == (unreachable, "Priority: waiting for its turn")
+
+
+def test_the_scheduler_is_asked_about_a_group_once_it_has_accepted_it(elements_on_slurm, monkeypatch):
+    """A look before that finds nothing, and the next one comes seconds later."""
+    tracker, _, _ = elements_on_slurm
+    accepted = []
+    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: accepted.append(given[-1]) or Mock())
+    tracker.start(range(1, 4))
+    before = tracker.session.watch.add.call_count
+
+    accepted[0].on_started("77", None)
+
+    assert (before, tracker.session.watch.add.call_count) == (0, 1)
 
 
 def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slurm):
