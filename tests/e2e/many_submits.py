@@ -87,7 +87,11 @@ class ManySubmits:
             )
             for _ in range(programs)
         ]
-        told = [self._read(each) for each in started]
+        try:
+            told = [self._read(each) for each in started]
+        finally:
+            for each in started:
+                each.kill()
         most: dict[str, float] = {name: max(each[name] for each in told) for name in told[0]}
         calls = count * programs
         return Submitted(
