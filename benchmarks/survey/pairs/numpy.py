@@ -44,7 +44,7 @@ ARRAYS = {
     "a slice": lambda: np.arange(10)[::-2],
     "a transposed array": lambda: np.arange(6).reshape(2, 3).T,
     "a broadcast": lambda: np.broadcast_to(np.arange(3), (2, 3)),
-    "a large array": lambda: np.arange(300_000.0),
+    "a large array": lambda: np.ones(300_000),
     "a matrix": lambda: np.matrix([[1, 2], [3, 4]]),
     "an integer": lambda: np.int64(3),
     "a float": lambda: np.float32(0.5),

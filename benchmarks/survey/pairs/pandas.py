@@ -111,6 +111,7 @@ FRAMES = {
     "dummies": lambda: pd.get_dummies(pd.Series(["a", "b"])),
     "a crosstab": lambda: pd.crosstab(frame().A, frame().B),
     "a transposed frame": lambda: frame().T,
+    "a large frame": lambda: pd.DataFrame(np.ones((70_000, 2)), pd.date_range("2020", periods=70_000, freq="min")),
     "a sliced frame": lambda: frame().iloc[1:3, ::2],
     "a series": lambda: pd.Series([1, 3, 5, np.nan, 6, 8]),
     "a series of texts": lambda: pd.Series(["A", "B", "Aaba", np.nan, "cat"], name="s"),

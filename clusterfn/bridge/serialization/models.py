@@ -148,8 +148,8 @@ def _is_added(name: str, value: Any) -> bool:
 
 
 def model(
-    name: str, bases: Any, fields: Mapping[str, Any], settings: Any, others: Any, around: Any, module: str, tracker: str,
-    extra: None,
+    name: str, bases: Any, fields: Mapping[str, Any], settings: Any, others: Any, around: Any, module: str,
+    tracker: str, extra: None,
 ) -> Any:  # fmt: skip
     """Make a model as its class statement would."""
     import pydantic

@@ -10,7 +10,6 @@ from typing import Any
 _MODULES = (("pandas.core.indexes.base", "pandas.core.indexes.numeric"),)
 
 
-
 def searching(reader: Any) -> Any:
     """Return a class of unpicklers as `reader`, which looks for what is missing where other versions have it."""
 

@@ -1,0 +1,78 @@
+"""Values that another version of a package made: those of benchmarks/survey/pairs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import roundtrip
+from tests.unit.bridge.serialization.test_calls import TORCH
+
+FIXTURES = Path(roundtrip.__file__).parent
+MODULES = FIXTURES.parents[1] / "benchmarks" / "survey" / "pairs"
+OLD = {
+    "numpy": ["numpy==1.26.4"],
+    "pandas": ["numpy==1.26.4", "pandas==2.2.3"],
+    "pydantic": ["pydantic==2.9.2"],
+    "attrs": ["attrs==23.1.0"],
+}
+
+
+def trip(python: str, how: str, module: str, path: Path) -> str:
+    """What one side says, with these packages."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CLUSTERFN"))}
+    environ["PYTHONPATH"] = str(roundtrip.shared_site_packages())
+    argv = [python, str(FIXTURES / "pairs_trip.py"), how, str(MODULES / f"{module}.py"), str(path)]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Written by `pairs_trip.py write` with these versions; what a version makes of its own accord differs in the second
+# set from what the installed one makes.
+@pytest.mark.parametrize(
+    ("packed", "differs"),
+    [
+        ("numpy-1.26.4", set()),
+        ("pandas-1.5.3", {"an empty frame", "dummies", "value counts"}),
+        ("pandas-2.2.3", set()),
+        ("pydantic-2.9.2", set()),
+        ("attrs-23.1.0", set()),
+    ],
+)
+def test_what_another_version_packed_is_read(packed: str, differs: set[str]):
+    module = packed.partition("-")[0]
+    python = str(TORCH) if module in ("numpy", "pandas") else sys.executable
+    if not Path(python).exists():
+        pytest.skip("the lab's torch environment, which has pandas, is not there")
+    if module in ("pydantic", "attrs"):
+        pytest.importorskip(module)
+
+    found = json.loads(trip(python, "read", module, FIXTURES / "packed" / f"{packed}.pkl.gz"))
+
+    assert {name: said for name, said in found.items() if name not in differs} == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("module", OLD)
+def test_values_go_between_two_versions_and_come_back(module: str, tmp_path: Path):
+    here = sys.executable if module in ("pydantic", "attrs") else str(TORCH)
+    subprocess.run([here, "-m", "venv", str(tmp_path / "old")], check=True)
+    old = str(tmp_path / "old" / "bin" / "python")
+    if subprocess.run([old, "-m", "pip", "install", "-q", *OLD[module]], check=False).returncode:
+        pytest.skip(f"pip finds no {OLD[module]} for this Python")
+    for first, second in ((here, old), (old, here)):
+        path = tmp_path / "values"
+        trip(first, "write", module, path)
+        result = trip(second, "read", module, path)
+        trip(second, "back", module, path)
+        came = trip(first, "read", module, path)
+
+        assert json.loads(result) == {}
+        assert json.loads(came) == {}
