@@ -6,6 +6,7 @@ Words choose a part: `values`, `functions`, `pairs`, `classes`, or names of pack
 
 from __future__ import annotations
 
+import ast
 import concurrent.futures
 import contextlib
 import hashlib
@@ -26,8 +27,8 @@ from benchmarks.survey.functions import VERSIONS
 PARTS = ("values", "functions", "pairs", "classes")
 SAMPLE = ("python", "attrs", "numpy", "requests", "click", "networkx", "pydantic")
 _STILL_S = 300  # without a new line, a process is taken for stuck
-_RESTARTS = 12
-_FUNCTIONS_OF_EACH = 600
+_RESTARTS = 25
+_FUNCTIONS_OF_EACH = 250
 Task = tuple[str, Callable[[Path], None]]
 
 
@@ -39,35 +40,36 @@ def main(words: Sequence[str]) -> int:
     names = [word for word in words if word not in (*PARTS, "sample") and not word.startswith("--")]
     packages = [line.partition("==")[0] for line in environments.surveyed()]
     packages = names or (list(SAMPLE) if "sample" in words else [objects.STANDARD_LIBRARY, *packages])
-    folder, began = CACHE / "results" / _of_code(), time.monotonic()
-    folder.mkdir(parents=True, exist_ok=True)
-    tasks: list[Task] = []
+    began = time.monotonic()
+    tasks: dict[Path, Callable[[Path], None]] = {}
     missing: list[str] = []
     for part in parts:
+        folder = CACHE / "results" / f"{part}-{_of_code(part)}"
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            tasks += _TASKS[part](packages)
+            tasks.update({folder / f"{name}.json": work for name, work in _TASKS[part](packages)})
         except NotInstalled as lacking:  # the other parts may have what they need
             missing.append(f"{part}: {lacking}")
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        running = {pool.submit(_run, work, folder / f"{name}.json"): name for name, work in tasks}
+        running = {pool.submit(_run, work, path): path.stem for path, work in tasks.items()}
         for number, done in enumerate(concurrent.futures.as_completed(running), 1):
             if done.exception() is not None:
                 missing.append(f"{running[done]}: {done.exception()}")
             print(f"{number}/{len(tasks)} {running[done]} ({time.monotonic() - began:.0f} s)", flush=True)
-    of_tasks = [name for name, _ in tasks]
     if not names and "sample" not in words:
-        print(report.write(folder, of_tasks, missing, time.monotonic() - began))
-    totals = report.totals(folder, of_tasks)
+        print(report.write(tasks, missing, time.monotonic() - began))
+    totals = report.totals(tasks)
     print("\n".join([*missing, *report.lines(totals)]))
     return 0 if report.is_reached(totals) and not missing else 1
 
 
-def _of_code() -> str:
+def _of_code(part: str) -> str:
     """Return a name for the code that is surveyed and the code that surveys: a change of either makes results old."""
-    folders = [ROOT / "clusterfn" / "bridge" / "serialization", HERE]
+    serialization = ROOT / "clusterfn" / "bridge" / "serialization"
     files = [ROOT / "clusterfn" / "calls" / name for name in ("payload.py", "outcome.py")]
-    files += [file for folder in folders for file in sorted(folder.rglob("*")) if file.suffix in (".py", ".txt")]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.name != "report.py")).hexdigest()[:12]
+    files += [*sorted(serialization.glob("*.py")), *sorted(HERE.glob("*.*")), *sorted((HERE / part).glob("*.*"))]
+    own = [file for file in files if file.suffix in (".py", ".txt") and file.name not in ("report.py", "__main__.py")]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in own)).hexdigest()[:12]
 
 
 def _run(work: Callable[[Path], None], results: Path) -> None:
@@ -108,23 +110,47 @@ def _version(requirements: Path) -> list[int]:
 
 
 def _classes(packages: Sequence[str]) -> Iterator[Task]:
-    """Survey the scripts of classes: within one minor version, and from it to another one in both directions."""
+    """Survey the scripts of classes: within one minor version, and from it to another one in both directions.
+
+    Within one version, all packages are there; between two, those that have wheels for both.
+    """
     folder = HERE / "classes"
     for script in sorted(folder.glob("[a-z]*.py")):
         for here, there in ((11, 11), (11, 13), (13, 11), (11, 9), (9, 11)):
 
             def work(results: Path, here: int = here, there: int = there, script: Path = script) -> None:
-                needed = (folder / "requirements.txt").read_text()
-                pythons = [environments.environment("classes", needed, each) for each in (here, there)]
-                _survey(str(script), *pythons, (3, there), results)
+                if here == there:
+                    pythons = [_python(packages)] * 2
+                else:
+                    needed = {minor: (folder / f"python-3.{minor}.txt").read_text() for minor in (here, there)}
+                    pythons = [environments.environment("classes", needed[each], each) for each in (here, there)]
+                if all(_has(python, _needs(script)) for python in pythons):
+                    _survey(str(script), *pythons, (3, there), results)
+                else:
+                    results.write_text("[]")
 
             yield f"classes-{script.stem}-3.{here}-to-3.{there}", work
+
+
+def _needs(script: Path) -> list[str]:
+    """Return the libraries that a script names in `NEEDS`."""
+    for node in ast.parse(script.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NEEDS":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def _has(python: str, libraries: Sequence[str]) -> bool:
+    tried = subprocess.run(
+        [python, "-c", "\n".join(f"import {name}" for name in libraries)], capture_output=True, check=False
+    )
+    return tried.returncode == 0
 
 
 def _survey(name: str, here: str, there: str, version: tuple[int, int], results: Path) -> None:
     """Run clients until one comes to the end: one that ends before leaves out the object at which it ended."""
     growing = results.with_suffix(".jsonl")
-    tools = ["clusterfn"] if name.endswith(".py") and version != (3, 11) else ["clusterfn", "cloudpickle", "dill"]
+    tools = ["clusterfn"] if "-3." in results.stem and version != (3, 11) else ["clusterfn", "cloudpickle", "dill"]
     facts = {"name": name, "python": there, "version": version, "bridge": str(environments.bridge()), "tools": tools}
     argv = [here, "-m", "benchmarks.survey.client", json.dumps({**facts, "results": str(growing)})]
     for _ in range(_RESTARTS):

@@ -35,19 +35,25 @@ class TookTooLong(BaseException):
     """Foreign code did not return in time; no `except Exception` of it catches this."""
 
 
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong in the block after so many seconds."""
+class within:
+    """Raise TookTooLong in a block after so many seconds.
 
-    def stop(*_: object) -> None:
-        raise TookTooLong
+    It is no generator: contextlib sets an attribute of what passes, which an exception may refuse.
+    """
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGALRM, self._stop)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+    def __exit__(self, *_: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+    @staticmethod
+    def _stop(*_: object) -> None:
+        raise TookTooLong
 
 
 @contextlib.contextmanager

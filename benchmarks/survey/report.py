@@ -59,15 +59,14 @@ class Totals:
     ended: list[str] = field(default_factory=list)
 
 
-def totals(folder: Path, names: Iterable[str]) -> Totals:
-    """Add up the results of the tasks with these names."""
+def totals(results: Iterable[Path]) -> Totals:
+    """Add up the results of tasks."""
     found = Totals()
-    for name in names:
-        path = folder / f"{name}.json"
+    for path in results:
         if not path.exists():
             continue
         told = json.loads(path.read_text())
-        part, _, rest = name.partition("-")
+        part, _, rest = path.stem.partition("-")
         if part == "functions":
             _add_functions(found, rest, told)
             continue
@@ -144,9 +143,9 @@ def _clean(text: str) -> str:
     return text if len(text) <= 220 else f"{text[:220]}…"
 
 
-def write(folder: Path, names: Sequence[str], missing: Sequence[str], took_s: float) -> str:
-    """Write the page and the report; return the report's path."""
-    found = totals(folder, names)
+def write(results: Iterable[Path], missing: Sequence[str], took_s: float) -> str:
+    """Write the page and the report; return their paths."""
+    found = totals(results)
     name = f"survey-{commit()}.txt"
     head = f"survey of {commit()}, {machine()}, {took_s / 60:.0f} minutes in this run"
     failed = [f"value, by nobody: {each}: {_clean(why)}" for each, why, other in found.values.failed if not other]
@@ -161,7 +160,7 @@ def _page(found: Totals, report: str, ended: Sequence[str]) -> str:
     nobody = Counter(name.partition(".")[0] for name, _, other in found.values.failed if not other)
     syntax = Counter(_syntax(said) for _, said in found.rejected)
     return _TEMPLATE.read_text().format(
-        packages=len(surveyed), more=len(surveyed) - 300, each=600, report=report,
+        packages=len(surveyed), more=len(surveyed) - 300, each=250, report=report,
         when=datetime.date.today().isoformat(), machine=machine(),
         figures=_figures(found), functions=_functions(found), goals=_goals(found),
         exceptions=_listed([(name, why) for name, why, _ in found.exceptions.failed]),

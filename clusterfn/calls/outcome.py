@@ -56,7 +56,6 @@ _NOT_RAISED_HERE = (
     GeneratorExit,
     StopIteration,
     StopAsyncIteration,
-    concurrent.futures.CancelledError,
 )
 
 
@@ -383,7 +382,8 @@ def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation)
         facts["hint"] = "; ".join(filter(None, [facts["hint"], as_text]))
     # An error of asyncio can be here only if it was imported; otherwise the import is saved.
     cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
-    if error is None or isinstance(error, (_NOT_RAISED_HERE, cancelled)):
+    ends = isinstance(error, (_NOT_RAISED_HERE, cancelled)) or type(error) is concurrent.futures.CancelledError
+    if error is None or ends:
         return _function_error(what, facts)
     _, broken = serialization.part("exceptions").attempt(_equip, error, what["traceback"], outcome, place)
     return _function_error(what, facts) if broken else error

@@ -27,7 +27,7 @@ else:
     from . import cloudpickle
     from .cloudpickle import cloudpickle as _core
 
-from . import standard_library
+from . import stand_ins, standard_library
 
 VERSION: str = cloudpickle.__version__
 Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
@@ -93,7 +93,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if generic.get("args"):  # a model such as Page[int], which pydantic makes of Page
                 return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
-        for reduce in (_reduce_of_package, _reduce_named, _reduce_figure, self._reduce_of_library):
+        reducers = (_reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, _reduce_exception)
+        for reduce in (*reducers, self._reduce_of_library):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
@@ -111,6 +112,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
                 reduction[2][1]["__globals__"].setdefault(name, scope[name])
         for name, value in self.hints_of(func, scope).items():
             reduction[2][1]["__globals__"].setdefault(name, value)
+        submodules = reduction[2][1]["_cloudpickle_submodules"]
+        reduction[2][1]["_cloudpickle_submodules"] = [stand_ins.Submodule(each.__name__) for each in submodules]
         return (*reduction[:5], fill_function)
 
     def hints_of(self, owner: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,6 +340,37 @@ def _reduce_figure(obj: Any) -> Any:
     if isinstance(reduction[2], dict):
         reduction[2].pop("_restore_to_pylab", None)
     return reduction
+
+
+def _reduce_sentinel(obj: Any) -> Any:
+    """Reduce an object without any state that a library compares by identity to its name in the library."""
+    kind: Any = type(obj)
+    plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & _HEAP:
+        return NotImplemented
+    if kind.__module__ == "__main__" or any(vars(each).get("__slots__") for each in kind.__mro__) or _has_state(obj):
+        return NotImplemented
+    home = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
+    return NotImplemented if home is None else (stand_ins.sentinel, (*home, kind))
+
+
+def _has_state(obj: Any) -> bool:
+    try:
+        return bool(object.__getattribute__(obj, "__dict__"))  # past a __getattr__ of the user's
+    except AttributeError:
+        return False
+
+
+_HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
+
+
+def _reduce_exception(obj: Any) -> Any:
+    """Reduce an exception whose constructor cannot be called with its `args`, as a pickle of it would."""
+    if not isinstance(obj, BaseException):
+        return NotImplemented
+    from . import exceptions  # here: few values hold one
+
+    return exceptions.reduce(obj)
 
 
 def _has_a_home(obj: Any) -> bool:

@@ -19,13 +19,6 @@ from . import stand_ins
 _UNSET = object()
 
 
-class _Stateless:
-    """An object with no state but an empty dict; it may also be weakly referenced."""
-
-
-_STATELESS = _Stateless.__basicsize__
-
-
 def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool]) -> Any:
     """Return the reduction of such an object; NotImplemented for any other.
 
@@ -38,8 +31,6 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
     if kind is types.FunctionType:
         own = obj.__code__ is _DISPATCH and not has_a_home(obj)
         return _reduce_dispatch(obj) if own else NotImplemented
-    if kind.__name__[:1] == "_" and kind.__basicsize__ <= _STATELESS and not getattr(obj, "__dict__", None):
-        return _reduce_singleton(obj)
     if kind is contextvars.ContextVar:
         return _reduce_context_variable(obj)
     if kind is functools.singledispatchmethod:
@@ -60,16 +51,6 @@ _ALIAS: Any = getattr(typing, "TypeAliasType", None)  # Python 3.12 and up
 def forward_reference(text: str, module: Any, is_class: bool) -> Any:
     """Make the reference to a type that typing makes of "Name"; it compiles the text itself."""
     return typing.ForwardRef(text, module=module, is_class=is_class)
-
-
-def _reduce_singleton(obj: Any) -> Any:
-    """Reduce an object without a state that its own module knows by a name, as dataclasses.MISSING: it is compared."""
-    module = type(obj).__module__
-    if not isinstance(module, str) or module in ("__main__", "builtins"):
-        return NotImplemented
-    held = list(getattr(sys.modules.get(module), "__dict__", {}).items())
-    name = next((key for key, value in held if value is obj), None)
-    return NotImplemented if name is None else (stand_ins.by_name, (module, name))
 
 
 def _reduce_dispatch(function: Any) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bdb
+import concurrent.futures
 import io
 import os
 import pickle
@@ -101,6 +102,15 @@ def test_an_exception_whose_own_code_fails_arrives_as_its_type(odd):
     assert type(found) is type(odd) and found.args == odd.args
     assert "Odd" in found.__cause__.text and "str() failed" in found.__cause__.text
     assert outcome.in_a_line(Odd()) == "Odd: <no message: its __str__ raised AttributeError>"
+
+
+class Abandoned(concurrent.futures.CancelledError):
+    """As `s3transfer.exceptions.FatalError`."""
+
+
+def test_an_error_of_a_library_that_is_a_cancellation_arrives_as_its_type_and_a_bare_one_does_not():
+    assert type(raised(Abandoned("x"))) is Abandoned
+    assert type(raised(concurrent.futures.CancelledError("x"))) is errors.FunctionError
 
 
 @pytest.mark.parametrize("kind", DIED)
