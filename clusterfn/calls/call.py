@@ -322,7 +322,7 @@ def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None 
     tracker = Tracker(session, spec.id, spec.name, live, keeps=spec.keep_value, results=spec.results)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
-    job.asked = spec.resources
+    job.asked, tracker.time_s = spec.resources, spec.resources.time_s
     tracker.inputs = prepared.payload.inputs
     job.inputs = {each.id: each.source for each in tracker.inputs}
     for source in job.inputs.values():

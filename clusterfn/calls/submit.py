@@ -116,6 +116,10 @@ class JobSubmission(SubmissionListener):
     def on_refused_for_now(self, reason: str) -> None:
         self._tracker.refused_for_now(self._job, reason)
 
+    @property
+    def note(self) -> str:
+        return self._tracker.refusal_note
+
     def on_queued(self) -> None:
         self._tracker.queued(self._job)
 
@@ -135,7 +139,6 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
         return spawned
     submission = PendingSubmission(session, request, after, on)
     submission.start()
-    await_at_exit(submission)
     return submission
 
 

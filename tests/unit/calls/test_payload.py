@@ -28,6 +28,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import Job
 from clusterfn.hosts import serialization
+from tests.fakes.taken import Taken
 from tests.fixtures import roundtrip
 
 BIG = b"x" * (2 << 20)
@@ -104,7 +105,7 @@ def test_a_plain_call_needs_nothing_else():
     assert serialization.part("container").loads(packed.data) == (len, ([1],), {"key": {"a": 2}})
 
 
-JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
 GROUP = JobGroup(GroupState("8fb3000011112222", "train", "tensor01", "/root/jobs/8fb3", 2))
 
 
