@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-long long-together long-alone report faults chaos \
-	test-jupyterlab dist evidence bench bench-peers docs
+	test-jupyterlab dist evidence bench bench-peers survey docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ bench: venv  ## measure again what the documentation claims; ROWS="calls:1-100 b
 
 bench-peers: venv  ## a thousand calls by us and by others, in ten minutes
 	$(BIN)/python -m benchmarks peers
+
+survey: venv  ## what of 344 packages survives the way to a job and back, in an hour: docs/explanation/compatibility.md
+	$(BIN)/python -m benchmarks.survey
 
 docs: $(DOCS_STAMP)  ## the documentation as a site with search, in build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

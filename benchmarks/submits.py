@@ -23,7 +23,7 @@ _SLOW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "150 ms away": ({"one_way_s": 0.075}, {"count": 100}),
     "1 MB/s": ({"bytes_per_s": 1e6}, {"count": 100}),
     "a disk that syncs in 2 s, SLURM": ({"alias": "slurm-bash", "sync_s": 2.0}, {"count": 60}),
-    "20 programs, of each": ({}, {"count": 20, "programs": 20}),
+    "20 programs, of each": ({"limits": ""}, {"count": 20, "programs": 20}),
 }
 _LATE_S, _AGENT_MB, _FORKS, _REQUESTS = 5, 40, 3, 9
 

@@ -18,6 +18,7 @@ RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANC
 FINAL = {
     layout.RETURNED: RETURNED, layout.RESULT: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED,
 }  # fmt: skip
+HAS_NOT_STARTED = "has not started"  # of a job of which its host knows no more than that
 SHORT = 4  # digits of an id, of sixteen, that people read and write
 SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
 

@@ -58,7 +58,7 @@ SPEC = "spec.json"
 PAYLOAD = "payload.pkl"
 SCRIPT = "job.sh"
 STARTED = "started"  # which process job.sh is: boot id and its line of /proc/PID/stat
-REFUSED = "refused"  # why its scheduler does not take it for now; its client submits it again, and removes this
+REFUSED = "refused"  # why its scheduler does not take it for now; the client that submits it later renews this
 CLAIM = "claim"
 CANCEL = "cancel"
 STACK = "stack"  # a request for its stacks, 16 hex digits; answered by stack.<digits>
@@ -127,6 +127,7 @@ WORKER = "worker.py"
 
 HEARTBEAT_S = 5.0
 STALE_AFTER_S = 90.0
+REFUSED_FOR_S = 900.0  # after which a note that was not renewed no longer says that a client will submit the job
 QUIET_S = 600.0  # without output and use of a CPU, after which a waiting call says so
 
 # Makes the worker and what it forks write their stacks; a process that does not expect it ignores it.

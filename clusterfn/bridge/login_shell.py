@@ -224,6 +224,11 @@ def _usual(wanted: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "
     return folders
 
 
+def _has_some(folder: str, wanted: "dict[str, Any]") -> bool:
+    """Return whether a folder of clusterfn.yml has a command of one of the schedulers."""
+    return any(which(program, os.path.expanduser(folder)) for each in wanted.values() for program in each["programs"])
+
+
 def _with_folders(variables: "Variables", folders: "list[str]") -> "Variables":
     return dict(variables, PATH=os.pathsep.join([variables.get("PATH", ""), *folders]))
 
@@ -270,6 +275,7 @@ def main(questions: str) -> None:
     shell = LoginShell(asked["patience_s"], programs)
     answer = find(asked["wanted"], shell)
     login = answer.pop("login")
+    answer["empty"] = [folder for folder in asked.get("folders", ()) if not _has_some(folder, asked["wanted"])]
     if asked.get("signs") and not answer["found"]:
         answer["signs"] = look_for_signs(asked["signs"], shell, login)
     sys.stdout.write(json.dumps(answer))

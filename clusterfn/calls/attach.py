@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.job_states import HAS_NOT_STARTED, PENDING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import console, history, remote_state
 from clusterfn.calls.job import Job
@@ -33,6 +33,7 @@ from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.public_api import public_api
+from clusterfn.scheduler import base
 
 if TYPE_CHECKING:
     from clusterfn.calls.group import JobGroup
@@ -41,10 +42,12 @@ if TYPE_CHECKING:
 _HEX = frozenset("0123456789abcdef")
 _PART = re.compile(r"\.part-\d+-\d+$")  # as the agent names what is on its way
 _TIMEOUT_S = 60.0
+_SCHEDULER_S = 5.0  # for its reasons; the list is shown without them after that
 ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
 _LOOK_S, _LOOK_LAST_S = 0.2, 2.0
 UNTOLD_S = 1.0  # most jobs arrive sooner
 _LATELY_S = 3600.0
+_NAMED = 5  # hosts in a sentence
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ def attach(
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     with reading(session.host.name, SPEC_OF_JOB):
         job.sent_here, job.asked = False, Resources(**known_fields(Resources, spec["resources"]))
+        tracker.time_s = None if job.asked.time_s is None else float(job.asked.time_s)
     tracker.attach(job, claim or b"", started or b"")
     if not live:
         sizes = remote_state.read_sizes(attempts, asked)
@@ -167,11 +171,33 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     """
     known = config_file.load()
     chosen, _ = known.resolve(host)
-    told = list_host_jobs(open_session(chosen))
+    session = open_session(chosen)
+    told = list_host_jobs(session)
+    _say_why_they_wait(session, told)
     with reading(chosen.name, "its list of jobs"):
         hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in map(_checked_job, told)]
         found = [JobInfo(**{**job, "host": name}) for job, name in zip(told, hosts)]
     return JobList(sorted(found, key=lambda job: job.started, reverse=True))
+
+
+def _say_why_they_wait(session: HostState, told: Sequence[dict[str, Any]]) -> None:
+    """Add to the jobs that wait in a scheduler's queue why they do, in the words that a waiting call shows."""
+    waiting = [job for job in told if job.get("state") == PENDING]
+    if not waiting or not session.scheduler.has_nodes:
+        return
+    states = session.watch.last_look(_SCHEDULER_S)
+    for job in waiting:
+        seen = None if isinstance(states, str) else states.get(layout.job_name(str(job["name"]), str(job["id"])))
+        if isinstance(states, str):
+            why = in_one_line(states)
+        elif seen is None or seen.phase != base.PENDING:
+            continue
+        elif job.get("inputs") and session.scheduler.waits_for_jobs(seen):
+            continue  # the host has named them
+        else:
+            why = session.scheduler.in_words(seen)
+        known = "" if job["message"] == HAS_NOT_STARTED else job["message"]
+        job["message"] = "; ".join(filter(None, [known, why]))
 
 
 def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
@@ -218,7 +244,8 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
     silent: dict[str, HostError] = {}
 
     def describe() -> str:
-        return f"looking for {job_id[:SHORT]} on {len(hosts)} host{'' if len(hosts) == 1 else 's'}"
+        names = ", ".join(each.name for each in hosts[:_NAMED]) + (", …" if len(hosts) > _NAMED else "")
+        return f"looking for {job_id[:SHORT]} on {names}: no answer yet"
 
     with ArrivalStatus() as patience, spoken_wait.speaking(describe):
         while True:

@@ -184,7 +184,6 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             host_python=session.connection.facts.python,
             resources=resources,
             interpreter=ready.interpreter,
-            sys_path=(layout.sources_dir(session.root, payload.sources.digest),) if payload.sources else (),
             modules=options.modules,
             env={**host.env, **usual, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
             secrets={**secret, **secret_values(options)},
@@ -203,6 +202,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             priority=options.priority,
             results=host.result_policy(options.results, options.max_result_bytes),
         )
+        job = job._replace(sys_path=submission.module_folders(job, payload))
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path)
 
 
@@ -231,7 +231,7 @@ def _pack_for_environment(
     expected = session.expected_python(request) or CALLER
     payload = pack_for(expected)
     ready = session.environment(request, console.tell)
-    tell_decisions(payload)
+    tell_decisions(payload, submission.is_in_place(session.host, ready.interpreter))
     if ready.interpreter.version != expected:
         payload = pack_for(ready.interpreter.version)._replace(edited=payload.edited)
     return payload, ready
@@ -268,9 +268,19 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     return scheduler.resolve_resources(asked)
 
 
-def tell_decisions(payload: payloads.Payload) -> None:
-    """Say what of the call was decided on this machine; once is enough for a function that is called often."""
-    for sentence in payload.decided_here:
+def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
+    """Say what of the call was decided on this machine; once is enough for a function that is called often.
+
+    Args:
+        is_in_place: As `submit.is_in_place`.
+    """
+    left = () if is_in_place else payload.compiled
+    compiled = (
+        f"{each.name} is not sent, because {each.extension.name} is compiled for this machine: "
+        "the job imports it from its environment"
+        for each in left
+    )
+    for sentence in (*payload.decided_here, *compiled):
         if sentence not in _told:
             _told.add(sentence)
             console.tell(sentence)
@@ -312,7 +322,7 @@ def send_call(prepared: Prepared, live: bool = False, limit: WorkerLimit | None 
     tracker = Tracker(session, spec.id, spec.name, live, keeps=spec.keep_value, results=spec.results)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
-    job.asked = spec.resources
+    job.asked, tracker.time_s = spec.resources, spec.resources.time_s
     tracker.inputs = prepared.payload.inputs
     job.inputs = {each.id: each.source for each in tracker.inputs}
     for source in job.inputs.values():

@@ -77,6 +77,9 @@ class GroupBackend(Protocol):
     def open_requests(self) -> Sequence[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
 
+    def unanswered(self, since: float) -> str:
+        """Say who has not taken it yet, if it was sent longer ago than a moment; "" otherwise."""
+
     def read_log(self, index: int, stream: str) -> str:
         """Read what an item has printed."""
 
@@ -213,7 +216,14 @@ class GroupState:
         sending = self.transfer.in_words() if self.transfer is not None else ""
         silent_s = self._silence.lasts_s
         silence = f"no heartbeat from one of its supervisors for {silent_s:.0f} s" if silent_s else ""
-        return sending or silence or self._reason
+        return sending or silence or self._reason or self.unanswered
+
+    @property
+    def unanswered(self) -> str:
+        """Who has not taken it yet, if it was sent some seconds ago; "" otherwise."""
+        if self.backend is None or self._begun or self.done():
+            return ""
+        return self.backend.unanswered(self.submitted_at)
 
     @property
     def is_silent(self) -> bool:

@@ -88,7 +88,8 @@ class GroupTracker(BaseTracker):
         self.element_tasks: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
         self._scheduler_ids: set[str] = set()
-        self._accepted: set[int] = set()  # elements that were started
+        self._unsubmitted: set[int] = set()  # elements that this process is to start, and has not started
+        self._refusal = ""  # why some of those wait here
         self._doubt: SubmitError | None = None
         self._lock = threading.RLock()
         self._before = -1
@@ -157,6 +158,7 @@ class GroupTracker(BaseTracker):
 
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
         """Start these elements and follow them."""
+        self._unsubmitted.update(numbers)
         self.follow(numbers)
         self._looks = LookCounter()
         scheduler, array = self.session.scheduler, self.limits.array
@@ -164,16 +166,18 @@ class GroupTracker(BaseTracker):
         for some, request in scheduler.elements(self.job, numbers, largest):
             on = _ElementsSubmission(self, some, numbers, after)
             self._submissions.append(submit.start(self.session, request, after, on))
-        if scheduler.knows_all:
-            self.queued()
 
     def submissions(self) -> Sequence[Reply[Any]]:
         return self._submissions
 
     def room_for_more(self) -> int:
         """Return how many elements more may run side by side with those that the scheduler has, and are not over."""
-        known = sum(number in self._accepted and not each.over for number, each in list(self.element_tasks.items()))
-        return 0 if self._over else self.spec.at_once - known
+        return 0 if self._over or self._failing_rest else self.spec.at_once - len(self._started())
+
+    def _started(self) -> Sequence[ArrayTask]:
+        """Return the elements that some process has started, and that are not over."""
+        elements = list(self.element_tasks.items())  # a copy: another thread may add elements
+        return [each for number, each in elements if number not in self._unsubmitted and not each.over]
 
     def request_for(self, some: range) -> Submission:
         """Return what submits these elements as one array, in addition to those that the scheduler has."""
@@ -190,14 +194,20 @@ class GroupTracker(BaseTracker):
         return submission
 
     def refused_for_now(self, reason: str) -> None:
-        """Show why none of its elements is in the scheduler's queue yet; those that are take all of the work."""
-        if not self._accepted:
-            self._note_refusal(reason)
+        """Take why the scheduler does not take some elements now; those that were started take all of the work."""
+        self._refusal = reason
+        self._is_refused = False  # the reason is another one
+        self._note_if_all_wait_here()
+
+    def _note_if_all_wait_here(self) -> None:
+        """Show why none of its elements is in the scheduler's queue, if those that are left wait in this program."""
+        if self._refusal and self._unsubmitted and not self._is_refused and not self._started():
+            self._note_refusal(self._refusal)
             self.group.on_state(PENDING, self.waiting_reason)
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
-        self.session.watch.add(self.scheduler_name, self.on_scheduler)
+        self.session.watch.add(self.scheduler_name, self.on_scheduler, self.spec.element_s)
 
     def tracker_of(self, number: int) -> ArrayTaskTracker:
         """Return the tracker of an element."""
@@ -209,6 +219,7 @@ class GroupTracker(BaseTracker):
         if not numbers:
             return
         refused = submit.refusal_of(error, self.session.host.name, self.sending, "group")
+        self._unsubmitted.difference_update(numbers)
         for number in numbers:
             self.element_tasks.pop(number).tracker.end()
         if self.element_tasks:
@@ -283,8 +294,10 @@ class GroupTracker(BaseTracker):
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
-            self.waits_for(f"the scheduler has been unreachable for {seen.for_s:.0f} s")
+            self._turn = seen.in_words
+            self.group.on_state(PENDING, self.waiting_reason)
             return
+        self._note_if_all_wait_here()
         if self._is_refused:  # it cannot know any of them
             return
         waits = seen is not None and seen.phase == base.PENDING
@@ -294,11 +307,12 @@ class GroupTracker(BaseTracker):
         if seen is not None and self.session.scheduler.waits_for_jobs(seen):
             self._turn = describe_open(self.inputs) or self._turn
         self.group.on_state(PENDING, self.waiting_reason)
-        if not all(submission.done() for submission in self._submissions):
-            return  # the scheduler cannot know yet what is still being sent
+        if any(_is_being_sent(submission) for submission in self._submissions):
+            return  # the scheduler may know it, or not yet
         verdict = self._looks.count(seen, self.session.scheduler)
         elements = list(self.element_tasks.values())  # a copy: another thread may add elements
-        unbegun = [element for element in elements if not element.begun]
+        # What waits in this program changes nothing for the others: if those are gone, the group ends as they did.
+        unbegun = [element for element in self._started() if not element.begun]
         if not self.session.scheduler.knows_all:  # its queue lists only what waits
             if not any(element.waits for element in elements):
                 self.session.unwatch(self.scheduler_name)
@@ -330,12 +344,13 @@ class GroupTracker(BaseTracker):
 
     def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
-        self._accepted.update(some)
+        self._unsubmitted.difference_update(some)
         self._note_acceptance()
-        if not self.session.scheduler.knows_all:  # else each task has an id of its own, in its claim
+        if self.session.scheduler.knows_all:
+            self.queued()  # not before: a look that finds nothing would put off the next one
+            self._scheduler_ids.update([scheduler_id] if scheduler_id else [])
+        else:  # above, each task has an id of its own, in its claim
             self.tracker_of(some[0]).scheduler_id = scheduler_id
-        elif scheduler_id:
-            self._scheduler_ids.add(scheduler_id)
         self._doubt = doubt or self._doubt
 
     def waits_for(self, what: str) -> None:
@@ -488,6 +503,12 @@ class GroupTracker(BaseTracker):
             element.tracker.end()
 
 
+def _is_being_sent(submission: Reply[Any]) -> bool:
+    """Whether the answer of the scheduler is on its way."""
+    waits = isinstance(submission, PendingSubmission) and submission.is_waiting
+    return not waits and not submission.done()
+
+
 class _ElementsSubmission(SubmissionListener):
     """The `SubmissionListener` of elements that are started by one request: a task array, or one process.
 
@@ -509,6 +530,10 @@ class _ElementsSubmission(SubmissionListener):
 
     def on_refused_for_now(self, reason: str) -> None:
         self._group.refused_for_now(reason)
+
+    @property
+    def note(self) -> str:
+        return self._group.refusal_note
 
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it start the first half of the elements."""

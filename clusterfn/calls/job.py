@@ -58,7 +58,7 @@ _FOR_THE_LIBRARY = {
     "tell", "listen", "unlisten", "fetch_when_done", "on_interrupt", "is_silent", "is_stopping", "on_begun",
     "on_connection", "on_limited", "on_lost", "on_outcome", "on_output", "on_quiet", "on_refused", "on_retry",
     "on_silent", "on_state", "on_transfer", "transfer", "moving", "given", "asked", "sent_here", "inputs", "takers",
-    "waits_here",
+    "waits_here", "unanswered",
 }  # fmt: skip
 
 _ON_HOST: Any = object()  # instead of a value that is kept there
@@ -91,6 +91,9 @@ class JobBackend(Protocol):
 
     def open_requests(self) -> Sequence[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
+
+    def unanswered(self, since: float) -> str:
+        """Say who has not taken it yet, if it was sent longer ago than a moment; "" otherwise."""
 
     @property
     def keeps(self) -> bool:
@@ -180,7 +183,15 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
     @property
     def reason(self) -> str:
         """Why it is in that state, or why nothing is received of it, if there is something to say."""
-        return self._now[1] if self.done() else self._trouble or self.moving or self._seen()[1]
+        if self.done():
+            return self._now[1]
+        return self._trouble or self.moving or self._seen()[1] or self.unanswered
+
+    @property
+    def unanswered(self) -> str:
+        """Who has not taken it yet, if it was sent some seconds ago; "" otherwise."""
+        waits = self._now[0] == PENDING and not self.done()
+        return self._tracker.unanswered(self.submitted_at) if waits else ""
 
     def _seen(self) -> tuple[str, str]:
         """Return state and reason, as far as its heartbeat lets them be believed."""
@@ -390,12 +401,19 @@ class Job(concurrent.futures.Future[R], ArgumentSource, NotebookDisplay):
             return value
         return self._fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)
 
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what `result` raises, or None, as `concurrent.futures.Future.exception`."""
+        return super().exception(self._await_end(timeout))
+
     def _await_value(self, timeout: float | None) -> R:
-        """Wait as a Future does, and say what for, unless a display shows that."""
+        return super().result(self._await_end(timeout))
+
+    def _await_end(self, timeout: float | None) -> float | None:
+        """Wait as a Future does, and say what for unless a display shows that; return what is left of `timeout`."""
         began = time.monotonic()
         if not self._listeners:
             spoken_wait.wait_for([self], self._waits, timeout)
-        return super().result(None if timeout is None else max(0.0, began + timeout - time.monotonic()))
+        return None if timeout is None else max(0.0, began + timeout - time.monotonic())
 
     def _waits(self) -> str:
         return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"

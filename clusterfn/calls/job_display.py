@@ -24,7 +24,7 @@ from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.calls import console, resubmit
 from clusterfn.calls.job import Job
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, spoken_wait
 from clusterfn.hosts.transfer import TELL_EVERY_S, Sending
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class _JobDisplay(console.StatusLine):
         self.within_a_line = False
         self.trouble = ""
         self.due = 0.0
+        self.speaks_from = max(time.monotonic(), job.submitted_at) + spoken_wait.SPEAK_AFTER_S
         self.in_cell = f"clusterfn: {job.id} {where}" if where and console.cell_status() is not None else ""
         if where and not self.in_cell:
             console.tell(f"{job.id} {where}")
@@ -153,8 +154,12 @@ class _JobDisplay(console.StatusLine):
             if time.monotonic() >= self.due:
                 self.due = time.monotonic() + TELL_EVERY_S
                 self.say_if_changed(f"clusterfn: {self._text(with_clock=False)}")
-        elif (self.job.state == PENDING or self.job.is_silent) and self.job.reason and not self.trouble:
+        elif not self.trouble and (self._waits() or not self.spoken and time.monotonic() >= self.speaks_from):
             self.say_reason(f"clusterfn: {self._text(with_clock=False)}", time.monotonic())
+
+    def _waits(self) -> bool:
+        """Whether there is something to say of why it does not run."""
+        return bool((self.job.state == PENDING or self.job.is_silent) and self.job.reason)
 
     def _connection(self, trouble: str) -> None:
         """Show the loss of the connection in the status line; without one, print its loss and its return once."""
@@ -174,6 +179,8 @@ class _JobDisplay(console.StatusLine):
     def _text(self, with_clock: bool) -> str:
         clock = f" {console.as_clock(time.monotonic() - self.job.submitted_at)}" if with_clock else ""
         reason = self.trouble or self.job.reason
+        if not reason and self.job.state == PENDING and time.monotonic() >= self.speaks_from:
+            reason = f"{self.job.host} has said nothing of it yet"
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
     def clear(self) -> None:
@@ -213,8 +220,9 @@ def _tell_what_goes_on() -> None:
     """Print how to get back to jobs that keep running; first wait for what may still be refused."""
     late = [job for job, _ in _all_unsent()]
     finish_sending()
+    sent = exit_flush.finish_all()  # first: an answer may be that the scheduler has no room
     finish_submitting()
-    sent = exit_flush.finish_all()
+    sent = exit_flush.finish_all() and sent
     for job in late:
         if job.done() and not job.is_stopping:
             _tell_of_end(job)
@@ -230,7 +238,7 @@ def _what_goes_on(job: Job[Any] | GroupState) -> str:
     """Say whether a job waits or runs. Until its host has said why it waits, it may already run."""
     if job.waits_here:
         return f"waits in this program until {job.host} takes it"
-    waits = job.state == PENDING and job.reason
+    waits = job.state == PENDING and job.reason and not job.unanswered
     return f"{'stays in the queue of' if waits else 'keeps running on'} {job.host}"
 
 

@@ -38,7 +38,7 @@ from clusterfn.errors import (
 )
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.rpc.link import describe_trouble
-from clusterfn.hosts.scheduler_watch import Seen, Silent
+from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerVerdict
@@ -54,7 +54,6 @@ R = TypeVar("R")
 _STATES = {
     "pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED, "resumed": RUNNING,
 }  # fmt: skip
-_UNREACHABLE = "the scheduler has been unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 _ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0  # after a request to stop it; a scheduler gives it some seconds itself
@@ -62,6 +61,7 @@ _RECEIVING = "receiving its value:"
 _AGAIN_S = 0.2
 _PUBLISHED = [[f"it is {state}"] for state in sorted(set(FINAL.values()))]
 _LATEST = 4e9  # a time that a clock may show
+_TAKES_S = 3.0  # most hosts and schedulers take a job sooner
 _REST_S = 15.0  # for the last of what a job has printed, after its outcome
 
 
@@ -163,7 +163,12 @@ class BaseTracker:
     @property
     def waits_here(self) -> bool:
         """Whether its scheduler does not take it for now, so that it waits in this program to be submitted."""
-        return self._is_refused and not any(each.done() for each in self.submissions())
+        return self._is_refused and not all(each.done() for each in self.submissions())
+
+    @property
+    def refusal_note(self) -> str:
+        """The file on the host by which others know that it waits in this program; "" if it does not."""
+        return posixpath.join(self.folder, layout.REFUSED) if self.waits_here else ""
 
     def _note_refusal(self, reason: str) -> None:
         """Say on the host why it is not in the queue, for others who look for it there."""
@@ -191,6 +196,20 @@ class BaseTracker:
         # Without a scheduler that one ends with the job itself.
         sent = [self.laid_out, *(self.submissions() if self.session.scheduler.has_nodes else ())]
         return [each for each in sent if each is not None and not each.done()]
+
+    def unanswered(self, since: float) -> str:
+        """Say who has not taken it yet, if it was sent longer ago than a moment; "" otherwise.
+
+        Args:
+            since: When it was sent, by the monotonic clock.
+        """
+        silent_s, rules, host = time.monotonic() - since, self.session.scheduler_rules, self.session.host.name
+        if silent_s < _TAKES_S or self._is_refused:
+            return ""
+        is_there = self.laid_out is None or self.laid_out.done()
+        if is_there and not (rules.has_nodes and any(not each.done() for each in self.submissions())):
+            return ""
+        return f"{f'{rules.title} on {host}' if is_there else host} has not taken it for {silent_s:.0f} s"
 
     def cancel_at_scheduler(self) -> Reply[Completed] | None:
         """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
@@ -255,6 +274,7 @@ class Tracker(BaseTracker):
         events_read: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
         has_outcome: Whether its final outcome has come.
+        time_s: For how long it may run, as its call asks.
         inputs: The jobs whose values it takes, as far as this process knows them.
         shown_by: What gets the output of the present attempt and of later ones, in addition to the job if it is live.
         awaited: The answer that brings the outcome of the present attempt.
@@ -263,6 +283,7 @@ class Tracker(BaseTracker):
     # What hardly any job changes: see `Job`.
     doubt: SubmitError | None = None
     has_outcome = False
+    time_s: float | None = None
     _partial = b""
     _held_until = 0.0
     _unsent: tuple[Callable[[], bool], str] | None = None
@@ -363,7 +384,7 @@ class Tracker(BaseTracker):
     def queued(self, job: JobListener) -> None:
         """Watch it in the scheduler's queue."""
         self.liveness.expect_looks()
-        self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
+        self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen), self.time_s)
 
     def _cannot_conclude(self, job: JobListener, error: ClusterfnError) -> None:
         """Report that its script is gone and the host has no disk space, or has lost the files, to publish why."""
@@ -556,9 +577,9 @@ class Tracker(BaseTracker):
             self.session.unwatch(self.scheduler_name)
             return
         if isinstance(seen, Silent):
-            job.on_state(job.state, f"{_UNREACHABLE} for {seen.for_s:.0f} s")
+            job.on_state(job.state, seen.in_words)
             return
-        if job.reason.startswith(_UNREACHABLE):
+        if job.reason.startswith(UNREACHABLE):
             job.on_state(job.state, "")
         if seen is not None:
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None

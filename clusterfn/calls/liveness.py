@@ -297,9 +297,10 @@ def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:
 
 
 def unless_refused(connection: HostConnection, folder: str, use: Callable[[], object]) -> None:
-    """Call `use`, unless the scheduler refuses a job for now, so that another program has yet to submit it."""
-    asked = connection.have([posixpath.join(folder, layout.REFUSED)])
-    _then(asked, lambda there: None if there[0] else use())
+    """Call `use`, unless a program has lately said that it will submit the job, which the scheduler refuses for now."""
+    note = posixpath.join(folder, layout.REFUSED)
+    asked = connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
+    _then(asked, lambda found: None if found.out else use())
 
 
 def _has_begun(answer: Completed) -> bool:
@@ -384,8 +385,8 @@ def explain_unstarted(
     def answered(said: Completed) -> None:
         text = (said.out + said.err).decode("utf-8", "replace")
         verdict = scheduler.explain(Evidence(text, "", first))
-        if verdict is not None and len(scheduler_ids) == 1:
-            then(verdict)
+        if verdict is not None and len(scheduler_ids) == 1:  # more elements may wait in another program
+            unless_refused(session.connection, folder, lambda: then(verdict))
         elif verdict is not None:
             explain_unstarted(session, folder, scheduler_ids[1:], doubt, then)
 

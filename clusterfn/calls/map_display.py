@@ -147,10 +147,11 @@ class CallProgress(console.StatusLine):
             self.redraw(f"{group.id[:SHORT]} pending {elapsed}{f' ({reason})' if reason else ''}", progress)
         elif self.redrawn:
             self._redraw(note, group, reason)
-        elif reason and (waits or group.is_silent) and self._clock() >= self._looked_at + _REASON_EVERY_S:
-            self._looked_at = self._clock()
-            self.say_reason(f"clusterfn: {group.id[:SHORT]} {group.state.lower()} ({reason})", self._clock())
-        elif not waits and self._clock() >= self._told_at + _STILL_EVERY_S:
+        elif reason and (waits or group.is_silent):
+            if self._clock() >= self._looked_at + _REASON_EVERY_S:
+                self._looked_at = self._clock()
+                self.say_reason(f"clusterfn: {group.id[:SHORT]} {group.state.lower()} ({reason})", self._clock())
+        elif self._clock() >= self._told_at + _STILL_EVERY_S:
             self._told_at = self._clock()
             console.tell(f"{group.id[:SHORT]} {self._words('', group, reason)}")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn import errors
 from clusterfn.bridge import layout
+from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.calls import user_modules
 from clusterfn.config import host_text, units
@@ -55,7 +56,6 @@ _NOT_RAISED_HERE = (
     GeneratorExit,
     StopIteration,
     StopAsyncIteration,
-    concurrent.futures.CancelledError,
 )
 
 
@@ -339,12 +339,22 @@ def _load(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -
             hint="attach to the job from Python {}.{}".format(*error.wanted),
         ) from None  # fmt: skip
     except BaseException as error:  # unpickling runs code of the user's, which may raise anything, SystemExit included
+        failure = serialization.part("load_failure").of(error)
+        is_state = type(error).__name__ == "OtherState"
+        said = str(error) if is_state else f"{type(error).__name__}: {error}"
         raise _result_error(
-            f"the value cannot be loaded on this machine: {type(error).__name__}: {error}", outcome, place,
-            hint="the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
-            if "on a CUDA device" in str(error)
-            else "compare the versions of the packages on this machine with those of the environment",
+            f"the value cannot be loaded on this machine: {said}{failure.where()}", outcome, place,
+            hint=_instead_of_loading(error, failure),
         ) from error  # fmt: skip
+
+
+def _instead_of_loading(error: BaseException, failure: Any) -> str:
+    if "on a CUDA device" in str(error):
+        return "the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
+    if failure.differing:
+        wanted = " ".join(f"{_PACKAGES.get(name, name)}=={there}" for name, there, _ in failure.differing)
+        return f"install the same versions on this machine (pip install {wanted}), or return plain data"
+    return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"
 
 
 def _whole(outcome: Mapping[str, Any], value: Value | None, container: Any) -> Value:
@@ -372,7 +382,8 @@ def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation)
         facts["hint"] = "; ".join(filter(None, [facts["hint"], as_text]))
     # An error of asyncio can be here only if it was imported; otherwise the import is saved.
     cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
-    if error is None or isinstance(error, (_NOT_RAISED_HERE, cancelled)):
+    ends = isinstance(error, (_NOT_RAISED_HERE, cancelled)) or type(error) is concurrent.futures.CancelledError
+    if error is None or ends:
         return _function_error(what, facts)
     _, broken = serialization.part("exceptions").attempt(_equip, error, what["traceback"], outcome, place)
     return _function_error(what, facts) if broken else error
@@ -381,10 +392,11 @@ def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation)
 def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
     """Add notes and the remote traceback to an exception, whose class may have properties that raise anything."""
     home = os.path.join(os.path.expanduser("~"), "")  # of this machine's user, which says nothing on another machine
+    file = attribute(error, "filename")
     if isinstance(error, FileNotFoundError) or (
-        isinstance(error, PermissionError) and isinstance(error.filename, str) and error.filename.startswith(home)
+        isinstance(error, PermissionError) and isinstance(file, str) and file.startswith(home)
     ):
-        _hint_at_file(error, place)
+        _hint_at_file(error, file, place)
     earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
     note = printable("\n".join(filter(None, [*earlier, _note_on(error, outcome, place)])))
     text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback  # which prints no notes
@@ -422,7 +434,7 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocatio
         return "a job has no keyboard: input() and breakpoint() get no answer"
     if outcome.get("hint"):
         return str(outcome["hint"])
-    if isinstance(error, ValueError) and _ONE_EACH in str(error):
+    if isinstance(error, ValueError) and _ONE_EACH in serialization.part("exceptions").text_of(error):
         return (
             "clusterfn calls the function once on each node: ask for tasks_per_node=, as many as devices; or "
             "start the processes with torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
@@ -471,19 +483,30 @@ def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str
             f"{python} on {place.host} has no metadata of {name}: install {name} there; if it is your own project, "
             "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
         )
+    compiled = next((each for each in user_modules.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
+    if compiled:
+        return (
+            f"{compiled.name} is your own, and is not sent, because {compiled.extension.name} is compiled for your "
+            f"machine: install it there ({python} -m pip install …)"
+        )
     if user_modules.is_own(top):
         return (
             f"{top} is your own module, but was not sent to {place.host}: clusterfn sends only modules that an "
             f"import statement names; write `import {top}` in the function"
         )
     if below:
-        return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
+        there = host_text.shell_word(missing.get("version") or "another version")
+        here = serialization.part("load_failure").version_of(top) or "another version"
+        return f"{top} in {python} on {place.host} has no {name}: it is {there} there, and {here} on this machine"
     folder = _installed_from(top)
     if folder:
         return (
             f"{top} is your own project, installed on this machine from {folder}: after `pip install -e {folder}`, "
             "clusterfn sends it with every call"
         )
+    if top in getattr(sys, "stdlib_module_names", ()):
+        version = "Python {}.{}".format(*sys.version_info[:2])
+        return f"{top} is a module of {version}, which {python} lacks: use an environment with {version}"
     package = _PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {place.host}"
     found: list[Path] = []
@@ -542,9 +565,9 @@ def _end_of_chain(error: BaseException) -> BaseException:
         error = following
 
 
-def _hint_at_file(error: OSError, place: JobLocation) -> None:
-    if isinstance(error.filename, (str, os.PathLike)) and os.path.exists(error.filename):
-        name = os.fspath(error.filename)
+def _hint_at_file(error: OSError, file: object, place: JobLocation) -> None:
+    if isinstance(file, (str, os.PathLike)) and os.path.exists(file):
+        name = os.fspath(file)
         absolute = os.path.isabs(name)
         where, here = (
             ("on", "it is on this machine")

@@ -53,6 +53,7 @@ class Payload(NamedTuple):
         needs: The top-level names of all modules that the call itself refers to, wherever they come from.
         notes: What will be different there, as sentences.
         given: "<digest>/<name>" of a shipment -> its path as the caller wrote it, where there is one such path.
+        compiled: The user's own modules that are not among `sources`, because they have compiled extensions.
         inputs: The jobs and groups whose values it takes.
         after: The same as `JobSpec.after`.
         decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
@@ -71,6 +72,7 @@ class Payload(NamedTuple):
     decided_here: tuple[str, ...] = ()
     inputs: tuple[Reference, ...] = ()
     after: Mapping[str, Mapping[str, Any]] = {}
+    compiled: tuple[user_modules.Compiled, ...] = ()
 
     def with_own_buffers(self) -> Payload:
         """Return the same with copies of the large buffers: the caller may change the arrays while they are sent."""
@@ -171,7 +173,8 @@ def imports_of(payload: Payload) -> frozenset[str]:
     """Return the top-level names of modules that a call and its own modules need, and that do not travel."""
     files = payload.sources.files if payload.sources else {}
     names = payload.needs.union(*(user_modules.imported(data) for name, data in files.items() if name.endswith(".py")))
-    return frozenset(name for name in names if not user_modules.is_own(name))
+    there = {each.name.partition(".")[0] for each in payload.compiled}
+    return frozenset(name for name in names if name in there or not user_modules.is_own(name))
 
 
 def keep_registrations() -> None:
@@ -255,12 +258,13 @@ class Needs:
         self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int], notes: Iterable[str] = ()
     ) -> Payload:  # fmt: skip
         """Return the payload of these bytes, with all that was noted for it."""
-        sources = user_modules.sources(self.modules) if self.modules else None
+        sources, compiled = user_modules.collect(self.modules) if self.modules else (None, ())
         return Payload(
             data=data,
             blobs=blobs,
             crcs=crcs,
             sources=sources,
+            compiled=compiled,
             shipments=tuple(self.shipments.values()),
             edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
             needs=frozenset(name.partition(".")[0] for name in self.known),

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from clusterfn.bridge import layout
 from clusterfn.calls import console
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.exit_flush import await_at_exit
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 _told: set[tuple[str, str]] = set()  # of which host, and what: a site may say the same about each job
 _FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0  # until the first is sent again; the scheduler serves everybody
+_RENEW_S = layout.REFUSED_FOR_S / 5
+_NOTES_AT_ONCE = 500  # words of one command
 
 
 class SubmissionListener(Protocol):
@@ -38,6 +43,11 @@ class SubmissionListener(Protocol):
 
     def on_refused_for_now(self, reason: str) -> None:
         """Take why it waits in this program; it is called again when that changes."""
+
+    @property
+    def note(self) -> str:
+        """The file on the host by which others know that it waits in this program; "" for none."""
+        return ""
 
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it ask for less, and return what asks for the rest; None if it cannot be less."""
@@ -78,6 +88,11 @@ class PendingSubmission(Reply[None]):
         self._after: Sequence[Reply[Any]] = after
         self._line = line_of(session)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the scheduler does not take it for now, and it is not being sent again at this moment."""
+        return self._line.has(self)
+
     def start(self) -> None:
         """Send it, or let it wait behind those that wait."""
         if not self._line.takes(self):
@@ -96,6 +111,7 @@ class PendingSubmission(Reply[None]):
             return
         self.id = sent.id
         sent.add_done_callback(self._on_answer)
+        await_at_exit(sent)  # and not this: what waits here is waited for with its reason (`finish_submitting`)
         self._sent = sent
 
     def withdraw(self) -> None:
@@ -146,6 +162,11 @@ class PendingSubmission(Reply[None]):
             scheduler_id, doubt = "", refusal
         self._end(lambda: self.on.on_started(scheduler_id, doubt))
 
+    def renew(self, notes: Sequence[str]) -> None:
+        """Date these notes on its host anew: they are believed for a while only."""
+        with contextlib.suppress(ClusterfnError):  # the connection was closed
+            self._session.connection.run(["touch", "-c", "--", *notes])
+
     def _tell(self, notes: Iterable[str]) -> None:
         host = self._session.host.name
         for note in notes:
@@ -188,6 +209,7 @@ class SubmissionLine:
         self._timer: threading.Timer | None = None
         self._pause_s, self._due = _FIRST_S, 0.0
         self._reason = ""
+        self._renewed = time.monotonic()
 
     def takes(self, submission: PendingSubmission) -> bool:
         """Let it wait if others do; false if it may be sent at once."""
@@ -197,6 +219,11 @@ class SubmissionLine:
             self._waiting.append(submission)
         submission.on.on_refused_for_now(self._reason)
         return True
+
+    def has(self, submission: PendingSubmission) -> bool:
+        """Whether it waits."""
+        with self._lock:
+            return submission in self._waiting
 
     def leave(self, submission: PendingSubmission) -> bool:
         """Take it out; false if it is being sent, or was not here."""
@@ -256,12 +283,24 @@ class SubmissionLine:
         with self._lock:
             if self._timer is not None or self._tried is not None or time.monotonic() < self._due:
                 return
-        self._send_next()
+        self._on_time()
 
     def _on_time(self) -> None:
         with self._lock:
             self._timer = None
+        self._renew_notes()
         self._send_next()
+
+    def _renew_notes(self) -> None:
+        """Say again, now and then, that those that wait here will be submitted."""
+        if time.monotonic() - self._renewed < _RENEW_S:
+            return
+        self._renewed = time.monotonic()
+        with self._lock:
+            waiting = list(self._waiting)
+        notes = sorted({each.on.note for each in waiting} - {""})
+        for first in range(0, len(notes), _NOTES_AT_ONCE):
+            waiting[0].renew(notes[first : first + _NOTES_AT_ONCE])
 
     def _send_next(self) -> None:
         """Send the first that is wanted now, once those have ended that have waited for too long."""

@@ -103,7 +103,7 @@ class SessionJob:
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
             payload = payload if follow else payload.with_own_buffers()
         tell_left_out(payload)
-        tell_decisions(payload)
+        tell_decisions(payload, submit.is_in_place(self.spec.host, self.spec.interpreter))
         tracker = self._next(job_name(name), follow, of_actor)
         call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
         call.given = submit.given_paths(self.spec.root, payload)
@@ -214,9 +214,7 @@ class SessionJob:
         self._await_folder()
         self._send_skipped()
         needs = submit.send_contents(self._session, payload)
-        sources = payload.sources
-        modules = [layout.sources_dir(self.spec.root, sources.digest)] if sources else []
-        facts = {"sys_path": modules, **call.tracker.facts}
+        facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.facts}
         streamed = StreamedSessionCall(call, lambda: self._send_files(call, payload, facts, needs._replace(before=[])))
         if needs.before or not streamed.send(self._stream, payload.data, facts):
             self._send_files(call, payload, facts, needs)

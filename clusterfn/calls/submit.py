@@ -9,8 +9,10 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import json
+import os
 import posixpath
 import stat
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.payload import Payload
     from clusterfn.config.job_spec import JobSpec
+    from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.connection import SpawnReply
     from clusterfn.hosts.host_state import HostState
 
@@ -113,6 +116,10 @@ class JobSubmission(SubmissionListener):
     def on_refused_for_now(self, reason: str) -> None:
         self._tracker.refused_for_now(self._job, reason)
 
+    @property
+    def note(self) -> str:
+        return self._tracker.refusal_note
+
     def on_queued(self) -> None:
         self._tracker.queued(self._job)
 
@@ -132,7 +139,6 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
         return spawned
     submission = PendingSubmission(session, request, after, on)
     submission.start()
-    await_at_exit(submission)
     return submission
 
 
@@ -229,6 +235,21 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
         list(needs.uploads), [needs.bridge] if needs.bridge else [],
         lambda paths, go_on: run_in_thread(lambda: send_again(paths, go_on), "clusterfn-send-again"),
     )  # fmt: skip
+
+
+def is_in_place(host: Host, interpreter: Interpreter) -> bool:
+    """Whether jobs run on this machine's files by this program's interpreter: what it imports they can import too."""
+    return "local" in (host.scheduler, host.transport) and interpreter.path == sys.executable
+
+
+def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
+    """Return the folders from which the call imports the user's own modules."""
+    sent = (layout.sources_dir(spec.root, payload.sources.digest),) if payload.sources else ()
+    if not payload.compiled or not is_in_place(spec.host, spec.interpreter):
+        return sent
+    known = {os.path.realpath(each) for each in sys.path}  # else a hook finds it, of this interpreter's own
+    folders = dict.fromkeys(os.path.realpath(each.folder) for each in payload.compiled)
+    return (*sent, *(folder for folder in folders if folder in known))
 
 
 def inputs_of(payload: Payload) -> list[Reply[Any]]:

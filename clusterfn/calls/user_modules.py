@@ -2,7 +2,8 @@
 
 The user's own are those outside the standard library and site-packages: next to the script or notebook, below the
 project's root, on PYTHONPATH, or editable. Whole top-level packages are sent, with what they import in turn, except
-files that look like keys or passwords. Nothing is executed or imported here.
+files that look like keys or passwords. A package with a compiled extension is not sent: it is used in place on this
+machine, and elsewhere belongs to the environment. Nothing is executed or imported here.
 """
 
 from __future__ import annotations
@@ -40,14 +41,44 @@ withheld: set[Path] = set()  # what looks like a key or a password and was left 
 too_large: set[Path] = set()  # data that was left out
 
 
+class Compiled(NamedTuple):
+    """A module or package of the user's own that is not sent, because it has a compiled extension.
+
+    Attributes:
+        name: As an import names it.
+        extension: The file, or the first one.
+        folder: Where an import finds it on this machine.
+    """
+
+    name: str
+    extension: Path
+    folder: Path
+
+
+_compiled: dict[str, tuple[Compiled, ...]] = {}  # by the top-level name of each that was looked at
+
+
+def compiled_in(name: str) -> tuple[Compiled, ...]:
+    """Return what of a top-level module was not sent, because it is compiled."""
+    return _compiled.get(name, ())
+
+
 def sources(wanted: Iterable[str]) -> FileBundle | None:
+    """Return what `collect` returns, without what is compiled."""
+    return collect(wanted)[0]
+
+
+def collect(wanted: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ...]]:
     """Collect the files of the user's own modules among `wanted`, and of those that they import; None if none.
 
     Args:
         wanted: Names of modules; only the part before the first dot matters.
 
+    Returns:
+        The files, and which of these modules are not among them because they are compiled.
+
     Raises:
-        PayloadError: A compiled extension is among them, or they are larger than 50 MB.
+        PayloadError: They are larger than 50 MB.
     """
     waiting = {name.partition(".")[0] for name in wanted}
     done: set[str] = set()
@@ -56,21 +87,46 @@ def sources(wanted: Iterable[str]) -> FileBundle | None:
     while waiting:
         name = waiting.pop()
         done.add(name)
-        for relative, path in _members(name):
-            if relative not in files:  # of two folders of a namespace package the first wins, as in an import
-                files[relative] = path
-                total += path.stat().st_size
-                if path.name.endswith(_EXTENSIONS):
-                    raise PayloadError(
-                        f"{relative} is a compiled extension and cannot be sent as source",
-                        evidence=[str(path)],
-                        hint="install that package in the job's environment",
-                    )
-                if total > MAX_ALL_BYTES:  # at once: there may be a whole disk below
-                    raise _too_large(files)
-                waiting |= _imports(path) - done
+        own = dict(_source_members(name, MAX_ALL_BYTES - total))
+        files.update(own)
+        total += sum(path.stat().st_size for path in own.values())
+        if total > MAX_ALL_BYTES:  # at once: there may be a whole disk below
+            raise _too_large(files)
+        waiting |= {each for path in own.values() for each in _imports(path)} - done
     files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
-    return make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
+    bundle = make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
+    return bundle, tuple(each for name in sorted(done) for each in compiled_in(name))
+
+
+def _source_members(name: str, most: int) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a module that go as source, and note what does not; stop after so many bytes."""
+    members: dict[str, Path] = {}
+    total = 0
+    for relative, path in _members(name):
+        members.setdefault(relative, path)  # of two folders of a namespace package the first wins, as in an import
+        total += 0 if _is_compiled(path) else path.stat().st_size
+        if total > most:
+            break
+    found: dict[str, Compiled] = {}
+    for relative, path in members.items():
+        if _is_compiled(path):
+            unit = _unit(relative, path)
+            found.setdefault(unit, Compiled(unit, path, path.parents[relative.count("/")]))
+    _compiled[name] = tuple(found.values())
+    yield from (each for each in members.items() if not found or _unit(*each) not in found)
+
+
+def _is_compiled(path: Path) -> bool:
+    return path.name.endswith(_EXTENSIONS)
+
+
+def _unit(relative: str, path: Path) -> str:
+    """Return the outermost regular package around a file; in a namespace package alone, the module itself."""
+    *folders, file = relative.split("/")
+    for count in range(1, len(folders) + 1):
+        if (path.parents[len(folders) - count] / "__init__.py").is_file():
+            return ".".join(folders[:count])
+    return ".".join([*folders, file.partition(".")[0]])
 
 
 def names(parcel: FileBundle) -> list[str]:
@@ -231,7 +287,7 @@ def _is_part(folder: Path) -> bool:
 def travels(path: Path) -> bool:
     if path.suffix in (".pyc", ".pyo") or not path.is_file():  # an editor's lock is a link that leads nowhere
         return False
-    if path.suffix == ".py" or path.name.endswith(_EXTENSIONS):
+    if path.suffix == ".py" or _is_compiled(path):
         return True
     if holds_credentials(path):
         withheld.add(path)

@@ -41,7 +41,7 @@ def start_detached(
 def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[Any]:
     """Send the call, and return its job once the host has it."""
     job = called.submit(*args, **kwargs)
-    while exit_flush.unanswered and not job.done():  # until the host has it, files included
+    while (exit_flush.unanswered or job.waits_here) and not job.done():  # until the host has it, files included
         job_display.finish_submitting()
         time.sleep(_LOOK_S)
     if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable, Cancelled)):

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config.host_text import reading
@@ -24,7 +25,7 @@ def top(given: argparse.Namespace) -> int:
     if session.scheduler_rules.has_nodes:
         raise ConfigError(
             f"{host.name} has a scheduler, which knows the jobs of all users", host=host.name,
-            hint="ask the scheduler on the host: clusterfn's jobs there are named FUNCTION.ID",
+            hint=f"log in and run {session.scheduler_rules.lists_all}; clusterfn's jobs are named FUNCTION.ID",
         )  # fmt: skip
     told = jobs_of_all_users(session)
     rows, false = told["jobs"], told.get("false", [])
@@ -33,6 +34,9 @@ def top(given: argparse.Namespace) -> int:
         return 0
     if rows:
         print(screen.table(_HEAD, [_row(each) for each in rows]))
+        for each in [row for row in rows if row["state"] == PENDING][:1]:  # those that wait are in their order
+            why = "has waited longest" if each.get("used") is None else "used the least of those who wait"
+            console.tell(f"{each['user']} is next with {each['job']}, and {why}")
     else:
         console.tell(f"clusterfn runs nothing on {host.name}")
     for each in false[:_MOST_FALSE]:

@@ -24,6 +24,7 @@ from clusterfn.config.options import (
     Options,
     is_python_source,
     is_set_by_clusterfn,
+    keywords,
     names_a_file,
     nearly_an_environment,
     python_version,
@@ -59,7 +60,9 @@ _INSTEAD_OF_HOST_KEY = {
     **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS if word != "gpus"},
     **{word: f'write `environment: "{word}:…"`' for word in ("conda", "venv", "prefix")},
     **{word: f"write `defaults: {{{meant}: …}}`" for word, meant in ALIASES.items() if meant in _BELOW_DEFAULTS},
+    "nice": "write `slurm: {nice: …}` with SLURM; @cluster(priority=…) orders your own calls without a scheduler",
 }
+_OF_CALLS = {word: f"it is an option of each call: write @cluster({word}=…)" for word in keywords()}
 # unknown key below `defaults:`
 _INSTEAD_OF_DEFAULT = {word: f"the key is `{meant}:`" for word, meant in ALIASES.items()}
 
@@ -73,7 +76,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     name = key.as_text()
     if not HOST_NAME.fullmatch(name):
         raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
-    keys = value.mapping(KEY_READERS, _INSTEAD_OF_HOST_KEY)
+    keys = value.mapping(KEY_READERS, {**_OF_CALLS, **_INSTEAD_OF_HOST_KEY})
     if "scheduler" not in keys:
         raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULER_KEYS)}`")
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
@@ -219,7 +222,8 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     for key, value in keys.items():
         wanted = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
         if wanted and word not in wanted:
-            raise value.error(f"this key needs `scheduler: {wanted[0]}`, not {word}", "remove it")
+            such = " or ".join(f"`scheduler: {name}`" for name in wanted)
+            raise value.error(f"this key needs {such}, not {word}", f"set {such} for this host, or remove the key")
     if scheduler.limits and "limits" in keys:
         problem, why = scheduler.limits
         raise keys["limits"].error(problem, f"remove it; {why}")
@@ -262,7 +266,8 @@ def _owners(value: Value) -> tuple[str, ...]:
 
 
 def _defaults(value: Value) -> Resources:
-    given = value.mapping(DEFAULT_READERS, _INSTEAD_OF_DEFAULT)
+    beside = dict.fromkeys(KEY_READERS, "write it below the host, beside `defaults:`")
+    given = value.mapping(DEFAULT_READERS, {**_OF_CALLS, **beside, **_INSTEAD_OF_DEFAULT})
     return Resources(
         **{DEFAULT_READERS[key][0]: DEFAULT_READERS[key][1](given[key]) for key in given if key != "environment"}
     )

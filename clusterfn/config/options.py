@@ -156,12 +156,20 @@ _NOT_ASKED_FOR = {
     "session": SESSION_IS_ONE,
     "volumes": "use a path of the host, or pass File(path) and set outputs=",
     "schedule": "clusterfn runs no schedules: call the function from cron",
+    "nice": 'with SLURM, write slurm={{"nice": {}}}; without a scheduler, priority=-1 puts the call after your others',
 }
 # What the function has, what was written -> what to write.
 _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
     ("chunksize", "timeout"): "set it where you wait: .results(timeout={}); time= of @cluster limits each call",
 }
+# Keys of a host in clusterfn.yml that are no options of a call (`hosts`, which imports this module).
+OF_HOSTS = (
+    "address", "build_on", "build_partition", "build_timeout", "cuda", "defaults", "env_python", "env_root",
+    "environment_at", "fetch_on", "gpu_option", "gpu_sizes", "installer", "lease", "limits", "login_ttl",
+    "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
+    "scheduler_path", "setup", "ssh_config", "transport",
+)  # fmt: skip
 OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
 
 
@@ -181,9 +189,12 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
         return ConfigError(problem, hint=f"write {written}, or set it in clusterfn.yml, below `slurm:`")
     if meant in known:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
-    near = "" if meant in _KEYWORDS else did_you_mean(keyword, known)
-    goes_to = f"{meant}= goes to @cluster or .with_options(); " if meant in _KEYWORDS else ""
-    return ConfigError(f"{problem}{near}", hint=f"{goes_to}the arguments are {', '.join(known)}")
+    if keyword in OF_HOSTS:
+        return ConfigError(problem, hint=f"set it in clusterfn.yml, below the host: `{keyword}: …`")
+    if meant in _KEYWORDS:
+        alone = f" and call f without {who_has.partition('(')[0]}" if "host" in known else ""  # a Session, an Executor
+        return ConfigError(problem, hint=f"write @cluster({meant}=…) or f.with_options({meant}=…){alone}")
+    return ConfigError(f"{problem}{did_you_mean(keyword, known)}", hint=f"the arguments are {', '.join(known)}")
 
 
 def _meant_by(keyword: str, value: object) -> str:
@@ -619,6 +630,11 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
     "results": ("results", _one_of("objects", "data")),
     "max_result": ("max_result_bytes", parse_memory),
 }
+
+
+def keywords() -> Sequence[str]:
+    """Return the keywords of `@cluster`."""
+    return list(_KEYWORDS)
 
 
 def parse_options(given: Mapping[str, object]) -> Options:

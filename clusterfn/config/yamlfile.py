@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from clusterfn.config.text_file import decode
 from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
@@ -210,17 +211,11 @@ def parse(data: bytes, path: str) -> Value:
     """Return the file's tree.
 
     Raises:
-        ConfigError: It is not one YAML document of at most 128 KB in UTF-8, without aliases and tags.
+        ConfigError: It is not one YAML document of at most 128 KB, without aliases and tags.
     """
     if len(data) > LIMIT_BYTES:
         raise ConfigError(f"{path}: {len(data)} bytes are too large for a configuration", hint="keep it below 128 KB")
-    source = Source(path)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line, column = before.count(b"\n"), len(before) - before.rfind(b"\n") - 1
-        raise source.error("this byte is not UTF-8", line, column, "save the file as UTF-8") from error
+    text = decode(data, path)
     source = Source(path, tuple(text.splitlines()))
     node = _composed(text, source)
     if node is None:

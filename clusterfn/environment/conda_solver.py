@@ -20,8 +20,9 @@ from typing import Any
 import clusterfn.environment.solve
 from clusterfn.bridge.builder.fetch import masked
 from clusterfn.environment import lock as locks
-from clusterfn.environment import solver_tools
+from clusterfn.environment import reach, solver_tools
 from clusterfn.environment.lock import EnvironmentLock, Unsolved
+from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 
@@ -81,6 +82,19 @@ def solve(
         job = _job(spec, target, platforms, executable, keeps)
         solved = _run(command, {**job, "lock": str(made), "folder": folder}, spec, say)
         return made.read_bytes(), solved
+
+
+def refuse_unreachable(spec: Specification) -> None:
+    """Raise if a channel does not answer within five seconds.
+
+    Raises:
+        LockError: One does not.
+    """
+    settings = condarc.settings()
+    proxies = {name.partition("_")[0].lower(): value for name, value in condarc.proxies(settings).items()}
+    why = reach.why_unreachable([url for name in spec.channels for url in condarc.urls(name, settings)], proxies)
+    if why:
+        raise LockError(f"a conda channel does not answer, {why}")
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -32,10 +32,13 @@ _KEYS = (
 _ADVICE = {"variables": "set them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
 _SELECTOR = re.compile(r"#\s*\[(\w[\w\s]*)\]\s*$")
 _BUILD = re.compile(r"(?P<kept>[^=<>!\s]+=[^=<>!*\s]+)=(?P<build>[^=<>!*\s]+)")
-# What an export has of a system that is not Linux, and no package of Linux is named like it.
+# What an export of Windows or macOS has that no program on Linux needs: whole names, as `windrose` is not Windows' own.
+# conda writes the system of a compiler behind its name: `clang_osx-64`.
 _FOREIGN = re.compile(
-    r"vc|vc14_runtime|vs20\d\d_runtime|ucrt|vcomp14|win\w*|pywin32|pywinpty|menuinst|console_shortcut|m2w64-.*|msys2-.*|"
-    r"libcxx|appnope|pyobjc-.*|python\.app|cctools.*|ld64.*|libgfortran5?-(?:osx|win)|llvm-openmp-(?:osx|win)"
+    r"vc|vc14_runtime|vs20\d\d_runtime|vs_runtime|vcomp|vcomp14|ucrt|winpty|pywinpty|wincertstore|win_inet_pton|winsdk|"
+    r"win32_setctime|win10toast|windows-curses|pywin32|pywin32-ctypes|pywinauto|comtypes|wmi|menuinst|anaconda_prompt|"
+    r"anaconda_powershell_prompt|(?:console|powershell)_shortcut(?:_mini(?:conda|forge))?|(?:m2w64|msys2)-.+|"
+    r"libcxx|appnope|pyobjc-.+|python\.app|cctools|ld64|.+_(?:osx|win)-(?:32|64|arm64)"
 )
 _PYTORCH_ENDED = "the channel pytorch has no release after PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
 _FROM_HISTORY = "`conda env export --from-history` writes only what you asked for"
@@ -156,5 +159,5 @@ def _lifted(spec: Specification, prefix: Value | None) -> Specification:
     sentences = [*spec.sentences, f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"]
     gone = [each.name for each in spec.conda if each not in kept]
     if gone:
-        sentences.append(f"{spec.title}: skipped, because these do not exist for Linux: {', '.join(gone)}")
+        sentences.append(f"{spec.title}: skipped, because they belong to Windows or macOS: {', '.join(gone)}")
     return replace(spec, conda=conda, exported=True, sentences=tuple(sentences))

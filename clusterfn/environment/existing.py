@@ -15,6 +15,7 @@ from typing import Any
 from clusterfn.config.host_text import reading
 from clusterfn.config.options import ENVIRONMENT_KINDS
 from clusterfn.config.spec import EnvironmentSpec, Interpreter
+from clusterfn.environment import absent
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 CALLER = (sys.version_info[0], sys.version_info[1])
@@ -24,8 +25,9 @@ _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 _NONE = "none of these can be executed"  # how the program below begins its complaint
 # Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
 # `~/.conda/environments.txt:NAME` is what has that name in the list that conda keeps of all environments.
-_FIND = r"""
-code=$1; shift
+_FIND = (
+    r"""
+code=$1 beside=$2; shift 2
 listed() {
   [ -r "$HOME/.conda/environments.txt" ] || return 1
   while IFS= read -r prefix; do
@@ -44,8 +46,10 @@ for p in "$@"; do
   [ -x "$p" ] && [ ! -d "$p" ] && exec "$p" -I -c "$code"
 done
 echo "none of these can be executed: $*" >&2
-exit 127
 """
+    + absent.REPORT
+    + "\nexit 127"
+)
 # Run by the environment's own Python (3.6 and up): prints its path, version, prefix and variables as JSON. Calls wait
 # for it, so it imports nothing that it does not need: json and subprocess would double the time that it takes.
 # The scripts of activate.d are sourced in an empty environment: what is there afterwards is what they set. A conda that
@@ -150,7 +154,8 @@ class ExistingEnvironment:
     def probe(self) -> Sequence[str]:
         """Return the command that finds its interpreter on the host and lets it describe itself."""
         program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
-        return ["/bin/sh", "-c", _FIND, "sh", program, *self._candidates()]
+        beside = absent.folders_beside(self.spec.kind, self.spec.value, CONDA_PLACES)
+        return ["/bin/sh", "-c", _FIND, "sh", program, beside, *self._candidates()]
 
     def _candidates(self) -> list[str]:
         """List where its interpreter may be on the host: absolute, below `~/`, or a name in PATH."""
@@ -207,14 +212,12 @@ class ExistingEnvironment:
                 hint="name one below the host in clusterfn.yml, `environment: python:/path/to/python` (or venv:…, "
                 'prefix:…, conda:…), or have one built: environment="environment.yml" or packages=["numpy"]',
             )  # fmt: skip
-        hint = "find it on the host, and set the path of its python"
-        if self.spec.kind == "conda":
-            searched = f"searched {', '.join(CONDA_PLACES)}, and the list {CONDA_LIST}"
-            said = [searched if line.startswith(_NONE) else line for line in said]
-            hint = 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
+        if _NONE.encode() in err:
+            places = (*CONDA_PLACES, CONDA_LIST)
+            return absent.explain(self.spec.kind, self.spec.value, places, out.decode("utf-8", "replace"))
         return EnvironmentBuildError(
             f"environment '{self.spec.kind}:{self.spec.value}' has no interpreter that runs (exit {rc})",
-            evidence=said, stage="environment", hint=hint,
+            evidence=said, stage="environment", hint="find it on the host, and set the path of its python",
         )  # fmt: skip
 
     def plan(self, interpreter: Interpreter, root: str) -> Mapping[str, Mapping[str, bytes]]:

@@ -72,7 +72,7 @@ def _origin(project: importlib.metadata.Distribution) -> str:
         return ""
     origin = json.loads(project.read_text("direct_url.json") or "{}")
     if (origin.get("dir_info") or {}).get("editable"):
-        return "is editable: clusterfn sends it as source"
+        return "is editable: clusterfn sends it as source, unless it is compiled"
     if "vcs_info" in origin or "dir_info" in origin:
         return f"was installed from {origin['url']}, which a lock cannot name: it is skipped"
     return ""

@@ -23,6 +23,7 @@ from clusterfn.errors import LockError
 
 FORMAT = 1
 INPUT = "clusterfn_input"
+UNASKED = "clusterfn_python"  # why its Python is the host's own, if the user did not ask for that
 VIRTUAL = "clusterfn_virtual_packages_"
 CONDA, WHEEL, STANDALONE, HOST = "conda", "pip", "standalone", "host"  # managers; the last two have python alone
 _CONDA = (".conda", ".tar.bz2")
@@ -43,6 +44,10 @@ class Unsolved(Exception):
     def __init__(self, error: LockError) -> None:
         super().__init__(error)
         self.error = error
+
+
+class NoPython(LockError):
+    """No place gives a Python for an environment, but a host may have one."""
 
 
 @dataclass(frozen=True)

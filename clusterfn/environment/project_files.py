@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge.builder.fetch import masked
+from clusterfn.config.text_file import read_text
 from clusterfn.environment.project import (
     PYLOCK,
     PYPROJECT,
@@ -87,10 +88,8 @@ def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
             f"reading {path.name} needs tomli on Python older than 3.11", hint="pip install 'tomli>=2'"
         ) from error
     try:
-        return dict(toml.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are kinds of it
+        return dict(toml.loads(read_text(path, only="utf-8")))
+    except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}", hint="correct that line") from error
 
 
@@ -376,7 +375,7 @@ def _requirement_lines(
     """
     if path in seen:
         return
-    for number, line in _logical_lines(path.read_text(encoding="utf-8-sig")):
+    for number, line in _logical_lines(read_text(path)):
         place = f"{path.name}:{number}"
         other, editable = _OTHER_FILE.fullmatch(line), _EDITABLE.fullmatch(line)
         if other:

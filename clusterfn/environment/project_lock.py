@@ -46,6 +46,7 @@ def compose(
     before: EnvironmentLock | None,
     input_hash: str,
     virtual: Mapping[str, str],
+    unasked: str = "",
 ) -> bytes:
     """Return the content of a lock.
 
@@ -53,6 +54,7 @@ def compose(
         python: A lock that has the platform's Python; its wheels are left out.
         before: A lock whose other platforms stay.
         virtual: What is assumed of the host.
+        unasked: Why its Python is the host's own, if the user did not ask for that.
     """
     tree = _tree(python)
     ours = {wheel.name for wheel in wheels}
@@ -69,6 +71,7 @@ def compose(
     metadata["platforms"] = [platform, *kept]
     metadata["content_hash"] = dict.fromkeys([platform, *kept], input_hash)
     metadata["custom_metadata"] = locks.custom_metadata(input_hash, {**supposed, platform: virtual})
+    metadata["custom_metadata"].update({locks.UNASKED: unasked} if unasked else {})
     content = {"version": locks.FORMAT, "metadata": metadata, "package": rows}
     return _HEADER + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000).encode()
 

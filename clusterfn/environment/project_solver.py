@@ -15,7 +15,7 @@ from clusterfn.bridge.builder.fetch import masked
 from clusterfn.environment import conda_solver, project_lock, standalone
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import SolveTarget, numbers, virtual_packages
-from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage, NoPython, Unsolved
 from clusterfn.environment.project import ProjectFile
 from clusterfn.environment.python_source import CONDA, STANDALONE, HostPython
 from clusterfn.environment.solve import condarc
@@ -29,6 +29,10 @@ Say = Callable[[str], None]
 _MINORS = range(8, 20)  # of Python 3
 _TRIES = 4  # so many of them, as uv asks the indexes each time
 _NEWEST_PATCH = 30  # until it is known which one there is
+_HINT = (
+    'take the host\'s own Python, environment="FILE[python:host]" or `env_python: host` in clusterfn.yml; or name a '
+    "mirror with UV_PYTHON_INSTALL_MIRROR"
+)
 
 
 def solve_project(
@@ -52,7 +56,8 @@ def solve_project(
 
     def composed(python: bytes, version: str) -> tuple[bytes, str]:
         found = finder.find(version)  # markers may ask for its patch
-        return project_lock.compose(python, found, target.platform, keeps, spec.input_hash, virtual), version
+        why = "no other place gives one" if spec.python.found and not spec.python.kind else ""
+        return project_lock.compose(python, found, target.platform, keeps, spec.input_hash, virtual, why), version
 
     if spec.python.found:
         return composed(_python_of_host(spec, spec.python.found, target, once), spec.python.found.version)
@@ -103,6 +108,8 @@ def _python(
     python = conda_requirement(f"python={minor}")
     alone = replace(spec, conda=(python,), pip=(), indexes=(), find_links=(), project=None)
     try:
+        if not spec.python.kind:  # a solver is 280 MB to download, of no use without a channel
+            conda_solver.refuse_unreachable(alone)
         made, solved = conda_solver.solve(alone, target, [target.platform], None, say)
     except LockError as error:  # no channel answers, or no solver can be had
         if spec.python.kind == CONDA:
@@ -111,8 +118,8 @@ def _python(
         try:
             return _python_alone(spec, target, minor, finder, say)
         except LockError as other:
-            error.evidence = (*error.evidence, other.message, *other.evidence)
-            raise error from other
+            evidence = [error.message, *error.evidence, other.message, *other.evidence]
+            raise NoPython(f"no place gives a Python for {spec.title}", evidence=evidence, hint=_HINT) from other
     say(f"Python {solved[target.platform]} comes from the conda channels {', '.join(map(masked, spec.channels))}")
     return made
 

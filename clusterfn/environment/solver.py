@@ -86,6 +86,15 @@ def lock_beside(spec: Specification) -> Path | None:
     return spec.file.with_name(f"{stem}.conda-lock.yml")
 
 
+def has_unasked_host_python(spec: Specification) -> bool:
+    """Whether a lock beside the file has the Python of a host because no other place gave one, and none since did."""
+    usual = lock_beside(spec)
+    if spec.project is None or usual is None or usual.exists():
+        return False
+    beside = usual.parent.glob(f"{spec.project.lock_stem}-host-python-*.conda-lock.yml")
+    return any(locks.UNASKED in locks.read_lock(path).custom for path in beside)
+
+
 def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:
     """Say why a lock does not fit a specification and a host; "" if it does."""
     if lock.input_hash and not spec.given_lock and lock.input_hash != spec.input_hash:

@@ -35,6 +35,8 @@ _WHEEL = re.compile(
 _CLAUSE = re.compile(r"(?P<operator>~=|===?|!=|<=|>=|<|>)?\s*(?P<version>\d[\w.*+!-]*)")
 _PATCHES = 30  # no minor version of PyTorch has had as many
 _SOURCE = re.compile(r"(?:git|hg|svn|bzr)\+|[\w.-]+\s*@\s*(?:git|hg|svn|bzr)\+")
+# conda's builders work in folders of many names, /croot/numpy_1682520569166/work; the time and "work" are in all.
+_BUILT_BY_CONDA = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*@\s*file:///\S*_\d{10,}/work(?:/|\s|$)")
 _FORMAT = 1
 
 
@@ -344,6 +346,14 @@ def wheel_requirement(text: str, place: str = "", selector: str = "") -> Require
         raise ConfigError(
             f"{_at(place)}{masked(text)!r} is a repository, which cannot be locked to a wheel",
             hint="run pip install -e on it (clusterfn then sends it as source), or name a released version",
+        )
+    built_there = _BUILT_BY_CONDA.search(text)
+    if built_there:
+        raise ConfigError(
+            f"{_at(place)}{text!r} is the folder in which conda built {built_there[1]}: `pip freeze` wrote it in a "
+            "conda environment, without a version",
+            hint="write such files by `pip list --format=freeze > requirements.txt`, or name a version: "
+            f"{built_there[1]}==…",
         )
     match = _WHEEL.fullmatch(text)
     if match is None or (match["rest"].startswith("@") and "#sha256=" not in text):

@@ -30,7 +30,7 @@ _NOT_IN_JOBS = (
     "environment/uv", "environment/wheel",
     "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/root_move.py", "hosts/survey/",
     "api/actor", "api/dask/", "api/hydra_launcher.py", "api/joblib_backend.py", "api/launchers.py", "api/login.py",
-    "api/session.py", "api/sweep/choice.py", "api/sweep/fingerprint.py", "api/sweep/journal.py", "api/sweep/run.py",
+    "api/session", "api/sweep/choice.py", "api/sweep/fingerprint.py", "api/sweep/journal.py", "api/sweep/run.py",
     "api/sweep/search.py", "api/sweep/store.py",
     "config/schema.py", "config/writing.py",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",

@@ -150,6 +150,9 @@ class EnvironmentResolver:
         key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"
         if key not in self._known:
             made = environment_facts.lock_environment(self._session, spec, gpus, CALLER, say)
+            if made.base and not spec.python.found:  # no other place gave a Python
+                spec = replace(spec, python=replace(spec.python, found=made.base))
+                self._pythons_of_host[asked] = spec.python
             key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"  # the lock may have been written just now
             self._known[key] = ResolvedEnvironment(made.interpreter, {}, made)
         return self._known[key]

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import nvidia_smi
-from clusterfn.environment import host_python, python_source, resolve, torch_build
+from clusterfn.environment import host_python, python_source, resolve, solver, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
+from clusterfn.environment.lock import NoPython
+from clusterfn.environment.python_source import HostPython, PythonSource
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
 from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
+    from clusterfn.environment.project import ProjectFile
     from clusterfn.environment.resolve import LockedEnvironment, Say
     from clusterfn.environment.specification import Specification
     from clusterfn.hosts.connection import ConnectedHost
@@ -35,10 +38,14 @@ def lock_environment(
         LockError, EnvironmentBuildError, ConfigError: As `resolve.resolve_environment`.
     """
     told, spec = platform_facts(session), with_python(session, spec, caller)
+    known = gpus_of_jobs(session, told["root"]) if gpus else None
     try:
-        return resolve.resolve_environment(
-            spec, session.host, told, gpus_of_jobs(session, told["root"]) if gpus else None, caller, say
-        )
+        try:
+            return resolve.resolve_environment(spec, session.host, told, known, caller, say)
+        except NoPython as nowhere:
+            say(f"{nowhere.message}: the Python of {session.host.name} is tried")
+            spec = _with_host_python(session, spec, caller, nowhere)
+            return resolve.resolve_environment(spec, session.host, told, known, caller, say)
     except EnvironmentBuildError as error:
         error.host = session.host.name
         raise
@@ -60,13 +67,30 @@ def with_python(session: ConnectedHost, spec: Specification, caller: tuple[int, 
     if spec.project is None or spec.python.found:
         return spec
     source = spec.python if spec.python.kind else python_source.parse_source(session.host.making.python)
-    if source.kind != python_source.HOST:
-        return replace(spec, python=source)
-    argv = host_python.question(source, spec.project, caller)
+    if source.kind == python_source.HOST or (not source.kind and solver.has_unasked_host_python(spec)):
+        return replace(spec, python=replace(source, found=_host_python(session, source, spec.project, caller)))
+    return replace(spec, python=source)
+
+
+def _with_host_python(
+    session: ConnectedHost, spec: Specification, caller: tuple[int, int], nowhere: NoPython
+) -> Specification:
+    """Return a specification with the host's own Python, as no other place gives one."""
+    try:
+        found = _host_python(session, spec.python, spec.project, caller) if spec.project else None
+    except EnvironmentBuildError as error:
+        nowhere.evidence = (*nowhere.evidence, error.message, *error.evidence)
+        raise nowhere from error
+    return replace(spec, python=replace(spec.python, found=found))
+
+
+def _host_python(
+    session: ConnectedHost, source: PythonSource, project: ProjectFile, caller: tuple[int, int]
+) -> HostPython:
+    argv = host_python.question(source, project, caller)
     answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     printed, host = answer.out.decode("utf-8", "replace"), session.host.name
-    found = host_python.choose(source, spec.project, session.connection.facts.platform, printed, host)
-    return replace(spec, python=replace(source, found=found))
+    return host_python.choose(source, project, session.connection.facts.platform, printed, host)
 
 
 def platform_facts(session: ConnectedHost) -> dict[str, str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
@@ -20,8 +22,10 @@ _SAME_LOOK_S = 1.0  # two answers whose looks are nearer than this are one look,
 _UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
 _RUNNING_S = 300.0  # the heartbeat of a running job reports its death sooner
 _RARE_S = 60.0  # between two looks at a scheduler that serves everybody, on average
+_FRESH_S = 4.0  # so old may be what a person is told
 _SOON = 6  # looks that may be made sooner than that, until the time for as many has passed
 _SHARE = "scheduler"
+UNREACHABLE = "the scheduler has been unreachable"
 
 
 class Silent(NamedTuple):
@@ -34,6 +38,11 @@ class Silent(NamedTuple):
 
     for_s: float
     message: str
+
+    @property
+    def in_words(self) -> str:
+        """Say so, with what its command printed."""
+        return f"{UNREACHABLE} for {self.for_s:.0f} s: {self.message}"
 
 
 Seen = Union[JobState, Silent, None]
@@ -66,6 +75,7 @@ Listener = Callable[[Seen], None]
 class _Watched:
     listener: Listener
     added: float
+    time_s: float | None
     running: int = 0
     missed: float | None = None
 
@@ -125,11 +135,14 @@ class SchedulerWatch:
         self._loosened: set[str] = set()
         self._lock = threading.RLock()
 
-    def add(self, job_name: str, listener: Listener) -> None:
-        """Call `listener` at each look with the job's state, None where it was not listed, or `Silent`."""
+    def add(self, job_name: str, listener: Listener, time_s: float | None = None) -> None:
+        """Call `listener` at each look with the job's state, None where it was not listed, or `Silent`.
+
+        `time_s`: For how long the job may run, as its call asks.
+        """
         with self._lock:
             self._waiting.pop(job_name, None)  # or it would keep its place among the others
-            self._jobs[job_name] = self._waiting[job_name] = _Watched(listener, self._clock())
+            self._jobs[job_name] = self._waiting[job_name] = _Watched(listener, self._clock(), time_s)
             self._repeat()
 
     def remove(self, job_name: str) -> None:
@@ -149,6 +162,25 @@ class SchedulerWatch:
             soon = max(self._floor_s, _RARE_S) if rarely else self._floor_s
             if not 0 < self._interval_s <= soon:
                 self._repeat(soon)
+
+    def last_look(self, timeout_s: float) -> Mapping[str, JobState] | str:
+        """Return the states of the user's jobs by name, as seen some seconds ago at most; text says why not.
+
+        The host keeps its last look for all programs, so that many that ask cost the scheduler one question.
+        """
+        seen: Future[CommandLook] = Future()
+        looking = self._connection.repeat(
+            self._scheduler.watch_command(), max(_FRESH_S, self._floor_s), share=_SHARE, unset=self._scheduler.unset,
+            on_look=lambda look: None if seen.done() else seen.set_result(look),
+        )  # fmt: skip
+        try:
+            look = seen.result(timeout_s)
+        except FutureTimeout:
+            return f"{self._scheduler.title} has not answered for {timeout_s:.0f} s"
+        finally:
+            looking.cancel()
+        trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
+        return trouble or self._scheduler.parse_states(look.out)
 
     def _repeat(self, interval_s: float | None = None) -> None:
         wanted = max(self._next_s(), self._floor_s) if interval_s is None else interval_s
@@ -217,7 +249,8 @@ class SchedulerWatch:
     def _loosen(self, states: Mapping[str, JobState]) -> None:
         """Take back, once, what clusterfn itself added to a job that may never start with it."""
         for name, state in states.items():
-            command = () if name in self._loosened else self._scheduler.loosen_command(state)
+            time_s = self._jobs[name].time_s
+            command = () if name in self._loosened else self._scheduler.loosen_command(state, time_s)
             if command:
                 self._loosened.add(name)
                 self._connection.run(command, unset=self._scheduler.unset)

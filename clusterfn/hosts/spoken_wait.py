@@ -1,6 +1,7 @@
 """Wait for something, and say what for if that takes longer than some seconds: no public call waits without a word.
 
-Only the main thread speaks: others work for it. The sentences are printed by what `speak_by` was given.
+Only the main thread speaks, as others work for it, and a thread that has called `speak_here`. The sentences are printed
+by what `speak_by` was given.
 """
 
 from __future__ import annotations
@@ -12,15 +13,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-SPEAK_AFTER_S = 6.0
+SPEAK_AFTER_S = 5.0
 AGAIN_S = 60.0  # between two sentences that differ in numbers alone
 
+_here = threading.local()
 _printers: list[Callable[[str], object]] = []
 
 
 def speak_by(printer: Callable[[str], object]) -> None:
     """Set what prints the sentences."""
     _printers[:] = [printer]
+
+
+def speak_here() -> None:
+    """Let the waits of this thread speak, too: the main thread has nothing to do but wait for it."""
+    _here.speaks = True
+
+
+def _may_speak() -> bool:
+    return threading.current_thread() is threading.main_thread() or getattr(_here, "speaks", False)
 
 
 class _Speaker:
@@ -47,7 +58,7 @@ def wait(
         describe: Says what is waited for, and why that takes long.
         timeout_s: None for as long as it takes.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _may_speak():
         return await_for(timeout_s)
     until, speaker = None if timeout_s is None else time.monotonic() + timeout_s, _Speaker()
     while True:
@@ -70,7 +81,7 @@ def wait_for(
 @contextlib.contextmanager
 def speaking(describe: Callable[[], str]) -> Iterator[None]:
     """Say the same of what is done in the block, which cannot be waited for piece by piece."""
-    if threading.current_thread() is not threading.main_thread():
+    if not _may_speak():
         yield
         return
     over, speaker = threading.Event(), _Speaker()

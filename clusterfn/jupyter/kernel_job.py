@@ -24,6 +24,7 @@ from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import KernelSpec
 from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.hosts.transports import held_connections
 
@@ -186,6 +187,7 @@ class JobSearch:
         Raises:
             ClusterfnError: It was rejected, or ended before that; starts within the next seconds are rejected at once.
         """
+        spoken_wait.speak_here()
         refused = self.record.read()
         if time.time() < float(refused.get("until", 0.0)):
             raise ClusterfnError(str(refused.get("refused")), hint="start the kernel again in a few seconds")

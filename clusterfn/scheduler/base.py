@@ -185,6 +185,7 @@ class Scheduler(ABC):
         starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
         holds: Whether an allocation can be held there, in which the jobs of many programs run (`into_held`).
         priority_hint: How to say there which of one's own jobs come first.
+        lists_all: What lists the jobs of all users on the host, for people.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
     """
 
@@ -196,7 +197,9 @@ class Scheduler(ABC):
     starts_one_by_one: bool = True
     holds: bool = False
     priority_hint: str = ""
-    looks_s: Sequence[tuple[float, float]]
+    lists_all: str = "its command that lists jobs"
+    # A controller serves everybody. It may say why a new job waits some seconds after it has accepted it.
+    looks_s: Sequence[tuple[float, float]] = ((4.0, 4.0), (10.0, 6.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))
 
     def resolve_resources(self, asked: Resources) -> Resources:
         """Return what to ask this scheduler for: the call's resources, with a type of GPU that it knows.
@@ -306,8 +309,12 @@ class Scheduler(ABC):
         """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
         return None
 
-    def loosen_command(self, state: JobState) -> tuple[str, ...]:
-        """Return what takes back from a waiting job what clusterfn itself added, if that may keep it from starting."""
+    def loosen_command(self, state: JobState, time_s: float | None) -> tuple[str, ...]:
+        """Return what takes back from a waiting job what clusterfn itself added, if that may keep it from starting.
+
+        Args:
+            time_s: For how long it may run, as its call asks; None if the call asks for no time.
+        """
         return ()
 
     @abstractmethod

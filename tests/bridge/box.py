@@ -16,6 +16,28 @@ from tests.bridge.host import Bench, Job
 from tests.programs import python_program
 from tests.waiting import until
 
+# Holds names until it is killed.
+HOLDS = """
+import socket, sys, time
+def bind(name):
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind("\\0clusterfn/" + name)
+        held.listen()
+    except OSError:
+        held.close()
+        return None
+    return held
+held = {name: bind(name) for name in sys.argv[2:]}
+assert all(held.values())
+print("holds", flush=True)
+while True:
+    time.sleep(0.05 if sys.argv[1] == "again" else 600)
+    for name in held:  # another process each time, as far as others can see
+        if held[name] is not None:
+            held[name].close()
+        held[name] = bind(name)
+"""
 SMI = """import json, os, sys, time
 state = json.load(open({state!r}))
 if state["mode"] == "hang":

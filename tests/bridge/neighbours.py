@@ -11,22 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bridge.apart import Apart
-from tests.bridge.box import Box
+from tests.bridge.box import HOLDS, Box
 from tests.bridge.host import Bench, Job
 from tests.waiting import until
 
 # Everybody may run it, as not every Python of a developer's machine.
 PYTHON = shutil.which("python3", path="/usr/bin")
-BINDS = """
-import socket, sys
-held = []
-for name in sys.argv[1:]:
-    held.append(socket.socket(socket.AF_UNIX))
-    held[-1].bind("\\0clusterfn/" + name)
-    held[-1].listen()
-print("holds", flush=True)
-sys.stdin.read()
-"""
 
 
 def _box(folder: Path, bench: Bench) -> Box:
@@ -106,15 +96,17 @@ class Neighbour:
         return done.stdout
 
     @contextlib.contextmanager
-    def binds(self, *names: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A process of this user's that holds these names for the length of a with block."""
-        argv, pipe = [str(PYTHON), "-c", BINDS, *names], subprocess.PIPE
-        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, preexec_fn=self._there, cwd="/") as process:
+    def binds(self, *names: str, again: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of this user's that holds these names for the length of a with block.
+
+        `again`: it lets go of them and takes them again, twenty times in a second.
+        """
+        argv = [str(PYTHON), "-c", HOLDS, "again" if again else "once", *names]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, preexec_fn=self._there, cwd="/") as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"holds\n"
             yield process
-            assert process.stdin is not None
-            process.stdin.close()
+            process.kill()
 
     def ended(self, *jobs: Job) -> list[str]:
         """How they ended, once all have."""

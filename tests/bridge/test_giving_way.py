@@ -221,7 +221,7 @@ def test_an_element_without_cards_gives_way_to_who_has_used_less_of_the_machine_
         else:
             assert element.wait(150) == WAITS
             assert box.tickets() == {f"{group.folder.name}.1"} and len(group.items()) == 1
-            said = "1 job before it, first 4242's (used 0 s lately, you 1 min)"
+            said = "1 job before it; 4242 is next, with 0 s of all cores used lately (you: 1 min)"
             until(lambda: said in str(box.status()))
     group.end(1, 2)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.bridge.host import Bench
 
-MOST = 33
+MOST = 32
 
 
 def test_a_plain_job_loads_few_modules_of_the_supervisor(bench: Bench):

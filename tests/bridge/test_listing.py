@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import time
 
 import pytest
 
@@ -25,6 +27,29 @@ def test_names_in_other_letters_are_listed_as_they_are_whatever_the_locale(bench
     job = bench.job(ONE, name="größe_日本")
 
     assert listed(bench)[job.id]["name"] == "größe_日本"
+
+
+def test_a_job_that_its_scheduler_refuses_says_why_until_its_program_falls_silent(bench: Bench):
+    job = bench.job(ONE, scheduler="slurm")
+    note = job.folder / "refused"
+    note.write_text("not in the queue of SLURM yet; you have as many jobs as you may have there")
+    assert listed(bench)[job.id]["message"] == note.read_text()
+
+    os.utime(note, (time.time() - 1200.0,) * 2)
+
+    silent = listed(bench)[job.id]["message"]
+    assert silent.startswith("never submitted: the program that was to do so has been silent for 20 min")
+
+
+def test_a_torn_line_of_its_events_hides_no_job_that_runs(bench: Bench):
+    job = bench.job("def f():\n    import time\n    time.sleep(600)\n")
+    job.start()
+    job.wait_for("running")
+    with (job.attempt / "events.jsonl").open("a") as events:
+        events.write('{"event": "no{"event": "note"}\n[]\n')
+
+    assert listed(bench)[job.id]["state"] == "RUNNING"
+    (job.folder / "cancel").touch()
 
 
 def overwrite(name: str, content: str):

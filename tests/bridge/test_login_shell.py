@@ -43,7 +43,8 @@ class Place:
         path.chmod(0o755)
 
     def look(
-        self, shell: str = "/bin/bash", usual: tuple[str, ...] = (), patience_s: float = 20.0, **environ: str
+        self, shell: str = "/bin/bash", usual: tuple[str, ...] = (), patience_s: float = 20.0,
+        folders: tuple[str, ...] = (), **environ: str
     ) -> Any:
         """What the program finds of SLURM, and its signs."""
         kind = kind_of_site("slurm")
@@ -53,6 +54,7 @@ class Place:
         asked = {
             "wanted": wanted,
             "patience_s": patience_s,
+            "folders": folders,
             "signs": {**login_node.questions(), "files": [], "motd": []},
         }
         env = {"HOME": str(self.home), "PATH": f"{self.bin}:/usr/bin:/bin", "SHELL": shell, **environ}
@@ -73,6 +75,14 @@ def test_a_login_shell_shows_folder_and_variable(place: Place) -> None:
 
     assert found == commands.FoundCommands("by a login shell", (str(place.slurm),), {"SLURM_CONF": "/etc/a.conf"})
     assert found.in_words() == f"scheduler_path: [{place.slurm}], scheduler_env: {{SLURM_CONF: /etc/a.conf}}"
+
+
+def test_folders_of_scheduler_path_that_have_no_command_are_told(place: Place) -> None:
+    there, gone = str(place.slurm), str(place.home / "gone")
+
+    told = place.look(PATH=f"{gone}:{there}:{place.bin}:/usr/bin:/bin", folders=(gone, there, "~", str(place.bin)))
+
+    assert told.empty == (gone, "~", str(place.bin))
 
 
 def test_what_path_has_already_needs_no_line(place: Place) -> None:

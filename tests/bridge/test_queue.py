@@ -343,7 +343,8 @@ def kill(pids: list[int]) -> None:
     until(lambda: not any(map(is_running, pids)))
 
 
-def test_a_killed_spooler_loses_nothing(box: Box):
+@pytest.mark.parametrize("asked", ["queue", "list"])
+def test_a_killed_spooler_loses_nothing(box: Box, asked: str):
     first = running(box, box.job(2, 600))
     waiting = [box.job(1, 0.1) for _ in range(2)]
     for job in waiting:
@@ -351,7 +352,7 @@ def test_a_killed_spooler_loses_nothing(box: Box):
 
     kill(until(box.spoolers))
     let_go(first)
-    assert "PENDING" in box.here("queue", str(box.bench.root))
+    assert "PENDING" in box.here(asked, str(box.bench.root))
 
     assert ended(*waiting) == ["returned"] * 2
     assert [len(list((job.folder / "attempts").iterdir())) for job in waiting] == [1] * 2

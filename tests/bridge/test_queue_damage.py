@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.box import Box
+from tests.bridge.box import HOLDS, Box
 from tests.bridge.host import Job, is_running, layout_bridge
 from tests.bridge.test_queue import WAITS, ended, kill, let_go, running
 from tests.waiting import WAIT_S, until
@@ -235,21 +235,9 @@ def readers_of(job: Job) -> list[int]:
     return [int(path.parent.name) for path in found]
 
 
-HANGS = """
-import socket, sys, time
-held = []
-for name in sys.argv[1:]:
-    held.append(socket.socket(socket.AF_UNIX))
-    held[-1].bind("\\0clusterfn/" + name)
-    held[-1].listen()
-print("holds", flush=True)
-time.sleep(600)
-"""
-
-
 def hanging(box: Box, *names: str) -> subprocess.Popen[bytes]:
     """A process that holds these names, and does nothing any more."""
-    argv = [sys.executable, "-c", HANGS, *names]
+    argv = [sys.executable, "-c", HOLDS, "once", *names]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, preexec_fn=box.apart.enter)
     assert process.stdout is not None
     with process.stdout:

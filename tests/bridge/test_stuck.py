@@ -104,6 +104,8 @@ def test_the_time_limit_of_a_job_whose_supervisor_hangs_holds(brief: Bench):
     job = brief.job(SLEEPS, 600, resources={"time_s": 2.0})
     script = job.start()
     hung = Hung(job.supervisor_pid())
+    with (job.attempt / "events.jsonl").open("a") as events:
+        events.write('{"event": "no\n')  # as a full disk leaves it
 
     hung.collect()
     script.wait(150)

@@ -29,9 +29,9 @@ def f(path, seconds):
 def waits(bench: Bench, tmp_path):
     """A job that returns once `end` is called, and has begun."""
 
-    def make(seconds: float = 60.0, **spec: object) -> Job:
-        made = bench.job(WAITS, str(tmp_path / "end"), seconds, **spec)
-        made.start()
+    def make(seconds: float = 60.0, scheduler: str = "slurm", **spec: object) -> Job:
+        made = bench.job(WAITS, str(tmp_path / "end"), seconds, scheduler=scheduler, **spec)
+        made.start(**({"SLURM_JOB_ID": "77"} if scheduler == "slurm" else {}))
         made.wait_for("running")
         return made
 
@@ -87,8 +87,21 @@ def test_its_limit_holds_after_a_suspension(waits):
     assert 3 <= job.outcome()["usage"]["wall_s"] < 8
 
 
-def test_a_function_that_stops_its_supervisor_gets_no_more_time(waits):
-    job = waits(resources={"time_s": 3.0})
+@pytest.mark.parametrize("announced", [[], [signal.SIGTSTP]])
+def test_a_job_that_no_scheduler_can_suspend_gets_no_more_time(waits, announced):
+    """The function can send all of these signals itself."""
+    job = waits(scheduler="bare", resources={"time_s": 3.0})
+    suspend(members(job), *announced)
+    job.script.wait(60)
+
+    assert job.outcome()["kind"] == "time"
+    assert job.outcome()["usage"]["wall_s"] > PAUSE_S
+    assert not [event for event in job.events() if event["event"] in ("suspended", "resumed")]
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "bare"])
+def test_a_function_that_stops_its_supervisor_gets_no_more_time(waits, scheduler):
+    job = waits(scheduler=scheduler, resources={"time_s": 3.0})
     suspend([job.supervisor_pid()])
     job.script.wait(60)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -165,6 +167,20 @@ def session_of(agent: int) -> list[int]:
             found.append(pid)
         pid = parent_of(pid)
     return found
+
+
+@contextlib.contextmanager
+def stopped(pids: Collection[int]) -> Iterator[None]:
+    """SIGSTOP these processes for the length of a with block."""
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def _newest() -> Iterator[int]:

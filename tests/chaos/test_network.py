@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +13,7 @@ import pytest
 from clusterfn.calls import attach
 from tests.chaos.calls import VALUE
 from tests.chaos.inprocess import Here, Sent
-from tests.chaos.onhost import session_of, until
+from tests.chaos.onhost import session_of, stopped, until
 from tests.chaos.world import HOSTS, World
 from tests.lab.network import DelayProxy
 
@@ -62,22 +59,8 @@ def socket_killed(sent: Sent, proxy: DelayProxy, seconds: float) -> None:
 
 def sshd_stopped(sent: Sent, proxy: DelayProxy, seconds: float) -> None:
     """The session's sshd stands still."""
-    pids = session_of(sent.agent)
-    assert pids
-    with _stopped(pids):
+    with stopped(session_of(sent.agent)):
         time.sleep(seconds)
-
-
-@contextlib.contextmanager
-def _stopped(pids: list[int]) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -144,8 +127,7 @@ def test_a_session_whose_sshd_stands_still_for_ever_is_replaced(here: Here) -> N
     sent = here.submit("speak", "bare", live=True, lines=700, every=0.1)
     assert until(lambda: len(sent.output) > 500, 150)
     agent, pids = sent.agent, session_of(sent.agent)
-    assert pids
-    with _stopped(pids):
+    with stopped(pids):
         assert until(lambda: sent.agent != agent, 150)
         assert any(TOLD.fullmatch(state) for state in sent.states), sent.states
         assert sent.job.result(150) == 700

@@ -29,14 +29,14 @@ ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
 PATIENT = "from clusterfn.calls import job_display\njob_display._SECOND_INTERRUPT_S = 60.0\n"
 
 
-def lab_venv(lab: Any, name: str, *packages: str) -> Path:
+def lab_venv(lab: Any, name: str, *packages: str, minor: str = MINOR) -> Path:
     """Return a virtual environment with these packages that the lab's hosts can use; it stays with the lab."""
     from tests.lab.layout import ENVS
 
-    folder: Path = ENVS / f"{name}-{MINOR}"
+    folder: Path = ENVS / f"{name}-{minor}"
     if not folder.exists():
         part = folder.with_name(f"{folder.name}.{os.getpid()}")
-        subprocess.run([lab.python(MINOR), "-m", "venv", part], check=True)
+        subprocess.run([lab.python(minor), "-m", "venv", part], check=True)
         subprocess.run([part / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True, timeout=500)
         part.rename(folder)
     return folder

@@ -23,7 +23,7 @@ from tests.lab import DelayProxy
 
 _SCRIPT = Path(__file__).parents[1] / "fixtures" / "many_submits.py"
 _SCHEDULERS = {
-    "py36-bash": "scheduler: bare\nlimits: {cores: 64}",
+    "py36-bash": "scheduler: bare",
     "slurm-bash": 'scheduler: slurm\nslurm: {partition: {cpu: short}}\ndefaults: {time: "10min"}\npoll_floor: "1s"',
     "gridengine-bash": 'scheduler: grid_engine\npoll_floor: "1s"\ndefaults: {memory: 500MB, time: 10min}',
 }
@@ -74,14 +74,24 @@ class ManySubmits:
         self.root, self._env, self._log, self._proxy = root, env, log, proxy
 
     def submit(self, count: int, programs: int = 1, stopped_s: float = 0.0) -> Submitted:
-        """Submit so many calls from each of so many programs at once, and wait for all results."""
+        """Submit so many calls from each of so many programs at once, and wait for all results.
+
+        The programs are in sessions of their own, as those of so many people are: the kernel shares the cores between
+        sessions first.
+        """
         forks, up = self._forks(), self._proxy.bytes_up
         argv = [sys.executable, _SCRIPT, str(count), str(self.root), str(stopped_s)]
         started = [
-            subprocess.Popen(argv, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                argv, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            )
             for _ in range(programs)
         ]
-        told = [self._read(each) for each in started]
+        try:
+            told = [self._read(each) for each in started]
+        finally:
+            for each in started:
+                each.kill()
         most: dict[str, float] = {name: max(each[name] for each in told) for name in told[0]}
         calls = count * programs
         return Submitted(
@@ -104,9 +114,13 @@ class ManySubmits:
 @contextlib.contextmanager
 def many_submits(
     lab: Any, folder: Path, alias: str = "py36-bash", *, one_way_s: float = 0.0, bytes_per_s: float = math.inf,
-    sync_s: float = 0.0,
+    sync_s: float = 0.0, limits: str = "limits: {cores: 64}",
 ) -> Iterator[ManySubmits]:  # fmt: skip
-    """Make a new root on this host; its files, and those of the client, go with the block."""
+    """Make a new root on this host; its files, and those of the client, go with the block.
+
+    Args:
+        limits: Without a scheduler, how many jobs may run at once; "" for as many as the machine has cores.
+    """
     name = f"submits-{secrets.token_hex(4)}"
     home: Path = lab.home("bash")
     python, log = home / f"{name}-python", home / f"{name}-forks"
@@ -120,6 +134,7 @@ def many_submits(
             f"address: {alias}", f"ssh_config: {folder / 'ssh_config'}", f"root: ~/{name}", f"python: {python}",
             f'environment: "python:{lab.python(MINOR)}"', *_SCHEDULERS[alias].splitlines(),
         ]  # fmt: skip
+        lines += [limits] if alias == "py36-bash" else []
         config = folder / "clusterfn.yml"
         config.write_text("hosts:\n  there:\n" + "".join(f"    {line}\n" for line in lines), encoding="utf-8")
         env = {**os.environ, "CLUSTERFN_CONFIG": str(config), "XDG_STATE_HOME": str(folder / "state")}

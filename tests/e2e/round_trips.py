@@ -247,7 +247,7 @@ ACTIONS = [
     Action("job.logs()", 1, lambda there: there.job.logs(), ""),
     Action("attach(id).result() in a new process", 3, _attach, 5, connecting=BY_PARAMIKO),
     Action("jobs() in a new process", 1, _listed, True, connecting=BY_PARAMIKO),
-    Action("clusterfn check", 6, _check, 0, connecting=BY_PARAMIKO),
+    Action("clusterfn check", 5, _check, 0, connecting=BY_PARAMIKO),
     Action("call after the connection was cut", 1, _cut, 42, connecting=BY_PARAMIKO),
     Action("first call of a new process on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42,
            connecting=BY_PARAMIKO),

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import shutil
-import sysconfig
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -137,22 +133,6 @@ def test_a_lock_in_a_closure_is_refused_by_its_name(here):
     with pytest.raises(PayloadError, match="guard"):
         cluster(locked)()
 
-    assert left_behind(here) == []
-
-
-def test_a_compiled_extension_among_the_modules_is_refused_by_name(here, tmp_path, monkeypatch):
-    package = tmp_path / "mine_compiled"
-    package.mkdir()
-    (package / "__init__.py").write_text("def value():\n    return 1\n")
-    compiled = next(Path(sysconfig.get_path("platlib")).rglob("*.so"))
-    shutil.copy(compiled, package / compiled.name)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    mine_compiled = importlib.import_module("mine_compiled")
-
-    with pytest.raises(PayloadError) as caught:
-        cluster(mine_compiled.value)()
-
-    assert f"mine_compiled/{compiled.name} is a compiled extension" in str(caught.value)
     assert left_behind(here) == []
 
 

@@ -18,7 +18,7 @@ from tests.lab.own_slurm import OwnSlurm
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
-# As with a limit of an association or a QOS, which takes a database: sbatch says its name, then why it fails.
+# As a limit of an association or a QOS does it (`test_qos`): sbatch says its name, then why it fails.
 LIMIT = """\
 function slurm_job_submit(job, part, uid)
   local full = io.open("{folder}/full")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Cancelled, ConfigError, OutOfMemory, SubmitError, TimeLimit, cluster
+from clusterfn import Cancelled, ConfigError, OutOfMemory, SubmitError, TimeLimit, cluster, jobs
 from clusterfn.bridge import layout
 from clusterfn.cli import main
 from clusterfn.config import config_file
@@ -179,7 +179,13 @@ def test_a_job_that_waits_says_why_and_can_be_withdrawn(root: Path, lab: Any) ->
         until(lambda: all(lab.grid_engine.job_state(each) == "r" for each in blockers))
         job = there(sleep, gpus=2).submit(1)
         until(lambda: "offers only hc:gpu=1" in job.reason)
-        assert job.reason.startswith("waiting until enough slots, memory or GPUs are free")
+        group = there(sleep, gpus=2).map([1])
+        until(lambda: "offers only hc:gpu=1" in group.reason)
+        messages = {each.id: each.message for each in jobs("campus")}
+        words = "waiting until enough slots, memory or GPUs are free"
+        assert job.reason.startswith(words) and group.reason.startswith(words)
+        assert messages[job.id].startswith(words) and messages[group.id].startswith(f"0 of 1 ended; {words}")
+        assert group.cancel()
         assert job.cancel()
         waiting = lab.ssh("gridengine-bash", "qstat -s p -r").stdout.decode()
         assert job.id not in waiting

@@ -90,10 +90,10 @@ def test_who_waits_behind_another_user_reads_for_whom_the_free_cards_are_kept(bo
     job = cluster(host=box[0], gpus=1)(hold).submit(0.0, 2)
 
     kept = "the others reserved for cfsecond's earlier 8-GPU job; waiting for 1; 1 job before it"
-    why = "first cfsecond's (used 0 s lately, you "
-    until(lambda: job.status.startswith(f"PENDING (4 of 8 GPUs held by you (4), {kept}, {why}"))
-    until(lambda: "first cfsecond's" in shown(capsys, "jobs", box[0]))
-    assert "used 0 s of the GPUs lately" in shown(capsys, "gpus", box[0])
+    why = "cfsecond is next, with 0 s of all GPUs used lately (you: "
+    until(lambda: job.status.startswith(f"PENDING (4 of 8 GPUs held by you (4), {kept}; {why}"))
+    until(lambda: "cfsecond is next" in shown(capsys, "jobs", box[0]))
+    assert "used 0 s of all GPUs lately" in shown(capsys, "gpus", box[0])
     top = shown(capsys, "top", box[0]).splitlines()
     waiting = [line.split() for line in top if "PENDING" in line]
     assert [line[0] for line in waiting] == ["cfsecond", "cfbash"] and waiting[0][-2:] == ["0", "s"]
@@ -112,9 +112,16 @@ def test_a_job_that_waits_is_withdrawn_by_cancel(full, hosts):
     assert full[1].state == "RUNNING"
 
 
-def test_a_group_waits_and_starts_with_its_turn(full):
+def test_a_group_waits_and_starts_with_its_turn(full, capsys):
+    """Until then each command says who is next and why, as of a single call."""
     group = cluster(host=full[0], gpus=2)(hold).map([0.0] * 4, range(4))
-    until(lambda: "8 of 8 GPUs held by you (8); waiting for 2" in group.status)
+    why = "8 of 8 GPUs held by you (8); waiting for 2"
+    until(lambda: why in group.status)
+
+    assert f"0 of 4 ended; {why}" in shown(capsys, "jobs", full[0])
+    assert f"\n1  you: hold ({group.id[:4]})  " in (told := shown(capsys, "gpus", full[0])) and why in told
+    assert main(["top", full[0]]) == 0
+    assert f"cfbash is next with {group.id}.1, and used the least" in capsys.readouterr().err
 
     full[1].stop()
 

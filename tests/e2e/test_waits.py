@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,25 +16,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_client import write_connection_file
 
-import clusterfn
 from clusterfn import cluster
 from clusterfn.bridge.supervisor.process_tree import parent_of
-from tests.e2e.round_trips import There, behind
+from clusterfn.cli import main
+from tests.chaos.onhost import session_of, stopped
+from tests.e2e.conftest import MINOR
+from tests.e2e.round_trips import behind
+from tests.e2e.test_environments import locked  # noqa: F401  # a fixture
+from tests.fixtures.waiting_call import calls_on
+from tests.lab import DelayProxy
+from tests.lab.own_slurm import ALIAS, OwnSlurm
 from tests.waiting import until
 
 pytestmark = [pytest.mark.lab]
 DRIVER = Path(__file__).parents[1] / "fixtures" / "waiting_call.py"
-SILENT_S, GIVEN_UP_S = 10.0, 12.0
-AT_ONCE = 6
-CALLS = [
-    "f()", "f.submit().result()", "f.map()", "group.results()", "group.wait()", "Executor.map()", "Session.call()",
-    "Session().submit()", "attach()", "jobs()", "job.result()", "job.follow()", "job.logs()", "job.files",
-    "job.download()", "job.stack()", "job.cancel()", "job.stop()", "clusterfn result", "clusterfn logs",
-    "clusterfn logs -f", "clusterfn attach", "clusterfn jobs", "clusterfn cancel", "clusterfn check", "clusterfn gpus",
-    "clusterfn top", "clusterfn pull", "clusterfn clean", "clusterfn env list",
-]  # fmt: skip
-SOME = ["f()", "job.result()", "job.logs()", "clusterfn jobs", "clusterfn cancel", "Session.call()"]
+WITHIN_S = 10.0
+AT_ONCE = 16
+CALLS = list(calls_on("host", "", ""))
+SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]
+SOME += ["clusterfn jobs", "clusterfn cancel", "clusterfn jupyter"]
+# They need a job that has run before they are made.
+AFTER_A_JOB = ["job.remove()", "clusterfn rm", "group.retry_failed()", *(each for each in CALLS if "Session." in each)]
+NODE = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=64000"
 
 
 @dataclass
@@ -41,15 +47,23 @@ class Scene:
     """A host, the jobs on it, and the processes that are about to call.
 
     Attributes:
-        there: The host behind proxies.
+        host: Its name in clusterfn.yml.
         root: Its root, as it lies on this machine.
+        folder: Where the calls are made.
+        proxies: Before the host.
+        slurm: Whose login node it is.
         job: A job that runs.
+        group: A map that runs.
         agents: The pids of the agents of those that call.
     """
 
-    there: There
+    host: str
     root: Path
-    job: clusterfn.Job[Any]
+    folder: Path
+    proxies: Sequence[DelayProxy] = ()
+    slurm: OwnSlurm | None = None
+    job: Any = None
+    group: Any = None
     agents: list[int] = field(default_factory=list)
 
     @property
@@ -59,17 +73,14 @@ class Scene:
         worker = next(each["pid"] for each in map(json.loads, events) if each["event"] == "starting")
         return parent_of(worker)
 
+    def controller(self) -> list[int]:
+        """The controller of its SLURM."""
+        assert self.slurm is not None
+        return pids_of("/usr/sbin/slurmctld", "-D", "-f", str(self.slurm.conf))
 
-@contextlib.contextmanager
-def stopped(pids: Sequence[int]) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+    def controller_answers(self) -> bool:
+        assert self.slurm is not None
+        return self.slurm.run("scontrol", "ping").returncode == 0
 
 
 @contextlib.contextmanager
@@ -79,8 +90,11 @@ def moved_away(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["rm", "-rf", folder], check=True)
+        made = folder.with_name(folder.name + ".made")
+        if folder.exists():  # in which agents may still write
+            folder.rename(made)
         aside.rename(folder)
+        shutil.rmtree(made, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -89,7 +103,7 @@ def full(lab: Any, root: Path) -> Iterator[None]:
     aside = root.with_name(root.name + ".full")
     aside.mkdir()
     try:
-        with lab.disk(aside, "cfbash", "64m"):
+        with lab.disk(aside, "cfbash", "256m"):
             subprocess.run(["cp", "-a", f"{root}/.", aside], check=True)
             with contextlib.suppress(OSError), (aside / "filler").open("wb") as file:
                 while True:
@@ -103,139 +117,166 @@ def full(lab: Any, root: Path) -> Iterator[None]:
         aside.rmdir()
 
 
-def sessions_of(agents: Sequence[int]) -> list[int]:
-    """The sshd processes that serve these agents' connections."""
-    found = []
-    for agent in agents:
-        pid = agent
-        while pid > 1 and b"sshd" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            pid = parent_of(pid)
-        found.append(pid)
-    return found
-
-
 @contextlib.contextmanager
 def pulled(scene: Scene) -> Iterator[None]:
-    for proxy in scene.there.proxies:
+    for proxy in scene.proxies:
         proxy.blackhole()
     try:
         yield
     finally:
-        for proxy in scene.there.proxies:
+        for proxy in scene.proxies:
             proxy.restore()
 
 
 @contextlib.contextmanager
 def gone(scene: Scene) -> Iterator[None]:
-    for proxy in scene.there.proxies:
+    for proxy in scene.proxies:
         proxy.refuse()
         proxy.cut()
     try:
         yield
     finally:
-        for proxy in scene.there.proxies:
+        for proxy in scene.proxies:
             proxy.refuse(refusing=False)
 
 
 @contextlib.contextmanager
-def spooler_killed(root: Path) -> Iterator[None]:
-    """The spooler of this root is stopped, and then killed: it never comes to what waits."""
-    words = [b"spool", os.fsencode(root)]
-    commands = {pid: Path(f"/proc/{pid}/cmdline") for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))}
-    pids = [pid for pid, path in commands.items() if path.exists() and has(path.read_bytes().split(b"\0"), words)]
+def killed(pids: Sequence[int]) -> Iterator[None]:
     assert pids
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     yield
 
 
-def has(all_words: Sequence[bytes], words: Sequence[bytes]) -> bool:
-    return any(list(all_words[first : first + len(words)]) == list(words) for first in range(len(all_words)))
+@contextlib.contextmanager
+def controller_gone(scene: Scene) -> Iterator[None]:
+    """It ends, and saves which jobs there are; another one begins after that, which ends with this test."""
+    (pid,) = scene.controller()
+    argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not scene.controller())
+    yield
+    subprocess.Popen(["/usr/bin/setpriv", "--pdeathsig=KILL", *argv], cwd=scene.folder)
+    until(scene.controller_answers)
+
+
+def pids_of(*words: str) -> list[int]:
+    """Processes that have these words next to one another in their command line."""
+    wanted, found = b"\0".join(map(os.fsencode, words)), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"\0" + wanted + b"\0" in b"\0" + (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 STATES: dict[str, Callable[[Scene, Any], contextlib.AbstractContextManager[None]]] = {
     "agent stopped": lambda scene, _: stopped(scene.agents),
     "supervisor stopped": lambda scene, _: stopped([scene.supervisor]),
-    "sshd stopped": lambda scene, _: stopped(sessions_of(scene.agents)),
+    "sshd stopped": lambda scene, _: stopped([session_of(agent)[0] for agent in scene.agents]),
     "cable pulled": lambda scene, _: pulled(scene),
     "host gone": lambda scene, _: gone(scene),
     "root removed": lambda scene, _: moved_away(scene.root),
     "disk full": lambda scene, lab: full(lab, scene.root),
-    "spooler gone": lambda scene, _: spooler_killed(scene.root),
+    "spooler gone": lambda scene, _: killed(pids_of("spool", str(scene.root))),
+    "controller stopped": lambda scene, _: stopped(scene.controller()),
+    "controller gone": lambda scene, _: controller_gone(scene),
     "clock jump": lambda *_: contextlib.nullcontext(),  # by those that call
     "other version": lambda *_: contextlib.nullcontext(),  # as above
 }
 
 
-def calling(scene: Scene, group: str, names: Sequence[str], **env: str) -> list[subprocess.Popen[str]]:
-    """Processes that have connected, and call once they are told to."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(DRIVER), name, scene.job.id, group, str(GIVEN_UP_S)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **env},
-        )
-        for name in names
-    ]  # fmt: skip
-    for each in started:
-        assert each.stdout is not None
-        scene.agents.append(json.loads(each.stdout.readline())["agent"])
-    return started
+@contextlib.contextmanager
+def slurm(lab: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """The login node of a SLURM of its own."""
+    with lab.own_slurm(nodes={"s1": NODE}) as own:
+        config = own.clusterfn_yml(folder / "clusterfn.yml", lab.python(MINOR), "defaults: {time: 15min}")
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        scene = Scene(ALIAS, own.root, folder, slurm=own)
+        yield scene
+        for pid in scene.controller():
+            os.kill(pid, signal.SIGKILL)
 
 
-def silent(lab: Any, state: str, scene: Scene, group: str, names: Sequence[str]) -> list[str]:
-    """Those of the calls that neither ended nor said anything in time."""
-    env = {"OTHER_VERSION": "1"} if state == "other version" else {}
-    processes, told = calling(scene, group, names, **env), {}
-    try:
-        with STATES[state](scene, lab):
-            for each in processes:
-                assert each.stdin is not None
-                each.stdin.write(f"{state}\n")
-                each.stdin.flush()
-            for name, each in zip(names, processes):
-                assert each.stdout is not None
-                told[name] = json.loads(each.stdout.readline())
-    finally:
-        for each in processes:
-            each.kill()
-            each.communicate()
-    in_time = [name for name, said in told.items() for when in (said["took"], said["spoke"]) if within(when)]
-    return [f"{name}: {said}" for name, said in told.items() if name not in in_time]
-
-
-def within(when: float | None) -> bool:
-    return when is not None and when <= SILENT_S
-
-
-def check(lab: Any, state: str, names: Sequence[str]) -> list[str]:
-    """Return which calls wait without a word while the host is in that state."""
-    found: list[str] = []
+@contextlib.contextmanager
+def machine(lab: Any, folder: Path) -> Iterator[Scene]:
+    """A machine without a scheduler, behind proxies."""
     with behind(lab, 0.0) as there:
-        sleep = cluster(host="new0")(time.sleep)
-        job, group = sleep.submit(600.0), sleep.map([600.0, 600.0])
-        first_job = job
-        until(lambda: job.state == "RUNNING" and group.state == "RUNNING")
-        if state == "spooler gone":  # all that come after this one wait behind it
-            job = sleep.with_options(cores=64).submit(600.0)
-            until(lambda: job.reason)
-            names = [name for name in names if name != "Session.call()"]
-        root = Path(job.folder).parents[1]
-        for first in range(0, len(names), AT_ONCE):
-            scene = Scene(there, root, job)
-            some = names[first : first + AT_ONCE]
-            found += silent(lab, state, scene, group.id, some)
-        for each in (job, first_job, group):
-            each.stop()
-    return found
+        root = next(line for line in (there.folder / "clusterfn.yml").read_text().splitlines() if "root:" in line)
+        scene = Scene(there.warm, lab.home("bash") / root.rpartition("/")[2], folder, there.proxies)
+        try:
+            yield scene
+        finally:
+            main(["cancel", "--all", scene.host])  # what the calls have begun, too
+
+
+def begin(scene: Scene, state: str) -> None:
+    """Start the jobs that the calls are about."""
+    sleep = cluster(host=scene.host)(time.sleep)
+    scene.job, scene.group = sleep.submit(600.0), sleep.map([600.0, 600.0])
+    until(lambda: scene.job.state == "RUNNING" and scene.group.state == "RUNNING")
+    if state == "spooler gone":  # all that come after this one wait behind it
+        scene.job = sleep.with_options(cores=64).submit(600.0)
+        until(lambda: scene.job.reason)
+
+
+def told(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Make these calls at once while the host is broken; what each of them has told."""
+    argv = [sys.executable, str(DRIVER), json.dumps(names), scene.host, scene.job.id, scene.group.id, str(WITHIN_S)]
+    env = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2])}
+    env.update({"OTHER_VERSION": "1"} if state == "other version" else {})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, text=True, cwd=scene.folder, env=env, start_new_session=True
+    ) as calling:
+        assert calling.stdin is not None and calling.stdout is not None
+        try:
+            scene.agents = [json.loads(calling.stdout.readline())["agent"] for _ in names]
+            with STATES[state](scene, lab):
+                calling.stdin.write(f"{state}\n")
+                calling.stdin.flush()
+                said = [json.loads(calling.stdout.readline()) for _ in names]
+        finally:
+            os.killpg(calling.pid, signal.SIGKILL)
+    return {each.pop("name"): each for each in said}
+
+
+def silent(lab: Any, state: str, scene: Scene, names: Sequence[str]) -> str:
+    """Those of the calls that neither end nor say anything in time while the host is in that state."""
+    begin(scene, state)
+    if state == "spooler gone":
+        names = [name for name in names if name not in AFTER_A_JOB]
+    found: dict[str, dict[str, Any]] = {}
+    for first in range(0, len(names), AT_ONCE):
+        found.update(told(lab, state, scene, names[first : first + AT_ONCE]))
+    return "\n".join(f"{name}: {each}" for name, each in found.items() if each["after_s"] >= WITHIN_S)
+
+
+@pytest.fixture
+def scene(lab: Any, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """A host with a folder that has what the calls need."""
+    (tmp_path / "work.py").write_text("def nap():\n    import time\n    time.sleep(600)\n")
+    write_connection_file(str(tmp_path / "kernel.json"), key=b"secret")
+    of_slurm = "controller" in request.node.name
+    with slurm(lab, tmp_path, monkeypatch) if of_slurm else machine(lab, tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("state", ["cable pulled"])
-def test_a_call_ends_or_says_within_10_s_what_it_waits_for(lab: Any, state: str) -> None:
-    assert check(lab, state, SOME) == []
+def test_a_call_ends_or_says_within_10_s_what_it_waits_for(lab: Any, scene: Scene, state: str) -> None:
+    assert silent(lab, state, scene, SOME) == ""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("state", list(STATES))
-def test_every_public_call_ends_or_says_within_10_s_what_it_waits_for(lab: Any, state: str) -> None:
-    assert check(lab, state, CALLS) == []
+def test_every_public_call_ends_or_says_within_10_s_what_it_waits_for(
+    lab: Any,
+    scene: Scene,
+    locked: Path,  # noqa: F811
+    state: str,
+) -> None:
+    for name in ("environment.yml", "environment.conda-lock.yml"):
+        shutil.copy(locked / name, scene.folder)
+    shutil.copy(locked / "environment.yml", scene.folder / "again.yml")
+    assert silent(lab, state, scene, CALLS) == ""

@@ -20,16 +20,10 @@ from clusterfn.errors import ClusterfnError
 from clusterfn.gpu import cuda_errors, smi
 from clusterfn.hosts import serialization
 from clusterfn.hosts.survey import parse as surveyed
-from clusterfn.scheduler.bare import Bare
-from clusterfn.scheduler.base import Answer, Evidence
 from clusterfn.scheduler.site import Section
-from clusterfn.scheduler.slurm import gres as slurm_gres
-from clusterfn.scheduler.slurm import site as slurm_site
-from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fuzz import damaged, fuzzed, twisted
-from tests.fuzz.test_host import BARE_TEXTS, BOOT, SLURM_TEXTS, SMI_TEXTS
+from tests.fuzz.test_host import BARE_TEXTS, SLURM_TEXTS, SMI_TEXTS, read_as_a_machines, read_as_slurms
 from tests.fuzz.test_wire import OUTCOMES
-from tests.golden.samples import SLURM
 
 LONG = 40_000  # characters: what takes quadratic time in them takes seconds
 LIMIT_S = 4.0
@@ -59,19 +53,8 @@ def in_a_moment() -> Iterator[None]:
 
 @fuzzed(0.4, text=grown(SLURM_TEXTS))
 def test_what_slurm_prints_at_length_is_read_in_a_moment(text: str) -> None:
-    slurm = Slurm(SLURM, "ada")
     with in_a_moment():
-        for state in slurm.parse_states(text).values():
-            slurm.hopeless(state)
-            slurm.in_words(state)
-        slurm.trouble(Answer(rc=0, out=text, err=text))
-        slurm.explain(Evidence(text, text, "17"))
-        slurm_site.read_limits([text, text, text], None)
-        slurm_gres.types(text)
-        slurm_gres.nodes(text)
-        slurm_gres.waiting(text)
-        slurm_site.read_partitions(text.splitlines())
-        slurm_site.read_accounts(text.splitlines())
+        read_as_slurms(text)
 
 
 DF = [
@@ -82,11 +65,9 @@ DF = [
 
 @fuzzed(0.4, text=grown([*BARE_TEXTS, *SMI_TEXTS, *DF]))
 def test_what_a_machine_prints_at_length_is_read_in_a_moment(text: str) -> None:
-    bare, lines = Bare(BOOT), text.splitlines()
+    lines = text.splitlines()
     with in_a_moment():
-        for state in bare.parse_states(text).values():
-            bare.in_words(state)
-        bare.explain(Evidence(text, text, f"{BOOT}:77:4242"))
+        read_as_a_machines(text)
         surveyed.surveyed_gpus(Section("gpus", 0, lines))
         surveyed.volume(Section("volume", 0, ["/r"], {"path": ["/r"], "df": lines, "inodes": lines, "lfs": lines}), {})
         smi.read_rows(text)

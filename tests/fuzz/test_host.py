@@ -83,9 +83,9 @@ NAMES = [
 ]  # fmt: skip
 
 
-@fuzzed(data=damaged(SLURM_TEXTS))
-def test_slurms_programs_are_read_whatever_they_print(data: bytes) -> None:
-    text, slurm = data.decode("utf-8", "replace"), Slurm(SLURM, "ada")
+def read_as_slurms(text: str) -> None:
+    """Read a text by everything that reads what SLURM's programs print."""
+    slurm = Slurm(SLURM, "ada")
     for state in slurm.parse_states(text).values():
         slurm.hopeless(state)
         slurm.in_words(state)
@@ -99,14 +99,24 @@ def test_slurms_programs_are_read_whatever_they_print(data: bytes) -> None:
     slurm_site.read_accounts(text.splitlines())
 
 
-@fuzzed(data=damaged(BARE_TEXTS))
-def test_a_bare_hosts_answers_are_read_whatever_they_are(data: bytes) -> None:
-    text, bare = data.decode("utf-8", "replace"), Bare(BOOT)
+def read_as_a_machines(text: str) -> None:
+    """Read a text by everything that reads what a machine without a scheduler says of its jobs."""
+    bare = Bare(BOOT)
     for state in bare.parse_states(text).values():
         bare.in_words(state)
     bare.trouble(Answer(rc=1, out=text, err=text))
     bare.explain(Evidence(text, text, f"{BOOT}:77:4242"))
     bare.evidence_command(text)
+
+
+@fuzzed(data=damaged(SLURM_TEXTS))
+def test_slurms_programs_are_read_whatever_they_print(data: bytes) -> None:
+    read_as_slurms(data.decode("utf-8", "replace"))
+
+
+@fuzzed(data=damaged(BARE_TEXTS))
+def test_a_bare_hosts_answers_are_read_whatever_they_are(data: bytes) -> None:
+    read_as_a_machines(data.decode("utf-8", "replace"))
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import accounting as slurmdbd
 from . import client, hosts, layout
 from .layout import HOST_BY_NAME, LOGS, ROOT, SSHD
 from .processes import CLEAN_ENV, LabError, runs, stat_fields
@@ -180,11 +181,17 @@ def _login(folder: Path, account: str, port: int, env: Mapping[str, str]) -> Non
     (folder / "ssh_config").write_text(f"Host {ALIAS}\n{lines}")
 
 
-def _program(folder: Path, nodes: Iterable[str], daemons_env: Mapping[str, str]) -> str:
-    """Return the shell program that starts all daemons and outlives them; as process 1 it reaps what jobs leave."""
+def _program(
+    folder: Path, nodes: Iterable[str], daemons_env: Mapping[str, str], more: Mapping[str, Sequence[str]]
+) -> str:
+    """Return the shell program that starts all daemons and outlives them; as process 1 it reaps what jobs leave.
+
+    `more` are other daemons, by name, and words that come before slurmctld's.
+    """
     conf = ["-D", "-f", str(folder / "slurm.conf")]
     argvs = {
-        "slurmctld": ["/usr/sbin/slurmctld", *conf],
+        **more,
+        "slurmctld": [*more.get("slurmctld", ()), "/usr/sbin/slurmctld", *conf],
         **{f"slurmd-{name}": ["/usr/sbin/slurmd", *conf, "-N", name] for name in nodes},
         "sshd": ["/usr/sbin/sshd", "-D", "-f", str(folder / "sshd.conf"), "-E", str(folder / "sshd.log")],
     }
@@ -229,6 +236,7 @@ def started(
     env: Mapping[str, str] | None = None,
     daemons_env: Mapping[str, str] | None = None,
     takes_jobs: bool = True,
+    accounting: bool = False,
 ) -> Iterator[OwnSlurm]:
     """Start one for the length of a with block; all its processes and files end with it.
 
@@ -241,6 +249,7 @@ def started(
         env: Further variables of the sessions on its login node, such as TZ.
         daemons_env: Those of slurmctld and slurmd.
         takes_jobs: Whether to wait until all nodes do.
+        accounting: Whether it has slurmdbd with a database, which enforces limits of accounts and QOS.
 
     Raises:
         LabError: The daemons did not start; the message has their logs.
@@ -250,13 +259,18 @@ def started(
     folder = ROOT / f"own-slurm-{os.getpid()}-{secrets.token_hex(3)}"
     own = OwnSlurm(folder, layout.ACCOUNT_BY_NAME[account].home / folder.name, tuple(shapes))
     folder.mkdir(mode=0o755)
-    login, *ports = _free_ports(2 + len(shapes))
+    login, dbd, database, *ports = _free_ports(4 + len(shapes))
     for name in ("state", *(f"spool-{name}" for name in shapes)):
         (folder / name).mkdir(mode=0o755)
     _write(folder, files or {})
-    own.conf.write_text(_conf(folder, settings or {}, shapes, partitions, ports))
+    with_database: Mapping[str, object] = {}
+    more: Mapping[str, Sequence[str]] = {}
+    if accounting:
+        slurmdbd.provide()
+        with_database, more = slurmdbd.settings(dbd), slurmdbd.daemons(folder, dbd, database, account)
+    own.conf.write_text(_conf(folder, {**with_database, **(settings or {})}, shapes, partitions, ports))
     _login(folder, account, login, {"SLURM_CONF": str(own.conf), **(env or {})})
-    program = _program(folder, shapes, {"SLURM_CONF": str(own.conf), **(daemons_env or {})})
+    program = _program(folder, shapes, {"SLURM_CONF": str(own.conf), **(daemons_env or {})}, more)
     with (LOGS / "own-slurm.out").open("ab") as log:
         apart = subprocess.Popen(
             [*_APART, "/bin/sh", "-c", program], env=CLEAN_ENV, stdin=subprocess.DEVNULL, stdout=log, stderr=log

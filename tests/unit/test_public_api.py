@@ -32,7 +32,8 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: cluster(timeout=3), 'next:  write time="3min" or time="3s"'),  # type: ignore[call-overload]
     (lambda: cluster(timeout="3min"), 'next:  write time="3min"'),  # type: ignore[call-overload]
     (lambda: cluster(mem=16), 'next:  write it with a unit: memory="16GB"'),  # type: ignore[call-overload]
-    (lambda: there.map([1], gpu=1), "gpus= goes to @cluster or .with_options()"),
+    (lambda: there.map([1], gpu=1), "write @cluster(gpus=…) or f.with_options(gpus=…)"),
+    (lambda: Session(priority=1), "f.with_options(priority=…) and call f without Session"),  # type: ignore[call-arg]
     (lambda: cluster(image="nvcr.io/x"), "containers are not supported: set environment="),  # type: ignore[call-overload]
     (lambda: Executor(8), 'write Executor("tensor01", max_workers=8), with the name of your host'),  # type: ignore[arg-type]
     (lambda: Session(max_workers=4), "or use Executor(max_workers=4)"),  # type: ignore[call-arg]

@@ -49,8 +49,9 @@ def fingerprint(*objects: Any) -> str:
         digests = [walk.digest(each) for each in objects]
     except RecursionError:
         raise Unstable("it is nested too deeply") from None
-    sources = user_modules.sources(walk.modules)
-    return _joined("whole", [*digests, sources.digest.encode() if sources else b""]).hex()
+    sources, compiled = user_modules.collect(walk.modules)
+    built = [f"{each.name} {each.extension.stat().st_mtime_ns}".encode() for each in compiled]
+    return _joined("whole", [*digests, *built, sources.digest.encode() if sources else b""]).hex()
 
 
 def _joined(kind: str, parts: Iterable[bytes]) -> bytes:

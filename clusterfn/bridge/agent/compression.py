@@ -1,12 +1,11 @@
 """Compress the pieces of a transfer on slow links. Client and agent both use this."""
 
-import collections
 import time
 import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Deque, Optional, Tuple, Union
+    from typing import Callable, List, Optional, Tuple, Union
 
 LONGEST = 256 * 1024  # of a piece
 LEAST = 16 * 1024  # of one that is worth it
@@ -33,7 +32,7 @@ class Compressor:
     def __init__(self, taken: "Callable[[], int]", clock: "Callable[[], float]" = time.monotonic) -> None:
         self._taken = taken
         self._clock = clock
-        self._left: "Deque[Tuple[float, int]]" = collections.deque(maxlen=_PIECES + 1)
+        self._left: "List[Tuple[float, int]]" = []
         self._link = 0.0  # seconds per byte; 0 where nothing is compressed
         self._pieces = 0  # for which that holds
         self._holds = self._pauses = _HOLDS
@@ -67,7 +66,7 @@ class Compressor:
         if self._pieces:
             self._pieces -= 1
             return False
-        self._left.append((self._clock(), self._taken()))
+        self._left = self._left[-_PIECES:] + [(self._clock(), self._taken())]
         if len(self._left) <= _PIECES:
             return False
         (began, before), (now, taken) = self._left[0], self._left[-1]

@@ -1,74 +1,121 @@
-"""Start a program with pipes. `supervise.py` runs in a fork of the agent, whose interpreter has started already."""
+"""Start a program in a fork of the agent. `supervise.py` runs in it as it is: its interpreter has started already."""
 
 import contextlib
 import importlib
 import os
 import signal
-import subprocess
 import sys
+
+from .handler import expand, failure_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, NoReturn, Optional, Sequence, Union
+    from typing import Callable, Dict, NoReturn, Optional, Sequence
 
     from .frames import Header
+    from .handler import AgentServices, Failure
+
+_SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")  # those that the agent or its Python handle
+_TOLD = 4096
 
 
-def start_program(
-    header: "Header", cwd: "Optional[str]", env: "Dict[str, str]"
-) -> "Union[ForkedProgram, subprocess.Popen[bytes]]":
-    """Start what a request asks for, in a session of its own."""
-    argv, pipe = header["argv"], subprocess.PIPE
-    if header.get("fork") and argv[0] == sys.executable:
-        return ForkedProgram(argv, cwd, env)
-    return subprocess.Popen(
-        argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=cwd, env=env, start_new_session=True, close_fds=True
-    )
+class ChildProgram:
+    """A program in a session of its own.
 
+    The agent does not wait until the program is loaded. Where hundreds of processes share the cores, that takes
+    seconds, in which no other request would be served.
 
-class ForkedProgram:
-    """`supervise.py` in a fork of the agent.
+    Args:
+        header: Its `argv` and `cwd`; with `fork`, it may be `supervise.py`.
+        env: Its variables.
+        fds: Its stdin, stdout and stderr, which are closed here.
+        on_exit: Takes its status. It comes last.
+        on_loaded: Called once it is loaded.
 
     Attributes:
-        pid, stdin, stdout, stderr, returncode: As of `subprocess.Popen`.
+        failure: Why it could not be loaded, known before `on_exit`.
     """
 
-    def __init__(self, argv: "List[str]", cwd: "Optional[str]", env: "Dict[str, str]") -> None:
-        self.returncode: "Optional[int]" = None
-        pipes = [os.pipe() for _ in range(3)]
-        (given, write), (out, print_out), (err, print_err) = pipes
+    failure: "Optional[Failure]" = None
+
+    def __init__(
+        self, agent: "AgentServices", header: "Header", env: "Dict[str, str]", fds: "Sequence[int]",
+        on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]" = lambda: None,
+    ) -> None:  # fmt: skip
+        self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
+        tell = self._told = -1
         try:
+            cwd = expand(header["cwd"]) if header.get("cwd") else "/"
+            self._told, tell = os.pipe()
             self.pid = os.fork()
+            if self.pid == 0:
+                _become(header, cwd, env, fds, tell)
         except OSError:
-            for fd in (fd for pipe in pipes for fd in pipe):
-                os.close(fd)
+            if self._told >= 0:
+                os.close(self._told)
             raise
-        if self.pid == 0:
-            _become(argv, cwd, env, (given, print_out, print_err))
-        for fd in (given, print_out, print_err):
-            os.close(fd)
-        self.stdin, self.stdout, self.stderr = (
-            open(fd, mode, buffering=0) for fd, mode in ((write, "wb"), (out, "rb"), (err, "rb"))  # noqa: SIM115 - kept
-        )
+        finally:
+            for fd in {*fds, tell} - {-1}:
+                os.close(fd)
+        os.set_blocking(self._told, False)
+        agent.readers[self._told] = self._hear
+        agent.children[self.pid] = self._exited
+
+    def _hear(self, fd: int) -> None:
+        try:
+            told = os.read(fd, _TOLD)
+        except BlockingIOError:
+            return
+        del self._agent.readers[fd]
+        os.close(fd)
+        self._told = -1
+        if told:
+            number, path = told.split(b" ", 1)
+            self.failure = failure_of(OSError(int(number), os.strerror(int(number))), os.fsdecode(path))
+        else:
+            self._on_loaded()
+
+    def _exited(self, status: int) -> None:
+        if self._told >= 0:
+            self._hear(self._told)
+        self._on_exit(status)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all processes of its session; to itself if it has none yet."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+        except PermissionError:
+            return
 
 
-def _become(argv: "List[str]", cwd: "Optional[str]", env: "Dict[str, str]", fds: "Sequence[int]") -> "NoReturn":
-    """Run `python -I -S SCRIPT WORDS…` in this process, and end it; SCRIPT is that of the supervisor."""
-    status = 1
+def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[int]", tell: int) -> "NoReturn":
+    """Run the program in this process, in the folder `path`, and end it; `tell` takes why it cannot be loaded."""
+    status, argv = 1, header["argv"]
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        for name in _SIGNALS:
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
         os.setsid()
         for target, fd in enumerate(fds):
             os.dup2(fd, target)
         for name in os.listdir("/dev/fd"):
-            if int(name) > 2:
+            if int(name) > 2 and int(name) != tell:
                 with contextlib.suppress(OSError):  # that of the listing itself
                     os.close(int(name))
+        try:
+            os.chdir(path)
+            if not (header.get("fork") and argv[0] == sys.executable):
+                path = argv[0]
+                os.execvpe(path, argv, env)
+        except OSError as error:
+            os.write(tell, b"%d %s" % (error.errno or 0, os.fsencode(path)))
+            os._exit(status)
+        os.close(tell)
         os.environ.clear()
         os.environ.update(env)
-        os.chdir(cwd or "/")
         sys.argv = argv[3:]
         sys.path.insert(0, os.path.dirname(argv[3]))
         status = importlib.import_module("_clusterfn.bridge.supervisor.program").main(argv[4:])

@@ -1,6 +1,5 @@
 """Send files to the client as they grow, or once they exist; also report silent ones."""
 
-import collections
 import os
 import time
 
@@ -71,10 +70,10 @@ class WaitHandler(RequestHandler):
         self.content_sent = self.is_there = False
         self.compressor = Compressor(self.agent.out.taken)
         self.path = expand(self.header["path"])
-        self.drain = collections.deque(self.header.get("drain") or ())
+        self.drain = list(self.header.get("drain") or ())  # thousands of jobs wait: a deque takes ten times the memory
         self.paths = [expand(path) for path in self.header.get("with") or ()]
         offsets = self.header.get("offsets") or [0] * len(self.paths)
-        self.files = collections.deque([i, path, offset] for i, (path, offset) in enumerate(zip(self.paths, offsets)))
+        self.files = [[i, path, offset] for i, (path, offset) in enumerate(zip(self.paths, offsets))]
         self.agent.watcher.add(self)
 
     def look(self, ask_server: bool) -> bool:
@@ -121,7 +120,7 @@ class WaitHandler(RequestHandler):
         follow = self.agent.requests.get(self.drain[0])
         frame = follow.safely(follow.frame) if isinstance(follow, FollowHandler) else None
         if frame is None:
-            self.drain.popleft()
+            self.drain.pop(0)
             if isinstance(follow, FollowHandler):
                 follow.end()
         return frame or b""
@@ -139,7 +138,7 @@ class WaitHandler(RequestHandler):
     def next_file_frame(self) -> "Frame":
         frame = self.next_piece({})
         if frame is None:
-            self.files.popleft()
+            self.files.pop(0)
         return frame or b""
 
     def next_piece(self, more: "Header") -> "Optional[Frame]":

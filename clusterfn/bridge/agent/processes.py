@@ -5,11 +5,10 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import time
 
 from .files import CHUNK, make_parent, write_all
-from .forked import start_program
+from .forked import ChildProgram
 from .frames import FULL
 from .handler import Failure, RequestHandler, expand, seconds
 
@@ -47,11 +46,14 @@ class Program:
         self.truncated = self.timed_out = self.finished = False
         self.stop_at = str(header.get("stop_at") or "").encode()
         self.status: "Optional[int]" = None
-        cwd, timeout_s = header.get("cwd"), seconds(header, "timeout_s", 60.0)
-        self.process = start_program(header, expand(cwd) if cwd else None, changed_environment(header))
-        self.pid = self.process.pid
-        agent.children[self.pid] = self.on_exit
-        self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self.pipes())
+        timeout_s = seconds(header, "timeout_s", 60.0)
+        (given, self.stdin), (self.stdout, out), (self.stderr, err) = (os.pipe() for _ in range(3))
+        try:
+            self.child = ChildProgram(agent, header, changed_environment(header), (given, out, err), self.on_exit)
+        except (OSError, Failure):
+            for fd in (self.stdin, self.stdout, self.stderr):
+                os.close(fd)
+            raise
         for fd in (self.stdout, self.stderr):
             os.set_blocking(fd, False)
             self.output[fd], self.sizes[fd] = [], 0
@@ -59,9 +61,6 @@ class Program:
         os.set_blocking(self.stdin, False)
         self.agent.writers[self.stdin] = self.on_room
         agent.at(timeout_s, self.on_timeout)
-
-    def pipes(self) -> "List[Any]":
-        return [self.process.stdin, self.process.stdout, self.process.stderr]
 
     def on_room(self, fd: int) -> None:
         try:
@@ -71,8 +70,7 @@ class Program:
         except BrokenPipeError:
             self.input = memoryview(b"")
         if not len(self.input):
-            del self.agent.writers[fd]
-            self.pipes()[0].close()
+            self.close_input()
 
     def on_output(self, fd: int) -> None:
         try:
@@ -91,7 +89,6 @@ class Program:
 
     def on_exit(self, status: int) -> None:
         self.status = status
-        self.process.returncode = status
         self.maybe_done()
         if not self.finished:
             self.agent.at(LINGER_S, self.finish_with_what_is_there)
@@ -101,11 +98,14 @@ class Program:
             self.timed_out = True
             self.kill()
 
+    def close_input(self) -> None:
+        if self.stdin >= 0:  # its number may be another program's afterwards
+            del self.agent.writers[self.stdin]
+            os.close(self.stdin)
+            self.stdin = -1
+
     def kill(self) -> None:
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return
+        self.child.signal(signal.SIGKILL)
 
     def maybe_done(self) -> None:
         if self.status is not None and not any(fd in self.agent.readers for fd in self.output):
@@ -121,12 +121,10 @@ class Program:
         if self.finished:
             return
         self.finished = True
+        self.close_input()
         for fd in self.output:
             self.agent.readers.pop(fd, None)
-        if not self.pipes()[0].closed:  # else its number may be another program's by now
-            self.agent.writers.pop(self.stdin, None)
-        for pipe in self.pipes():
-            pipe.close()
+            os.close(fd)
         self.done(self)
         self.output.clear()
 
@@ -151,6 +149,8 @@ class RunHandler(RequestHandler):
     def on_done(self, program: Program) -> None:
         out, err = program.text(program.stdout), program.text(program.stderr)
         sizes = dict(program.result(), out=len(out), err=len(err))
+        if program.child.failure is not None:
+            return self.fail(program.child.failure)
         if program.timed_out:
             message = "%s did not end within %g s" % (self.header["argv"][0], self.header.get("timeout_s") or 60)
             return self.fail(Failure("timeout", message), out + err, **sizes)
@@ -168,19 +168,17 @@ class SpawnHandler(RequestHandler):
         log = expand(self.header["log"])
         make_parent(log)
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            self.process = subprocess.Popen(
-                self.header["argv"], stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, cwd=expand(self.header["cwd"]),
-                env=changed_environment(self.header), start_new_session=True, close_fds=True,
-            )  # fmt: skip
-        finally:
-            os.close(fd)
-        self.agent.children[self.process.pid] = self.on_exit
-        self.send({"pid": self.process.pid, "starttime": start_time(self.process.pid)})
+        env, fds = changed_environment(self.header), (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), fd, fd)
+        self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
+
+    def on_loaded(self) -> None:
+        self.send({"pid": self.child.pid, "starttime": start_time(self.child.pid)})
 
     def on_exit(self, status: int) -> None:
-        self.process.returncode = status
-        self.end(status=status)
+        if self.child.failure is not None:
+            self.fail(self.child.failure)
+        else:
+            self.end(status=status)
 
     def stop(self) -> None:
         """Leave it running."""
@@ -269,6 +267,8 @@ class RepeatHandler(RequestHandler):
         return (head["rc"], body[: head["out"]], body[head["out"] :], age) if fresh else None
 
     def on_done(self, program: Program) -> None:
+        if program.child.failure is not None:
+            raise program.child.failure
         result = program.result()
         rc = None if program.timed_out else result["rc"] if result["rc"] is not None else -result["signal"]
         out, err = program.text(program.stdout), program.text(program.stderr)

@@ -7,7 +7,7 @@ import select
 import signal
 import sys
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from .commands import CommandsHandler
 from .compression import decompress
@@ -29,7 +29,7 @@ from .uploads import PutHandler, PutTreeHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
     from .frames import Header
 
@@ -86,6 +86,7 @@ class Agent:
         self.frames: "Optional[Iterator[Tuple[Header, bytes]]]" = None  # those in it that were not dispatched yet
         self.requests: "Dict[int, RequestHandler]" = {}
         self.waiting: "Dict[int, List[RequestHandler]]" = {}  # for the end of the request of that number
+        self.ready: "Deque[RequestHandler]" = deque()  # those that need not wait any more
         self.failed: "OrderedDict[int, str]" = OrderedDict()
         self.children: "Dict[int, Callable[[int], None]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
@@ -146,7 +147,7 @@ class Agent:
             request.safely(request.start)
 
     def forget(self, request: "RequestHandler", error: "Optional[Header]") -> None:
-        """Remove a request that has ended: start those that waited for it, or skip them."""
+        """Remove a request that has ended: those that waited for it are started in a turn of the loop, or skipped."""
         self.requests.pop(request.id, None)
         if error:
             self.failed[request.id] = str(error["message"])
@@ -156,7 +157,8 @@ class Agent:
             other.after.discard(request.id)
             if error:
                 other.fail(Failure("skipped", str(error["message"])))
-            self.maybe_start(other)
+            else:
+                self.ready.append(other)
 
     def reap(self, _fd: int = -1) -> None:
         for pid in list(self.children):
@@ -175,18 +177,28 @@ class Agent:
         self.open = bool(size)
         self.last_received = time.monotonic()
         self.frames = self.inbox.feed(self.received[:size])
-        self.dispatch_some()
+        self.work()
         if size < USUAL <= self.inbox.left:  # sshd gives a packet of 32 KB at a time: let some come together
             time.sleep(GATHER_S)
 
-    def dispatch_some(self) -> None:
-        """Dispatch what was read, for a turn: hundreds of requests may come at once, and answers must not wait."""
+    def work(self) -> None:
+        """Start requests whose turn has come, then dispatch what was read, for a turn.
+
+        Hundreds may come at once, or wait for the same, and answers must not wait for all of them.
+        """
         until = time.monotonic() + TURN_S
-        for header, body in self.frames or ():
-            self.dispatch(header, body)
-            if time.monotonic() >= until:
-                return
-        self.frames = None
+        while self.has_work() and time.monotonic() < until:
+            if self.ready:
+                self.maybe_start(self.ready.popleft())
+                continue
+            frame = next(self.frames or iter(()), None)
+            if frame is None:
+                self.frames = None
+            else:
+                self.dispatch(*frame)
+
+    def has_work(self) -> bool:
+        return self.out.size < FULL and (bool(self.ready) or self.frames is not None)
 
     def seconds_until_due(self) -> float:
         """Return the seconds until the next timer, poll or timeout."""
@@ -200,19 +212,17 @@ class Agent:
     def turn(self) -> None:
         poll = select.poll()
         for fd in self.readers:
-            if fd != self.source or (self.frames is None and self.out.size < FULL):
+            if fd != self.source or not (self.ready or self.frames is not None or self.out.size >= FULL):
                 poll.register(fd, select.POLLIN)
         for fd in self.writers:
             poll.register(fd, select.POLLOUT)
         if self.out.pending():
             poll.register(self.out.fd, select.POLLOUT)
-        dispatches = self.frames is not None and self.out.size < FULL
-        for fd, _ in poll.poll(0 if dispatches else int(self.seconds_until_due() * 1000) + 1):
+        for fd, _ in poll.poll(0 if self.has_work() else int(self.seconds_until_due() * 1000) + 1):
             handler = self.readers.get(fd) or self.writers.get(fd)
             if handler:
                 handler(fd)
-        if dispatches:
-            self.dispatch_some()
+        self.work()
         now = time.monotonic()
         while self.timers and self.timers[0][0] <= now:
             heapq.heappop(self.timers)[2]()

@@ -3,8 +3,8 @@
 import os
 import signal
 import struct
-import subprocess
 
+from .forked import ChildProgram
 from .frames import pack
 from .handler import Failure, RequestHandler, expand
 from .processes import changed_environment
@@ -120,7 +120,7 @@ class ConverseHandler(ConnectHandler):
     What the client writes at once stays in one piece: the nudge comes before or after it.
     """
 
-    process: "Optional[subprocess.Popen[bytes]]" = None
+    child: "Optional[ChildProgram]" = None
     errors = -1
     words = b""
     status: "Optional[int]" = None
@@ -133,18 +133,12 @@ class ConverseHandler(ConnectHandler):
         os.set_blocking(self.errors, False)
         self.agent.readers[self.errors] = self.on_words
         try:
-            self.process = subprocess.Popen(
-                self.header["argv"], stdin=its_input, stdout=its_output, stderr=its_errors,
-                env=changed_environment(self.header), start_new_session=True, close_fds=True,
-            )  # fmt: skip
+            fds = (its_input, its_output, its_errors)
+            self.child = ChildProgram(self.agent, self.header, changed_environment(self.header), fds, self.on_exit)
         except OSError:
             os.close(fd)
             os.close(write_fd)
             raise
-        finally:
-            for end in (its_input, its_output, its_errors):
-                os.close(end)
-        self.agent.children[self.process.pid] = self.on_exit
         return fd, write_fd
 
     def on_words(self, fd: int) -> None:
@@ -169,8 +163,7 @@ class ConverseHandler(ConnectHandler):
         self.conclude()
 
     def on_exit(self, status: int) -> None:
-        assert self.process is not None
-        self.status = self.process.returncode = status
+        self.status = status
         self.conclude()
 
     def conclude(self) -> None:
@@ -179,6 +172,9 @@ class ConverseHandler(ConnectHandler):
             return
         if self.errors in self.agent.readers:
             self.on_words(self.errors)
+        if self.child is not None and self.child.failure is not None:
+            self.fail(self.child.failure)
+            return
         if self.status == 0:
             self.end()
             return
@@ -193,8 +189,5 @@ class ConverseHandler(ConnectHandler):
             self.agent.readers.pop(self.errors, None)
             os.close(self.errors)
             self.errors = -1
-        if self.process is not None and self.status is None:
-            try:
-                os.killpg(self.process.pid, signal.SIGTERM)
-            except (ProcessLookupError, PermissionError):
-                return
+        if self.child is not None and self.status is None:
+            self.child.signal(signal.SIGTERM)

@@ -337,7 +337,7 @@ class Admission:
         """Hold the lock of all admissions, unless another process keeps it for ever."""
         lock = admission_lock(self.marks, self._lock_kept)
         if lock is None:
-            self._lock_kept = self.marks.identity(ADMISSION)
+            self._lock_kept = self.marks.keeper(ADMISSION)
             say(
                 "%s keeps the lock of the queue: this job does not wait for it" % holder_in_words(self.marks, ADMISSION)
             )
@@ -457,7 +457,7 @@ class Admission:
         there = len(self.there), machine.cores()
         if named is not None and named.used is not None:
             return Usage(named.used.ms, named.used.ms, *there), (named.used.ms, named.ms)
-        if not seen.waiting:  # nobody to compare with
+        if not seen.waiting:  # no other job to compare with
             return None, (0, 0)
         from .usage import UsageAccount, published_usage  # few jobs come while others wait
 

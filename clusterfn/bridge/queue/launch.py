@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The value of TURN if the supervisor is to have the environment made, and to leave the job in the queue. Any other says
 # that it need not ask the queue of its own user.
 ENVIRONMENT = "environment"
-# Such another: the process with this identity (`lease`) keeps the lock of all admissions for ever.
+# Such another: this keeper (`lease`) has the lock of all admissions for ever.
 KEPT = "kept="
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
 FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "mark"))

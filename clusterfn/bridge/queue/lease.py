@@ -34,7 +34,7 @@ _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no m
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
 _PLACES = 4096  # each that waits for the holder's end takes one, and keeps it until then
 _LOCK_S = 5.0
-KEPT_S = 2.0  # nobody needs the lock of all admissions for longer
+KEPT_S = 2.0  # no process needs the lock of all admissions for longer
 _POLL_S = 0.002
 # Names that one user may hold several times: they tell, and lock nothing.
 _OF_ANY_NUMBER = (lease_names.WAIT, lease_names.TURN)
@@ -106,7 +106,7 @@ class FileLease:
 
 
 class LeaseHolder:
-    """The holder of a name: who it is, and a connection that ends with the last process of theirs.
+    """The process that holds a name, and a connection that ends with the last process that has it.
 
     Attributes:
         pid: Of the process that took or inherited the name last; 0 if it is in a container that is not seen from here.
@@ -119,7 +119,7 @@ class LeaseHolder:
         self._socket = socket
 
     def fileno(self) -> int:
-        """Hangs up when they release their names."""
+        """Hangs up when the name is released."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class SocketLeases:
     def hold(self, name: str) -> "Optional[SocketLease]":
         """Hold a name; None if another process does.
 
-        A name that says whose it is counts for nobody else. So its own user holds it with an ending where another user
+        A name that says whose it is counts for that user alone. So that user holds it with an ending where another user
         has bound it. Of two processes that have come by different names at once, both let go, and one is first later.
         """
         exclusive = lease_names.claimed_by(name) == os.getuid()
@@ -178,13 +178,13 @@ class SocketLeases:
         return set(self.binders())
 
     def binders(self) -> "dict[str, Optional[int]]":
-        """Return the uid of whoever bound each name that is held; None where the kernel does not say."""
+        """Return the uid of the process that bound each name that is held; None where the kernel does not say."""
         return {name: bound.uid for name, bound in socket_table.bound_names(_PREFIX).items()}
 
-    def identity(self, name: str) -> str:
-        """Return what no other holder of the name has; "" if it is free."""
+    def keeper(self, name: str) -> str:
+        """Return who holds the name, as `_keeper_of` tells; "" if it is free."""
         bound = socket_table.bound_names(_PREFIX).get(name)
-        return "" if bound is None else str(bound.inode)
+        return "" if bound is None else _keeper_of(bound.uid, str(bound.inode))
 
     def find(self, name: str) -> "Optional[str]":
         """Return the name by which this user holds one of their own, which may have an ending; None if they do not."""
@@ -198,7 +198,7 @@ class SocketLeases:
     def _is_of(self, uid: int, name: str, binder: "Optional[int]") -> bool:
         if binder is None:
             holder = self.holder(name)
-            if holder is None:  # it listens to nobody, or to too many: none of ours does
+            if holder is None:  # it takes no connections, or has too many: none of ours does
                 return False
             binder = holder.uid
             holder.close()
@@ -214,6 +214,14 @@ class SocketLeases:
         except OSError:
             socket.close()
             return None
+
+
+def _keeper_of(uid: "Optional[int]", mark: str) -> str:
+    """Return another user, who may let go of a name and take it again; of one's own processes, the one with this mark.
+
+    Many of one's own jobs that come at once each have the lock of all admissions for a moment, and wait for each other.
+    """
+    return mark if uid in (None, os.getuid(), 0) else "uid=%d" % uid
 
 
 def _peer_of(socket: "_socket.socket") -> "tuple[int, int]":
@@ -269,11 +277,11 @@ class FileLeases:
         with _LeaseFolder() as folder:
             return {name: uid for name, file in folder.files() for uid in folder.holders(name, file)}
 
-    def identity(self, name: str) -> str:
-        """Return what no other holder of the name has; "" if it is free."""
+    def keeper(self, name: str) -> str:
+        """Return who holds the name, as `_keeper_of` tells; "" if it is free."""
         with _LeaseFolder() as folder:
             files = sorted(file for other, file in folder.files() if other == name)
-            return next((file for file in files if folder.holders(name, file)), "")
+            return next((_keeper_of(uid, file) for file in files for uid in folder.holders(name, file)), "")
 
     def find(self, name: str) -> "Optional[str]":
         """Return the name, as no other user can take it; None if it is free."""
@@ -371,10 +379,10 @@ def lock_file(fd: int, how: int) -> bool:
 
 
 def admission_lock(marks: "Leases", kept: str = "") -> "Optional[Lease]":
-    """Hold the lock once it is free; None if another process keeps it for ever: the names alone decide then.
+    """Hold the lock once it is free; None if somebody keeps it for ever: the names alone decide then.
 
     Args:
-        kept: The identity of such a process, as the spooler has seen it.
+        kept: The keeper, as the spooler has seen it.
     """
     until = time.monotonic() + _LOCK_S
     holder, since = "", 0.0
@@ -384,7 +392,7 @@ def admission_lock(marks: "Leases", kept: str = "") -> "Optional[Lease]":
             if lock is not None:
                 return lock
             time.sleep(_POLL_S)
-        now, before, holder = time.monotonic(), holder, marks.identity(lease_names.ADMISSION)
+        now, before, holder = time.monotonic(), holder, marks.keeper(lease_names.ADMISSION)
         since = since if holder == before else now
         if now > until or holder and (holder == kept or now > since + KEPT_S):
             return None

@@ -41,13 +41,13 @@ class Seen:
     """The names of one look.
 
     Args:
-        names: All that are held; as a mapping, with the uid of whoever bound each, None if that is not known.
+        names: All that are held; as a mapping, with the uid of the process that bound each, None if not known.
         now_s: Seconds since the machine was started.
         but: uid and job of the one that looks, whose own name is left out of what runs.
 
     Attributes:
         cards: UUIDs that are held.
-        binders: uid of whoever holds each, as far as it is known.
+        binders: uid of the process that holds each, as far as it is known.
         jobs: The job that runs, by the name that it holds.
         waits: uid of the user of each that waits, by its name.
         running: Jobs that run.
@@ -84,9 +84,9 @@ class Seen:
         return sorted(self.waiting, key=lambda job: (job.used.ms if self.is_fair else 0, job.ms, job.uid))
 
     def holders(self, cards: "Iterable[str]") -> "dict[str, int]":
-        """Return the uid of the holder of each of these GPUs that is held: who bound its name, else -1 if not known.
+        """Return the uid of the process that bound the name of each of these GPUs that is held; -1 if not known.
 
-        Where the kernel does not say who bound a name, the running jobs publish it.
+        Where the kernel does not say it, the running jobs publish it.
         """
         held = [card for card in cards if card in self.cards]
         bound = {card: self.binders[card] for card in held}

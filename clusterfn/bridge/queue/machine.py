@@ -119,7 +119,7 @@ def limits_of(spec: "dict[str, Any]") -> UserLimits:
 
 
 def shares_cores(limits: UserLimits, there: int) -> bool:
-    """Return whether jobs with these limits share the cores in time, as all programs do: nobody waits for the others.
+    """Return whether jobs with these limits share the cores in time, as all programs do: no job waits for another.
 
     Args:
         there: How many cores the machine has.

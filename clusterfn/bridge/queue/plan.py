@@ -2,8 +2,8 @@
 
 Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. Of several users
 the one comes next who has used the least of the machine (`usage`), and of one user's jobs the first that was sent, of
-those with the highest `priority=`. While somebody waits whose bridge is too old to say what was used, the oldest job of
-all users comes next, as that bridge expects. All who look see the same names, and so the same order.
+those with the highest `priority=`. While a job waits whose bridge is too old to say what was used, the oldest job of
+all users comes next, as that bridge expects. All programs see the same names, and so the same order.
 There is a line for each kind of GPU that is asked for, and one for jobs without GPUs. The first job of a line that does
 not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. While another
 user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another. A job that finds a
@@ -292,8 +292,9 @@ class _Planning:
         if self._is_fair and first is not None and first.used.ms < used_ms:
             from .usage import in_words  # few jobs wait for another user
 
-            used = in_words(first.used.ms), in_words(used_ms)
-            after += ", first %s's (used %s lately, you %s)" % ((_named(first.uid),) + used)
+            what = "GPUs" if first.asked.gpus else "cores"
+            used = in_words(first.used.ms), what, in_words(used_ms)
+            after += "; %s is next, with %s of all %s used lately (you: %s)" % ((_named(first.uid),) + used)
         return "%s; %s" % (text, after) if text else after
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":

@@ -143,20 +143,20 @@ class GpuHolders:
         found = {}
         for uuid, (job, since) in _taken(self._root).items():  # this user's own jobs are in the journal
             if uuid in self._seen.cards and job in running:
-                found[uuid] = dict(self._somebody(self._uid), job=job, name=_name_of(self._root, job), since=since)
+                found[uuid] = dict(self._holder(self._uid), job=job, name=_name_of(self._root, job), since=since)
         for uuid in sorted(self._seen.cards - set(found)):
             users = {each.user for each in seen_on.get(uuid, [])}
             uid = next((uid for uid, left in self._left if left > 0 and gpus.user_name(uid) in users), None)
             if uid is not None:
-                found[uuid] = self._somebody(uid)
+                found[uuid] = self._holder(uid)
         rest = self._seen.cards - set(found)
         candidates = sorted({uid for uid, left in self._left if left > 0})
         for uuid in rest:
-            found[uuid] = self._somebody(*candidates)
+            found[uuid] = self._holder(*candidates)
         return found
 
-    def _somebody(self, *uids: int) -> "dict[str, Any]":
-        """The holder of a GPU is one of these users; with one user the GPU counts as one of theirs."""
+    def _holder(self, *uids: int) -> "dict[str, Any]":
+        """Describe a GPU that one of these users holds; with one user it counts as one of the GPUs of that user."""
         counted = next((job for job in self._left if uids == (job[0],) and job[1] > 0), None)
         if counted is not None:
             counted[1] -= 1
@@ -218,7 +218,7 @@ def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
             wanted = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-            used = "; used %s of the GPUs lately" % in_words(other.used.ms) if seen.is_fair else ""
+            used = "; used %s of all GPUs lately" % in_words(other.used.ms) if seen.is_fair else ""
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
                     "reason": _KEPT % wanted + used, "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip

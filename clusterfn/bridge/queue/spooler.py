@@ -353,7 +353,7 @@ class Spooler:
         return launch.KEPT + (self._lock_holder if kept else "")
 
     def _look_at_lock(self) -> None:
-        holder = self.marks.identity(lease_names.ADMISSION)
+        holder = self.marks.keeper(lease_names.ADMISSION)
         if holder != self._lock_holder:
             self._lock_holder, self._locked_since = holder, time.monotonic()
 

@@ -1,8 +1,8 @@
 """How much of the machine one user has used in the last hours: who has used the least comes next.
 
 Each user's own journal says it (`tickets`), and the names of their waiting jobs publish it, so all who look see the
-same order. What was used counts half after `HALF_LIFE_S`. The unit is the time for which one job would have had all
-GPUs of the machine, or all of its cores.
+same order. What was used counts half after `HALF_LIFE_S`, and nothing after `AWAY_S` without a job. The unit is the
+time for which one job would have had all GPUs of the machine, or all of its cores.
 """
 
 import json
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .machine import Demand
 
 HALF_LIFE_S = 2 * 3600.0
+# Who has run nothing for so long begins anew: eight hours of all GPUs would count for ten minutes after a night.
+AWAY_S = 6 * 3600.0
 # A job counts from its start for as long as its user's last jobs took, for a minute at most. So users get GPUs in turn
 # though many become free at once. The newest job counts for a part of that time.
 _MOST_S, _OF_NEWEST = 60.0, 0.2
@@ -61,6 +63,7 @@ class UsageAccount:
             if self._open[job][0] < now - _BEGINS_S:  # it was killed with its supervisor some time since
                 self._close(job, self._looked)
         self._looked = now
+        self._begin_anew_if_away(now)
         gpus, cores = (each * _left_of(now - self._at) for each in self._used)
         for job, asked in running.items():
             since = self._open[job][0] if job in self._open else now
@@ -90,12 +93,17 @@ class UsageAccount:
             event, job, when = told["event"], told["job"], float(told["t"])
             if event == tickets.TAKEN:
                 self._close(job, when)
+                self._begin_anew_if_away(when)
                 self._open[job] = when, int(told["asked"]["gpus"]), int(told["asked"]["cores"])
             elif event == tickets.RELEASED:
                 self._learn(job, when)
                 self._close(job, when)
         except (ValueError, KeyError, TypeError):  # cut off at the beginning, or of an older bridge
             return
+
+    def _begin_anew_if_away(self, now: float) -> None:
+        if not self._open and now - self._at > AWAY_S:
+            self._used = (0.0, 0.0)
 
     def _learn(self, job: str, until: float) -> None:
         if job in self._open and until > self._open[job][0]:

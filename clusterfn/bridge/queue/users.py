@@ -35,11 +35,15 @@ def print_users(*lease: str) -> int:
 def look(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     """Return `user`, `job`, `state` and what it asked for, of each job that runs or is next in its user's line.
 
-    Those that wait are in the order in which they come, with `used`: how much of the machine their user has used, in
-    seconds; None where the bridge of a user is too old to say it, so that the oldest comes first.
+    Those that wait are in the order in which they come. `used`: how much of the machine their user has used, in
+    seconds, of all GPUs for jobs with GPUs, else of all cores; None where that is not published, as of a user of whom
+    no such job waits. None for all if the bridge of one is too old to say it, so that the oldest comes first.
     """
     seen = lease_names.Seen(names, now_s)
-    found = [_row(job, "RUNNING") for job in sorted(seen.running)]
+    told: "dict[tuple[int, bool], float]" = {}
+    for job in seen.in_order() if seen.is_fair else []:  # of one user the first has the least
+        told.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
+    found = [dict(_row(job, "RUNNING"), used=told.get((job.uid, bool(job.asked.gpus)))) for job in sorted(seen.running)]
     for job in seen.in_order():
         found.append(dict(_row(job, "PENDING"), used=job.used.ms / 1000.0 if seen.is_fair else None))
     return found

@@ -15,14 +15,16 @@ import os
 import pickle
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from . import pickler
+from . import load_failure, pickler
 
 if TYPE_CHECKING:  # a Python too old for the rest must come as far as saying so
     import mmap
+
+    from .hints import Hints
 
     ReadBlob = Callable[[str, int, int], Any]  # from a blob's path, size and CRC-32, its content
     Read = Callable[[memoryview, Sequence[Any]], Any]  # from a pickle and its buffers, the value
@@ -65,6 +67,7 @@ class Packed:
         sources: File name -> text, so that tracebacks there show lines.
         logging: What `logs.describe` said; None writes nothing.
         as_text: Whether code is in it as text, which any minor version can read.
+        kinds: The classes of its objects.
     """
 
     pickle: bytes
@@ -74,6 +77,7 @@ class Packed:
     sources: Mapping[str, str] = field(default_factory=dict)
     logging: Mapping[str, Any] | None = None
     as_text: bool = False
+    kinds: Iterable[type] = ()
 
     def pieces(self) -> list[bytes | memoryview]:
         """Return the whole file: header, pickle and the buffers that are not blobs."""
@@ -83,6 +87,7 @@ class Packed:
         """Return the pieces of the file, and the checksum of what follows its header."""
         own = [buffer for index, buffer in enumerate(self.buffers) if index not in self.blobs]
         body: list[bytes | memoryview] = [self.pickle, *own]
+        packages = load_failure.versions(self.kinds)
         record = {
             "format": FORMAT,
             "python": list(sys.version_info[:2]),
@@ -92,6 +97,7 @@ class Packed:
             "sources": dict(self.sources),
             **({"logging": dict(self.logging)} if self.logging else {}),
             **({"code": "text"} if self.as_text else {}),
+            **({"packages": packages} if packages else {}),
         }
         crc = checksum(body)
         return [seal(json.dumps(record).encode()[:-1], crc), *body], crc
@@ -116,19 +122,39 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
     Raises:
         Whatever pickling raises; for another version also `source.NoSource`.
     """
+    from . import hints  # here: what is only read is spared it
+
+    names = hints.Hints()
+    try:
+        return _packed(obj, on_object, target, names)
+    except Exception:  # code of the user's, which may raise anything
+        if not names.used:
+            raise
+    return _packed(obj, on_object, target, None)  # no annotation keeps a call from being sent
+
+
+def _packed(
+    obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: Hints | None
+) -> Packed:  # fmt: skip
+    work = functools.partial(_pack, obj, on_object, names)
     if target not in (None, pickler.HERE):
         from . import crossing  # here: calls within one version are spared it
 
-        return replace(crossing.twice(functools.partial(_pack, obj, on_object), target), as_text=True)
+        return replace(crossing.twice(work, target), as_text=True)
     try:
-        return _pack(obj, on_object, functools.partial(pickler.Pickler, in_parts=False))
+        return work(functools.partial(pickler.Pickler, in_parts=False))
     except pickler.LibraryMade:
         from . import crossing  # as above
 
-        return crossing.twice(functools.partial(_pack, obj, on_object), pickler.HERE)
+        return crossing.twice(work, pickler.HERE)
 
 
-def _pack(obj: object, on_object: Callable[[object], Any] | None, make: Callable[..., pickler.Pickler]) -> Packed:
+def _pack(
+    obj: object,
+    on_object: Callable[[object], Any] | None,
+    names: Hints | None,
+    make: Callable[..., pickler.Pickler],
+) -> Packed:
     buffers: list[memoryview] = []
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
@@ -139,8 +165,9 @@ def _pack(obj: object, on_object: Callable[[object], Any] | None, make: Callable
         return not large
 
     out = io.BytesIO()
-    make(out, keep_apart, on_object).dump(obj)
-    return Packed(out.getvalue(), buffers)
+    made = make(out, keep_apart, on_object, hints=names)
+    made.dump(obj)
+    return Packed(out.getvalue(), buffers, kinds=made.kinds.values())
 
 
 def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[str, int]:
@@ -269,8 +296,13 @@ def _load_body(
         else:
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
-    loads = read or (pickler.loads_without_code if as_text else pickler.loads)
-    return loads(body[: header["pickle"]], buffers)
+    pickled = body[: header["pickle"]]
+    try:
+        return (read or (pickler.loads_without_code if as_text else pickler.loads))(pickled, buffers)
+    except Exception as error:  # loading runs code of the user's, which may raise anything
+        reader = pickler.WithoutCode if as_text else pickle.Unpickler
+        load_failure.note(error, pickled, buffers, header.get("packages"), reader)
+        raise
 
 
 def _parsed(line: bytes, sealed: bytes | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import factories, pickler, source, stand_ins, statement
+from . import factories, library_state, pickler, source, stand_ins, statement
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pickle
 
     from cloudpickle import cloudpickle as _core
+
+    from .hints import Hints
 else:
     from .cloudpickle import cloudpickle as _core
 
@@ -88,8 +90,9 @@ class TextPickler(pickler.Pickler):
         on_object: Callable[[object], Any] | None = None,
         *,
         late: bool = False,
+        hints: Hints | None = None,
     ) -> None:
-        super().__init__(file, buffer_callback, on_object)
+        super().__init__(file, buffer_callback, on_object, hints=hints)
         self._look = on_object
         self.target = target
         self._same_python = target == HERE
@@ -102,6 +105,12 @@ class TextPickler(pickler.Pickler):
         if _UNION is not None and type(obj) is _UNION:
             return union, obj.__args__
         return super().reducer_override(obj)
+
+    def _reduce_of_library(self, obj: Any) -> Any:
+        reduction = super()._reduce_of_library(obj)
+        if reduction is NotImplemented and not self._same_python:
+            return library_state.reduce(obj)
+        return reduction
 
     def _known_there(self, snippet: Snippet) -> Snippet:
         source.check_syntax(snippet, self.target)
@@ -155,13 +164,16 @@ class TextPickler(pickler.Pickler):
         shared = self._shared(scope)
         at_once, every = (self._not_begun(names, scope) for names in statement.needed(snippet, scope))
         before = at_once if self._late else every
-        after = {name: value for name, value in every.items() if name not in before}
+        named = self._not_begun(self.hints_of(cls, scope), scope)
+        of_script = {name: value for name, value in named.items() if isinstance(value, type) and name not in before}
+        before = {**{name: value for name, value in named.items() if name not in of_script}, **before}
+        after = {name: value for name, value in {**of_script, **every}.items() if name not in before}
         known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls))
         registered: list[type] = []  # with an abstract class
         if isinstance(cls, abc.ABCMeta):
             found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
             registered = [each for each in found if each is not None]
-        state = (shared, after, statement.attributes(cls, snippet), registered)
+        state = (shared, after, statement.attributes(cls, snippet), registered, named)
         return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
 
     def _as_call(self, cls: type) -> tuple[Any, ...] | None:
@@ -267,10 +279,12 @@ def make_class(
     return cls
 
 
-def fill_class(cls: type, state: tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[type]]) -> None:
+def fill_class(cls: type, state: tuple[Any, ...]) -> None:
     """Give a class that `make_class` made its globals and attributes, once."""
-    scope, names, attributes, registered = state
+    scope, names, attributes, registered, *named = state
     scope.update(names)
+    for each in named:
+        pickler.remember(each)
     if cls not in _unfilled:
         return
     _unfilled.discard(cls)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import os
 import sys
 import traceback
@@ -266,7 +267,7 @@ def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, Base
 
 
 def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
-    """Rebuild an exception in the first way that gives its text; else in the first that gives its type.
+    """Rebuild an exception in the first way that gives its type and text; else in the first that gives one of them.
 
     Where its class cannot be rebuilt, its nearest base takes its place: `except TypeError` catches it all the same.
 
@@ -282,12 +283,12 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         if record.get(needs) is None and needs != "class":
             continue
         error, reason = attempt(way)
-        if error is not None and text_of(error) == record["message"]:
+        if error is not None and text_of(error) == record["message"] and _name(type(error)) == record["type"]:
             return error  # type: ignore[no-any-return]
         found += [error] if error is not None else []
         reasons += [reason] if reason is not None else []
     if found:
-        return found[0]
+        return next((each for each in found if text_of(each) == record["message"]), found[0])
     for base in record.get("bases") or ():
         error, _ = attempt(by_parts, base)
         if error is not None:
@@ -317,18 +318,48 @@ def _without_constructor(record: dict[str, Any], args: list[Any], pickled_class:
     cls, reason = attempt(_loads, record, pickled_class)
     if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         raise CannotRebuild(f"{record['type']} cannot be loaded here: {reason}") from reason
+    error = make_exception(cls, args)
+    for name, value in record["state"].items():
+        attempt(_set, error, name, _load(record, value))
+    return error
+
+
+def make_exception(cls: type, args: Sequence[Any]) -> BaseException:
+    """Make an exception with these `args`, by the constructors of the built-in bases of its class.
+
+    Raises:
+        CannotRebuild: None of them makes it.
+    """
     error: object = None
+    reason: BaseException | None = None
     for make in _built_ins(cls, "__new__"):  # of several built-in bases, only the one with most fields makes it
         error, reason = attempt(make, cls, *args)
         if isinstance(error, BaseException):
             break
     if not isinstance(error, BaseException):
-        raise CannotRebuild(f"{record['type']} refused to be made: {reason!r}") from reason
+        raise CannotRebuild(f"{_name(cls)} refused to be made: {reason!r}") from reason
     attempt(_built_in(cls, "__init__"), error, *args)
     _set(error, "args", tuple(args))
-    for name, value in record["state"].items():
-        attempt(_set, error, name, _load(record, value))
     return error
+
+
+def reduce(error: BaseException) -> Any:
+    """Reduce an exception in a value, if its constructor does not take its `args`; else NotImplemented."""
+    cls = type(error)
+    if _pickles_itself(cls) or not isinstance(cls.__init__, types.FunctionType):
+        return NotImplemented
+    signature, _ = attempt(inspect.signature, cls)
+    _, refused = (None, None) if signature is None else attempt(signature.bind, *error.args)
+    if refused is None:
+        return NotImplemented
+    notes = {"__notes__": _notes(error)} if _notes(error) else {}
+    return make_exception, (cls, error.args), {**_state(error), **notes}, None, None, fill
+
+
+def fill(error: BaseException, state: dict[str, Any]) -> None:
+    """Give an exception its attributes."""
+    for name, value in state.items():
+        attempt(_set, error, name, value)
 
 
 # Past a __setattr__ of the user's: an exception may be a frozen dataclass.

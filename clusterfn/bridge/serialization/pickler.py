@@ -15,17 +15,19 @@ import sys
 import types
 import weakref
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 if TYPE_CHECKING:
     import cloudpickle
     from cloudpickle import cloudpickle as _core
+
+    from .hints import Hints
 else:
     from . import cloudpickle
     from .cloudpickle import cloudpickle as _core
 
-from . import standard_library
+from . import stand_ins, standard_library
 
 VERSION: str = cloudpickle.__version__
 Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
@@ -54,6 +56,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         buffer_callback: Called with each large buffer; false keeps it out of the pickle.
         on_object: Sees each object that is not plain data; what it returns, unless NotImplemented, is its reduction.
         in_parts: Whether a class goes in parts whatever made it; else one that a library made raises LibraryMade.
+        hints: Finds what names in annotations mean, which then goes with their functions and classes.
     """
 
     dispatch_table = ChainMap({types.CodeType: _reduce_code}, *_core.Pickler.dispatch_table.maps)
@@ -67,16 +70,21 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         on_object: Callable[[object], Any] | None = None,
         *,
         in_parts: bool = True,
+        hints: Hints | None = None,
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self._hints = hints
         self._on_object = on_object
         self._in_parts = in_parts
+        self.kinds: dict[int, type] = {}  # the classes of what was pickled, by their ids: a class may have no hash
 
     def reducer_override(self, obj: Any) -> Any:
         if self._on_object is not None:
             reduction = self._on_object(obj)
             if reduction is not NotImplemented:
                 return reduction
+        kind = obj if isinstance(obj, type) else type(obj)
+        self.kinds[id(kind)] = kind
         if isinstance(obj, type):
             if obj.__module__ == "numpy.rec" or (obj.__module__, obj.__name__) == ("numpy", "bool"):
                 # Of numpy 2 alone; all have the classes of records at the top, and this one as `bool_`.
@@ -85,7 +93,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if generic.get("args"):  # a model such as Page[int], which pydantic makes of Page
                 return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
-        for reduce in (_reduce_of_package, _reduce_named, _reduce_figure, self._reduce_of_library):
+        reducers = (_reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, _reduce_exception)
+        for reduce in (*reducers, self._reduce_of_library):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
@@ -101,13 +110,25 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         for name in (name for body in class_bodies(func.__code__) for name in global_names(body)):
             if name in scope and name != "__builtins__":
                 reduction[2][1]["__globals__"].setdefault(name, scope[name])
+        for name, value in self.hints_of(func, scope).items():
+            reduction[2][1]["__globals__"].setdefault(name, value)
+        submodules = reduction[2][1]["_cloudpickle_submodules"]
+        reduction[2][1]["_cloudpickle_submodules"] = [stand_ins.Submodule(each.__name__) for each in submodules]
         return (*reduction[:5], fill_function)
+
+    def hints_of(self, owner: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the names in the annotations of a function or class mean."""
+        return self._hints.of(owner, scope, _core._should_pickle_by_reference) if self._hints is not None else {}
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
         reduced = _by_value(cls, reduction)
         if reduced is not reduction and not self._in_parts and is_made_by_library(cls):
             raise LibraryMade(cls)
+        if reduced is not reduction:
+            named = self.hints_of(cls, vars(sys.modules.get(cls.__module__, object)))
+            if named:
+                reduced = (*reduced[:2], (*reduced[2], named), *reduced[3:])
         return reduced
 
 
@@ -184,6 +205,14 @@ _unfilled: weakref.WeakSet[type] = weakref.WeakSet()
 _functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()  # those that came by value
 
 
+_of_annotations: dict[str, Any] = {}
+
+
+def remember(named: Mapping[str, Any]) -> None:
+    """Keep what names mean in the annotations of a class: they are looked up in its module, which is `__main__`."""
+    _of_annotations.update(named)
+
+
 def fill_function(function: types.FunctionType, state: Any) -> None:
     """Give a new function its globals and attributes."""
     _core._function_setstate(function, state)
@@ -194,7 +223,8 @@ def of_main() -> dict[str, Any]:
     """Return the functions and classes that came by value from the top level of the caller's `__main__`, by name."""
     classes = [each for each in _core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
     came: list[Any] = [*_functions, *classes]
-    return {each.__name__: each for each in came if each.__module__ == "__main__" and each.__qualname__.isidentifier()}
+    found = {each.__name__: each for each in came if each.__module__ == "__main__" and each.__qualname__.isidentifier()}
+    return {**_of_annotations, **found}
 
 
 def _by_value(cls: type, reduction: Any) -> Any:
@@ -238,9 +268,11 @@ def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
 
 def fill_class(cls: type, state: Any) -> None:
     """Give a class that `remake_class` made its attributes, once."""
+    for named in state[2:]:
+        remember(named)
     if cls in _unfilled:
         _unfilled.discard(cls)
-        _core._class_setstate(cls, state)
+        _core._class_setstate(cls, state[:2])
         members: Any = cls  # of an enumeration; others have none
         for name, own in state[1].items():
             members[name].__dict__.update(own)
@@ -310,6 +342,37 @@ def _reduce_figure(obj: Any) -> Any:
     if isinstance(reduction[2], dict):
         reduction[2].pop("_restore_to_pylab", None)
     return reduction
+
+
+def _reduce_sentinel(obj: Any) -> Any:
+    """Reduce an object without any state that a library compares by identity to its name in the library."""
+    kind: Any = type(obj)
+    plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & _HEAP:
+        return NotImplemented
+    if kind.__module__ == "__main__" or any(vars(each).get("__slots__") for each in kind.__mro__) or _has_state(obj):
+        return NotImplemented
+    home = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
+    return NotImplemented if home is None else (stand_ins.sentinel, (*home, kind))
+
+
+def _has_state(obj: Any) -> bool:
+    try:
+        return bool(object.__getattribute__(obj, "__dict__"))  # past a __getattr__ of the user's
+    except AttributeError:
+        return False
+
+
+_HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
+
+
+def _reduce_exception(obj: Any) -> Any:
+    """Reduce an exception whose constructor cannot be called with its `args`, as a pickle of it would."""
+    if not isinstance(obj, BaseException):
+        return NotImplemented
+    from . import exceptions  # here: few values hold one
+
+    return exceptions.reduce(obj)
 
 
 def _has_a_home(obj: Any) -> bool:

@@ -28,6 +28,55 @@ def plain_by_name(module: str, qualname: str) -> Any:
     return getattr(found, "__wrapped__", found)
 
 
+class Submodule:
+    """A module that a function may use as an attribute of its package: imported there, if there is one.
+
+    Args:
+        name: Its name, which one version of the package may have and another may not.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return imported, (self.name,)
+
+
+def imported(name: str) -> None:
+    """Import a module, if there is one of that name."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{name}.".startswith(f"{missing.name}.") or "." not in missing.name:
+            raise
+
+
+@functools.lru_cache(maxsize=64)
+def homes_of(kind: type, modules: int) -> dict[int, tuple[str, str]]:
+    """Return where the modules of its package have objects of this class: the object's id -> its module and name.
+
+    Args:
+        kind: The class.
+        modules: How many are loaded: with another number, the answer may be another.
+    """
+    package = kind.__module__.partition(".")[0]
+    loaded = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] == package]
+    return {
+        id(value): (name, key)
+        for name, module in loaded
+        for key, value in list(vars(module).items())
+        if type(value) is kind
+    }
+
+
+def sentinel(module: str, name: str, kind: type) -> Any:
+    """Return the object of that name; another version of the library may have none: then a new one of its class."""
+    try:
+        return by_name(module, name)
+    except (ImportError, AttributeError):
+        return object.__new__(kind)
+
+
 def with_keywords(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     """Call `function` with one configuration of a sweep."""
     return function(**keywords)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import ast
+import contextlib
 import dis
 import enum
 import sys
@@ -195,10 +196,24 @@ def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -
     """Execute a class statement in these globals, with these variables of enclosing functions."""
     source.arrive(snippet)
     own: dict[str, Any] = {}
-    exec(compiled(snippet), scope, own)
-    cls: Any = own[_around(snippet)](**outer) if snippet.scope else own[snippet.name]
+    with _found_in_module(scope):
+        exec(compiled(snippet), scope, own)
+        cls: Any = own[_around(snippet)](**outer) if snippet.scope else own[snippet.name]
     _homes[cls] = scope
     return cls  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _found_in_module(scope: Mapping[str, Any]) -> Iterator[None]:
+    """Let decorators find in the module of a class what its annotations name, such as "ClassVar[int]"."""
+    module = vars(sys.modules.get(str(scope.get("__name__")), types.ModuleType("none")))
+    added = {name: value for name, value in scope.items() if name not in module}
+    module.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            module.pop(name, None)
 
 
 def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -182,12 +182,20 @@ class Attempt:
             return
 
     def events(self) -> "list[dict[str, Any]]":
-        """Return what is in events.jsonl so far."""
+        """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
+        found = []
         try:
-            with open(self.path(EVENTS), encoding="utf-8") as file:
-                return [json.loads(line) for line in file if line.endswith("\n")]
+            with open(self.path(EVENTS), encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    try:
+                        event = json.loads(line) if line.endswith("\n") else None
+                    except (ValueError, RecursionError):
+                        continue
+                    if isinstance(event, dict) and "event" in event:
+                        found.append(event)
         except FileNotFoundError:
             return []
+        return found
 
     def beat(self) -> None:
         """Increase the count in the heartbeat, eight bytes that are rewritten in place."""

@@ -25,7 +25,7 @@ def run_command(argv: "list[str]") -> int:
     if command == "register" and count == 6:
         return takers.register_array(*argv[1:])
     if command == "list" and count in (2, 3):
-        launch.resume_after_restart(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
+        launch.revive_spooler(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
         return listing.listing(argv[1], "".join(argv[2:]))
     if command == "gpus" and count == 3:
         return report.print_gpus(argv[1], argv[2])

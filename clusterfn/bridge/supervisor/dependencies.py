@@ -24,6 +24,7 @@ from ..layout import (
     OUTCOME,
     QUEUE,
     REFUSED,
+    REFUSED_FOR_S,
     RETURNED,
     SPEC,
     STALE_AFTER_S,
@@ -84,8 +85,8 @@ class Dependencies:
         return [each for each in wanted if self._open[each.job]]
 
     def is_refused(self, job: str) -> bool:
-        """Whether its scheduler refuses it for now, so that it is submitted later."""
-        return os.path.exists(os.path.join(job_dir(self.root, job), REFUSED))
+        """Whether its scheduler refuses it for now, and a client has lately said that it submits it later."""
+        return time.time() - _date(os.path.join(job_dir(self.root, job), REFUSED)) < REFUSED_FOR_S
 
     def has_ended(self, wanted: Dependency) -> bool:
         """Whether nothing of it can change any more: its job has ended, or the items of the group that are taken."""

@@ -6,16 +6,17 @@ wakes up to look for work does not count as work. Reads /proc; `run` decides wha
 """
 
 import os
+import signal
 import time
 
 from ..layout import STALLED
 from .process_tree import PROC, cpu_s, read_proc
-from .text import duration
+from .text import duration, size
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional, Tuple
+    from typing import Any, Optional, Tuple
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096  # a client on Windows needs the clock
 _EVERY_S = 0.1
@@ -244,3 +245,48 @@ class Stall:
             hint="look where its threads wait; if that is right, print now and then, or give it stall_timeout=%r"
             % ("%dmin" % max(2, round(limit_s / 30.0))),
         )
+
+
+_KERNELS_TICK_S = 0.5  # the kernel does not count CPU time as `wait` does
+
+
+def kernel_limits(memory_bytes: "Optional[int]") -> "list[str]":
+    """Say which limits of the kernel's (`ulimit`) leave a process less memory than the job asked for."""
+    import resource  # not on Windows, as above
+
+    found = []
+    for limit, what, name in (
+        (resource.RLIMIT_AS, "address space", "RLIMIT_AS, `ulimit -v`"),
+        (resource.RLIMIT_DATA, "data", "RLIMIT_DATA, `ulimit -d`"),
+    ):
+        soft = resource.getrlimit(limit)[0]
+        if memory_bytes and 0 <= soft < memory_bytes:
+            found.append(
+                "a process may have only %s of %s on this machine (%s), less than memory= asks for: %s"
+                % (size(soft), what, name, size(memory_bytes))
+            )
+    return found
+
+
+def describe_kernel_limit(number: int, cpu_s: float) -> str:
+    """Name the limit of the kernel's that ended a process; "" if none did.
+
+    Args:
+        number: The signal.
+        cpu_s: What the process used of CPU time. At its hard limit the kernel sends SIGKILL.
+    """
+    import resource
+
+    of_signals: "dict[int, tuple[int, str, str, Any]]" = {
+        signal.SIGXCPU: (resource.RLIMIT_CPU, "CPU time", "RLIMIT_CPU, `ulimit -t`", duration),
+        signal.SIGXFSZ: (resource.RLIMIT_FSIZE, "the size of a file", "RLIMIT_FSIZE, `ulimit -f`", size),
+    }
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if number == signal.SIGKILL and 0 <= hard <= cpu_s + _KERNELS_TICK_S:
+        number = signal.SIGXCPU
+    if number not in of_signals:
+        return ""
+    limit, what, name, shown = of_signals[number]
+    soft = resource.getrlimit(limit)[0]
+    value = "which it has set itself" if soft < 0 else shown(soft)
+    return "the limit of one process on %s, %s (%s)" % (what, value, name)

@@ -11,14 +11,14 @@ import os
 import sys
 import time
 
-from ..job_states import DIED, FINAL, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN, seen_state
-from ..layout import ATTEMPTS, ELEMENTS, HEARTBEAT, OUTCOME, OWNER, REFUSED, SPEC, STALE_AFTER_S, VERDICT
+from ..job_states import DIED, FINAL, HAS_NOT_STARTED, PENDING, RUNNING, STARTING, SUSPENDED, UNKNOWN, seen_state
+from ..layout import ATTEMPTS, ELEMENTS, HEARTBEAT, OUTCOME, OWNER, REFUSED, REFUSED_FOR_S, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
 from . import group, publish
 from .attempt import Attempt
 from .dependencies import Dependencies
 from .job import DAMAGED, JobFolder, dependencies_of, job_folders
-from .text import in_one_line, portable, shortened
+from .text import duration, in_one_line, portable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float], Optional[float
     if not numbers:
         wanted = dependencies_of(job.spec)
         waits = Dependencies(job.root).describe_open(wanted) if wanted else ""
-        why = report.reason_of(job.root, job.id) or _refused(job) or waits or "has not started"
+        why = report.reason_of(job.root, job.id) or _refused(job) or waits or HAS_NOT_STARTED
         return PENDING, why, sent, None
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
@@ -94,7 +94,11 @@ def state_of(job: JobFolder) -> "tuple[str, str, Optional[float], Optional[float
 
 def _refused(job: JobFolder) -> str:
     """Return why its scheduler refuses it for now, so that its program submits it later; "" otherwise."""
-    return in_one_line((publish.read(job.home, REFUSED) or b"").decode("utf-8", "replace"))
+    reason = in_one_line((publish.read(job.home, REFUSED) or b"").decode("utf-8", "replace"))
+    silent_s = time.time() - (_written(os.path.join(job.home, REFUSED)) or 0.0)
+    if not reason or silent_s < REFUSED_FOR_S:
+        return reason
+    return "never submitted: the program that was to do so has been silent for %s" % duration(silent_s)
 
 
 def _begun_of_items(job: JobFolder) -> "Optional[float]":

@@ -4,6 +4,11 @@ import errno
 import os
 
 EXIT_NO_ROOM = 28
+# Not the stack, whose limit is also the size of each thread's, core dumps, nor open files: old programs close every
+# descriptor that they may have open.
+_RAISED = (
+    "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_RSS", "RLIMIT_NPROC", "RLIMIT_MEMLOCK",
+)  # fmt: skip
 
 
 def main(argv: "list[str]") -> int:
@@ -23,8 +28,6 @@ def main(argv: "list[str]") -> int:
 def _run_command(argv: "list[str]") -> int:
     command, count = "".join(argv[:1]), len(argv)
     if command in ("run", "node"):
-        from .resource_limits import raise_limits
-
         raise_limits()
     if command == "run" and count in (2, 3):
         early = None
@@ -46,3 +49,21 @@ def _run_command(argv: "list[str]") -> int:
     from .commands import run_command
 
     return run_command(argv)
+
+
+def raise_limits() -> None:
+    """Raise the limits that the kernel keeps (`ulimit`) of this process, and of what it starts, as far as it lets one.
+
+    SLURM gives a job the soft limits of the login from which it was submitted, and a login may have some that are meant
+    for interactive programs. The hard ones are those of the machine, or of the administrator.
+    """
+    import resource
+
+    for limit in [getattr(resource, name) for name in _RAISED if hasattr(resource, name)]:
+        soft, hard = resource.getrlimit(limit)
+        if soft in (resource.RLIM_INFINITY, hard):
+            continue
+        try:
+            resource.setrlimit(limit, (hard, hard))
+        except (OSError, ValueError):  # not Linux, where the hard one may be more than a process can have
+            continue

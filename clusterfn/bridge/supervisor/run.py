@@ -27,7 +27,7 @@ from ..layout import (
     WORKER,
 )  # fmt: skip
 from ..schedulers import given_gpus
-from . import classify_exit, environ, gpus, limits, process_tree, resource_limits, worker_process
+from . import classify_exit, environ, gpus, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
 from .limits import clock
@@ -141,7 +141,7 @@ class AttemptRun:
         late = worker.begin(cwd, env, cpus, keep)
         self.watch.start_clock(self._started)
         self.attempt.event("starting", pid=worker.pid, gpus=cards or [], late=late, **describe_place(self.job))
-        for note in resource_limits.notes(self._limit):
+        for note in limits.kernel_limits(self._limit):
             self.notes.append(note)
             self.attempt.event("limited", reason=note)
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
@@ -242,16 +242,19 @@ class AttemptRun:
     def _look_for_stop(self, began: float) -> None:
         """Leave the time out for which all of the job was stopped, and tell of that; `began`: of the wait that is over.
 
-        A stop by signals ends with SIGCONT. Without one the kernel has frozen the job's control group.
+        A stop by signals ends with SIGCONT. Without one the kernel has frozen the job's control group. Signals count
+        only where a scheduler may have sent them: it has a time limit of its own. Elsewhere the function could send
+        them, and run for ever.
         """
-        came = self.watch.signals.came
+        came, by_scheduler = self.watch.signals.came, self.job.scheduler.has_nodes
         continued = came.pop(signal.SIGCONT, None)
         late = clock.overrun(began, self._tick_ms / 1000) if continued is None else clock.overrun(self._alive, 0.0)
         self._alive = time.monotonic()
-        if came.pop(signal.SIGTSTP, None) is not None:  # SLURM sends it two seconds before it stops a job
+        if came.pop(signal.SIGTSTP, None) is not None and by_scheduler:  # SLURM sends it two seconds before the stop
             self._announced = self._alive
             self.attempt.event("suspended", reason=_SUSPENDED)
-        if late and (continued is None or self._announced is not None or self._worker_was_stopped()):
+        stops = by_scheduler and (self._announced is not None or self._worker_was_stopped())
+        if late and (continued is None or stops):
             clock.leave_out(late)
             self._stopped_s += late
             self._announced = None
@@ -395,7 +398,7 @@ class AttemptRun:
     def _limit_hit(self, status: int) -> str:
         """Name the limit of the kernel's that ended the worker; "" if none did."""
         used = 0.0 if self._ended is None else self._ended.ru_utime + self._ended.ru_stime
-        return resource_limits.describe_end(os.WTERMSIG(status), used) if os.WIFSIGNALED(status) else ""
+        return limits.describe_kernel_limit(os.WTERMSIG(status), used) if os.WIFSIGNALED(status) else ""
 
     def _await_own_sigterm(self) -> None:
         """Wait for a SIGTERM of our own: the worker had one, perhaps the whole job has."""

@@ -109,9 +109,13 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
             "use an environment with Python %d.%d" % tuple(other.wanted),
         ) from other
     except BaseException as error:  # loading runs the user's own code, which may raise anything
-        facts, caller = _summary(error), tuple(header["python"])
-        message = "the call could not be loaded in the environment: %s: %s" % (facts["type"], facts["message"])
-        hint = _hint_for(error, caller, "call map again; retry_failed() sends the same again" if item else "call again")
+        from _clusterfn_wire import load_failure
+
+        failure, facts, caller = load_failure.of(error), _summary(error), tuple(header["python"])
+        said = facts["message"] if type(error).__name__ == "OtherState" else "%(type)s: %(message)s" % facts
+        message = "the call could not be loaded in the environment: %s%s" % (said, failure.where())
+        again = "call map again; retry_failed() sends the same again" if item else "call again"
+        hint = _hint_for(error, caller, failure, again)
         raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
     children.fill_main(function)
     return (function, args, kwargs), tuple(header["python"])
@@ -134,21 +138,30 @@ def _summary(error: BaseException) -> dict[str, Any]:
         facts = exceptions.bare_summary(error, broken)
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
         facts["missing"] = {"module": error.name, "python": sys.executable}
+        if "." in error.name:
+            from _clusterfn_wire import load_failure
+
+            facts["missing"]["version"] = load_failure.version_of(error.name.partition(".")[0])
         if type(error).__name__ == "PackageNotFoundError":  # of importlib.metadata
             facts["missing"]["metadata"] = True
     return facts
 
 
-def _hint_for(error: BaseException, caller: tuple[int, ...], again: str) -> str:
+def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return "install the package that provides %r in the environment" % error.name
-    if isinstance(error, ImportError):
-        return "the environment has another version of %s than the caller" % (error.name or "a package")
     if isinstance(error, container.Damaged):
         return again
+    if type(error).__name__ == "OtherState":
+        return "make the object inside the function, or use an environment with Python %d.%d" % caller
+    if failure.differing:
+        return "use an environment with %s" % " and ".join("%s %s" % each[:2] for each in failure.differing)
     if caller != sys.version_info[:2]:
         return "use an environment with Python %d.%d, or use only syntax that both versions support" % caller
-    return "compare the versions of the packages on your machine and in the environment"
+    if isinstance(error, ImportError):
+        return "the environment has another version of %s than the caller" % (error.name or "a package")
+    made = failure.name or "the object"
+    return "make %s inside the function, or pass the data that it is made from" % made
 
 
 def call_function(

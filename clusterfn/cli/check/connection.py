@@ -6,7 +6,7 @@ import socket
 import time
 
 from clusterfn.cli import screen, target
-from clusterfn.cli.check.step import TIMEOUT_S, CheckState, StepFailed, StepSkipped, StepWarning
+from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.transports.ssh_config import resolve
@@ -45,7 +45,7 @@ def connection(found: CheckState) -> str:
     began = time.monotonic()
     try:
         found.session = open_session(found.host)
-        found.session.connection.ping().result(TIMEOUT_S)
+        found.session.connect()  # the agent's first words have come, too
     except HostError as error:
         found.broken = error
         if isinstance(error, Unreachable) or (type(error) is HostError and error.__cause__ is not None):

@@ -17,13 +17,23 @@ def scheduler(found: CheckState) -> str:
     if there is None:
         hint = f"write the folder that has it as scheduler_path: of {found.place}, or set address: to "
         problem = f"there is no {kind.program} on {found.name}, nor does its login shell find one"
-        raise StepFailed(problem, hint + kind.wanted_address, found.site.login.signs.strong)
+        evidence = [*_without_commands(found, kind.title), *found.site.login.signs.strong]
+        raise StepFailed(problem, hint + kind.wanted_address, evidence)
     said = there.check(found.host, found.place)
     commands = found.site.login.found.get(found.host.scheduler)
-    if commands is not None and commands.keys():
-        hint = f"add {commands.in_words()} to {found.place}"
+    lines = commands.in_words() if commands is not None else ""
+    if stale := _without_commands(found, there.title):
+        hint = f"remove {', '.join(found.site.login.empty)} from scheduler_path: of {found.place}"
+        raise StepWarning("\n".join([said, *stale]), f"{hint}, and add {lines}" if lines else hint)
+    if commands is not None and lines:
+        hint = f"add {lines} to {found.place}"
         raise StepWarning(f"{said}\nIts commands were found {commands.how}, and clusterfn.yml does not say where", hint)
     return said
+
+
+def _without_commands(found: CheckState, title: str) -> list[str]:
+    """Say which folders of `scheduler_path:` have no command of the scheduler."""
+    return [f"{folder} of scheduler_path: has none of {title}'s commands" for folder in found.site.login.empty]
 
 
 def _none(found: CheckState) -> str:

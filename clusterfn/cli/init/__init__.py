@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clusterfn.cli import check
@@ -59,6 +60,8 @@ def init(given: argparse.Namespace) -> int:
 
 def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
     begun = address.begin(given.address, given.name, answers)
+    if begun.there:
+        _reject_contradictions(begun, given)
     address.say_way(begun.host)
     command = f"clusterfn init {begun.host.address}"
     remembered = trust_hosts(begun.host, given.fingerprint, command, replace=given.replace)
@@ -66,7 +69,6 @@ def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
         return 1
     done.notes += [f"wrote the host's key to {path}" for path in remembered]
     if begun.there:
-        _reject_contradictions(begun, given)
         say(f"{begun.host.name} is already in {begun.host.source}, and is left unchanged.")
         login.connected(begun.host, answers, given.no_key, done)
     else:
@@ -75,11 +77,26 @@ def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
 
 
 def _reject_contradictions(begun: Begun, given: argparse.Namespace) -> None:
-    for option, key in (("scheduler", "scheduler"), ("root", "root"), ("environment", "environment")):
-        wanted, there = getattr(given, option), getattr(begun.host, key)
-        if wanted not in (None, there):
+    """Reject each option that would say something else than the lines that are there, which stay as they are."""
+    host, options = begun.host, begun.host.scheduler_options
+    queue = "queue" if "queue" in options else "partition"  # of Grid Engine, of SLURM
+    parts = options.get(queue)
+    cpu, gpu = (parts.get("cpu"), parts.get("gpu")) if isinstance(parts, Mapping) else (parts, parts)
+    there: dict[str, tuple[str, Sequence[str | None]]] = {
+        "scheduler": ("scheduler", [host.scheduler]), "root": ("root", [host.root]),
+        "environment": ("environment", [host.environment]), "scheduler_path": ("scheduler_path", host.scheduler_path),
+        "partition": (queue, [cpu]), "gpu_partition": (queue, [gpu]), "account": ("account", [options.get("account")]),
+    }  # fmt: skip
+    for option, (key, values) in there.items():
+        wanted = getattr(given, option)
+        if wanted is None or wanted in values:
+            continue
+        said = ", ".join(map(str, filter(None, values)))
+        if said:
             hint = "edit that line, or leave out the option"
-            raise ConfigError(f"{begun.host.source} says {key}: {there}, not {wanted}", hint=hint)
+            raise ConfigError(f"{host.source} says {key}: {said}, not {wanted}", hint=hint)
+        hint = f"write `{key}: {wanted}` there, or leave out the option"
+        raise ConfigError(f"{host.name} is in {host.source} already, without `{key}:`", hint=hint)
 
 
 def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) -> None:

@@ -34,8 +34,8 @@ def settings(places: Iterable[Path] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in _places() if places is None else places:
         try:
-            read = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            read = yaml.safe_load(path.read_bytes())  # by its byte order mark
+        except (OSError, yaml.YAMLError):
             continue
         found.update(read if isinstance(read, dict) else {})
     return found

@@ -56,10 +56,12 @@ class LoginShellAnswer(NamedTuple):
     Attributes:
         found: The schedulers that are there, by the word of `scheduler:`.
         signs: What says that this may be the login node of a cluster, each a sentence; asked if nothing was found.
+        empty: Folders of `scheduler_path:` that have no command of a scheduler, or do not exist.
     """
 
     found: Mapping[str, FoundCommands] = {}
     signs: login_node.Signs = login_node.Signs()
+    empty: tuple[str, ...] = ()
 
 
 def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s: float = 10.0) -> LoginShellAnswer:
@@ -80,7 +82,8 @@ def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s
         word: {**kind.commands._asdict(), "usual": [*filter(None, [folder]), *kind.commands.usual]}
         for word, kind in sites.items()
     }
-    asked = {"wanted": wanted, "patience_s": timeout_s, **({} if only else {"signs": login_node.questions()})}
+    asked = {"wanted": wanted, "patience_s": timeout_s, "folders": connection.host.scheduler_path}
+    asked.update({} if only else {"signs": login_node.questions()})
     argv = [connection.facts.python, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(asked)]
     limit = _SHELLS * timeout_s + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
@@ -102,7 +105,8 @@ def read(printed: bytes) -> LoginShellAnswer:
             for word, each in told["found"].items()
             if word in SITES and _are_printable([*each["path"], *each["env"], *each["env"].values()])
         }
-        return LoginShellAnswer(found, login_node.read_signs(told.get("signs") or {}))
+        empty = tuple(map(str, told.get("empty", ())))
+        return LoginShellAnswer(found, login_node.read_signs(told.get("signs") or {}), empty)
     except (ValueError, KeyError, TypeError, AttributeError):
         return LoginShellAnswer()
 

@@ -111,7 +111,7 @@ class GridEngine(Scheduler):
     starts_one_by_one = False  # qalter changes the dependency of a whole array, and not that of a task
     requeues = False
     priority_hint = "leave it out; `qalter -p -100 JOB` on the host lets your other jobs go first"
-    looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its master serves everybody
+    lists_all = "`qstat -u '*'`"
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host

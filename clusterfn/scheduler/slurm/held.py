@@ -30,6 +30,8 @@ def request(job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str],
     resources, folder = job.resources, layout.job_dir(job.root, job.id)
     memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)
     options = {"job-name": layout.job_name(job.name, job.id), "chdir": folder, "cpus-per-task": resources.cores}
+    if resources.time_s is not None:  # as that of a job of its own, for a supervisor that is stopped or hangs
+        options["time"] = math.ceil(resources.time_s / 60) + 1
     # The host's default is how long a job of its own may take; here the end of the allocation ends it before.
     time_s = None if resources.time_s == job.host.defaults.time_s else resources.time_s
     gpus = gpu_options if resources.gpus else {"gres": "none"}

@@ -6,6 +6,7 @@ something about a job that they take.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -50,12 +51,15 @@ def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submi
     return None
 
 
-def loosen(state: JobState, clusters: Sequence[str]) -> tuple[str, ...]:
-    """As `Scheduler.loosen_command`: a site may take a job that is longer than its partition allows, and hold it."""
+def loosen(state: JobState, time_s: float | None, clusters: Sequence[str]) -> tuple[str, ...]:
+    """As `Scheduler.loosen_command`: a site may take a job that is longer than its partition allows, and hold it.
+
+    It is the whole limit and no difference: each program that follows the job says the same.
+    """
     number = re.match("[0-9]+", state.scheduler_id)
-    if state.phase != PENDING or state.reason not in _TOO_LONG or number is None:
+    if state.phase != PENDING or state.reason not in _TOO_LONG or number is None or time_s is None:
         return ()
-    return ("scontrol", *clusters, "update", f"JobId={number[0]}", "TimeLimit-=1")
+    return ("scontrol", *clusters, "update", f"JobId={number[0]}", f"TimeLimit={math.ceil(time_s / 60)}")
 
 
 _PLUGIN = re.compile(r"sbatch: (?:lua: )?(.*\S)")

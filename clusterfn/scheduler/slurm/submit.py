@@ -89,7 +89,7 @@ class Slurm(Scheduler):
     holds = True
     priority_hint = 'leave it out; slurm={"nice": 100} lets your other jobs go first'
     unset = INHERITED
-    looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its controller serves everybody
+    lists_all = "`squeue`"
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
@@ -345,8 +345,8 @@ class Slurm(Scheduler):
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         return slurm_states.hopeless(state, self.host) if state.phase == PENDING else None
 
-    def loosen_command(self, state: JobState) -> tuple[str, ...]:
-        return refusals.loosen(state, self._clusters)
+    def loosen_command(self, state: JobState, time_s: float | None) -> tuple[str, ...]:
+        return refusals.loosen(state, time_s, self._clusters)
 
     def in_words(self, state: JobState) -> str:
         return slurm_states.in_words(state)

@@ -16,6 +16,7 @@ from clusterfn.config.spec import Interpreter
 from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.scheduler import scheduler_for
+from tests.fakes.taken import Taken
 
 OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
 
@@ -102,7 +103,7 @@ def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_
     monkeypatch.setattr(time, "sleep", lambda _: None)
     said = []
     monkeypatch.setattr(console, "say", lambda text, *_: said.append(text))
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", SimpleNamespace(waits_here=False))
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
     job.on_state("PENDING", "SLURM has not said why it waits")
 
     job.on_output("stdout", printed)
@@ -112,7 +113,7 @@ def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_
 
 
 def test_the_output_of_a_job_that_runs_does_not_change_its_state():
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
     job.on_state("PENDING", "its turn")
     job.on_output("stdout", b"first\n")
     first = job.status

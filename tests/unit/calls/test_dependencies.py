@@ -15,8 +15,9 @@ from clusterfn.calls.dependencies import Place
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.payload import Needs
 from clusterfn.config.spec import ResultPolicy
+from tests.fakes.taken import Taken
 
-JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)  # type: ignore[arg-type]
+JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())  # type: ignore[arg-type]
 GROUP: JobGroup[Any, Any] = JobGroup(GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 2))
 
 

@@ -32,8 +32,10 @@ from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts.host_contents import HostContents
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.scheduler.base import SchedulerLimits
+from clusterfn.hosts.scheduler_watch import Silent
+from clusterfn.scheduler.base import PENDING, JobState, SchedulerLimits, Submission
 from clusterfn.scheduler.slurm.submit import Slurm
+from tests.fakes.taken import Taken
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
 from tests.waiting import WAIT_S, until
@@ -68,7 +70,7 @@ def test_the_names_of_a_group_are_those_that_the_reference_explains():
 
 
 def test_a_job_shows_by_completion_what_a_user_may_call():
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
     text = (Path(__file__).parents[3] / "docs/reference/api.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"\w+", text.split("## `Job`")[1].split("\n## ")[0]))
 
@@ -476,6 +478,31 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_o
     assert ("/root/blobs/a" in tracker.session.contents) == is_believed
 
 
+def test_a_scheduler_that_answers_again_is_not_called_unreachable_any_more(elements_on_slurm):
+    tracker, _, _ = elements_on_slurm
+    tracker.start(range(1, 4))
+
+    tracker.on_scheduler(Silent(75.0, "squeue: error: no answer"))
+    before = tracker.group.reason
+    tracker.on_scheduler(JobState(PENDING, "PENDING", "Priority"))
+
+    unreachable = "the scheduler has been unreachable for 75 s: squeue: error: no answer"
+    assert (before, tracker.group.reason) == (unreachable, "Priority: waiting for its turn")
+
+
+def test_the_scheduler_is_asked_about_a_group_once_it_has_accepted_it(elements_on_slurm, monkeypatch):
+    """A look before that finds nothing, and the next one comes seconds later."""
+    tracker, _, _ = elements_on_slurm
+    accepted = []
+    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: accepted.append(given[-1]) or Mock())
+    tracker.start(range(1, 4))
+    before = tracker.session.watch.add.call_count
+
+    accepted[0].on_started("77", None)
+
+    assert (before, tracker.session.watch.add.call_count) == (0, 1)
+
+
 def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slurm):
     tracker, sent, asked = elements_on_slurm
     sent.done = lambda: False
@@ -495,19 +522,14 @@ def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slu
 def told_elements(elements_on_slurm):
     """The same, with what scontrol says next, and the verdicts by which the host was asked to conclude."""
     tracker, _, _ = elements_on_slurm
-    told, concluded = SimpleNamespace(out=b"", err=b""), []
+    told, concluded = SimpleNamespace(out=b"", err=b"", note=b""), []
 
     def run(argv, **_):
         reply = concurrent.futures.Future()
-        reply.set_result(SimpleNamespace(out=told.out, err=told.err))
+        reply.set_result(SimpleNamespace(out=told.note if argv[0] == "find" else told.out, err=told.err))
         return reply
 
-    def have(paths):
-        reply = concurrent.futures.Future()
-        reply.set_result([False] * len(paths))
-        return reply
-
-    tracker.session.connection.run, tracker.session.connection.have = run, have
+    tracker.session.connection.run = run
     tracker.session.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or Mock()
     tracker.start(range(1, 4))
     return tracker, told, concluded
@@ -525,7 +547,12 @@ def test_elements_that_squeue_has_lost_and_scontrol_knows_are_not_given_up(told_
     tracker.on_scheduler(None)
     assert concluded == []
 
-    told.err = b"slurm_load_jobs error: Invalid job id specified"
+    told.err, told.note = b"slurm_load_jobs error: Invalid job id specified", b"refused"  # more wait in another program
+    for _ in range(3):
+        tracker.on_scheduler(None)
+    assert concluded == []
+
+    told.note = b""
     for _ in range(3):
         tracker.on_scheduler(None)
     assert [each["message"] for each in concluded] == ["SLURM no longer knows the job, and it left no result"]
@@ -546,11 +573,10 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
     assert (verdict["evidence"], verdict["stage"]) == (["Socket timed out"], "submit")
 
 
-def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told_elements, monkeypatch):
+def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told_elements):
     tracker, _, concluded = told_elements
-    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *_: Mock())
     other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
-    other.start(range(1, 4))
+    other.follow(range(1, 4))
 
     for _ in range(3):
         other.on_scheduler(None)
@@ -570,8 +596,80 @@ def test_looks_for_earlier_elements_do_not_count_against_later_ones(elements_on_
     assert asked == []
 
 
+FULL = b"sbatch: error: AssocMaxSubmitJobLimit"
+WAITS = f"not in the queue of SLURM yet; {FULL.decode()[15:]}: you have as many jobs as you may have there"
+
+
+@pytest.fixture
+def in_two_arrays(elements_on_slurm, monkeypatch):
+    """The tracker of elements 1 and 2, which SLURM has taken, and 3, which waits for room; see `told_elements`."""
+    tracker, _, _ = elements_on_slurm
+    monkeypatch.undo()
+    told, concluded, written = SimpleNamespace(out=b"", err=b""), [], []
+
+    def answered(value):
+        reply = Reply(lambda: None)
+        reply.resolve(value)
+        return reply
+
+    def run(argv, **_):
+        answers = {"first": (0, b"77", b""), "second": (1, b"", FULL), "find": (0, b"", b"")}
+        rc, out, err = answers.get(argv[0], (0, told.out, told.err))
+        return answered(SimpleNamespace(rc=rc, out=out, err=err))
+
+    session = tracker.session
+    session.connection.run, session.host = run, SLURM
+    session.connection.put = lambda path, *_, **__: written.append(path) or answered(True)
+    session.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or Mock()
+    both = [(range(1, 3), Submission("run", ("first",), "/")), (range(3, 4), Submission("run", ("second",), "/"))]
+    monkeypatch.setattr(Slurm, "elements", lambda *_: both)
+    tracker.start(range(1, 4))
+    assert not tracker.submissions()[1].done()
+    yield tracker, told, concluded, written
+    tracker.await_submissions()
+
+
+PENDING_ARRAY = JobState("pending", "PENDING", "Resources", "77_[1-2]")
+HELD_ARRAY = PENDING_ARRAY._replace(reason="launch_failed_requeued_held")
+ENDS = {
+    "cancelled": (None, b"JobId=77 JobState=CANCELLED Reason=None", "the job was cancelled through SLURM"),
+    "forgotten": (None, b"slurm_load_jobs error: Invalid job id specified", "SLURM no longer knows the job"),
+    "held for good": (HELD_ARRAY, b"", "its node could not start it"),
+}
+
+
+@pytest.mark.parametrize(("seen", "evidence", "message"), ENDS.values(), ids=ENDS)
+def test_a_group_ends_with_the_elements_that_slurm_had_while_others_wait_for_room(
+    in_two_arrays, seen, evidence, message
+):
+    tracker, told, concluded, _ = in_two_arrays
+    for waiting in (PENDING_ARRAY, PENDING_ARRAY._replace(reason="JobHeldUser")):
+        tracker.on_scheduler(waiting)
+    assert concluded == []
+
+    told.out = evidence
+    for _ in range(3):
+        tracker.on_scheduler(seen)
+
+    assert len(concluded) == 1 and message in concluded[0]["message"]
+    assert tracker.room_for_more() == 0  # so that the other array is never submitted
+
+
+def test_elements_that_wait_for_room_outlive_those_that_have_ended(in_two_arrays):
+    tracker, told, concluded, written = in_two_arrays
+    told.out = b"JobId=77 JobState=COMPLETED Reason=None"
+    for number in (1, 2):
+        tracker.element_tasks[number].begun = tracker.element_tasks[number].over = True
+    for _ in range(5):
+        tracker.on_scheduler(None)
+
+    assert concluded == []
+    assert tracker.waits_here and tracker.waiting_reason == WAITS
+    assert [path.rpartition("/")[2] for path in written] == ["refused"]  # for other programs, once
+
+
 def test_a_job_that_does_nothing_for_long_says_so_in_its_status_until_it_works_again():
-    job, heard = Job("7f3a000011112222", "train", "box", "/root/jobs/7f3a", tracker=None), []
+    job, heard = Job("7f3a000011112222", "train", "box", "/root/jobs/7f3a", Taken()), []
     job.on_state("RUNNING")
     job.listen(lambda kind, what: heard.append((kind, what)))
 

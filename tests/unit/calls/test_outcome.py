@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bdb
+import concurrent.futures
 import io
 import os
 import pickle
@@ -87,12 +88,29 @@ class Odd(PermissionError):
         raise AttributeError("response")
 
 
-def test_an_exception_whose_own_code_fails_arrives_as_its_text():
-    found = raised(Odd(13, "no access"))
+class OddValue(ValueError):
+    """Its text needs what nobody set, as `pydantic.v1.errors.ColorError` without a keyword."""
 
-    assert isinstance(found, errors.FunctionError)
-    assert found.message.endswith("Odd: <no message: its __str__ raised AttributeError>")
+    def __str__(self):
+        raise KeyError("value")
+
+
+@pytest.mark.parametrize("odd", [Odd(13, "no access"), OddValue("x")])
+def test_an_exception_whose_own_code_fails_arrives_as_its_type(odd):
+    found = raised(odd)
+
+    assert type(found) is type(odd) and found.args == odd.args
+    assert "Odd" in found.__cause__.text and "str() failed" in found.__cause__.text
     assert outcome.in_a_line(Odd()) == "Odd: <no message: its __str__ raised AttributeError>"
+
+
+class Abandoned(concurrent.futures.CancelledError):
+    """As `s3transfer.exceptions.FatalError`."""
+
+
+def test_an_error_of_a_library_that_is_a_cancellation_arrives_as_its_type_and_a_bare_one_does_not():
+    assert type(raised(Abandoned("x"))) is Abandoned
+    assert type(raised(concurrent.futures.CancelledError("x"))) is errors.FunctionError
 
 
 @pytest.mark.parametrize("kind", DIED)
@@ -170,6 +188,31 @@ class RaisesHere:
 def test_a_value_that_raises_when_loaded_is_a_result_error():
     with pytest.raises(errors.ResultError, match="cannot be loaded on this machine: ValueError: invalid literal"):
         returned(RaisesHere())
+
+
+class Outdated:
+    def __setstate__(self, state):
+        raise AttributeError("'Outdated' object has no attribute 'new'")
+
+    def __getstate__(self):
+        return {"old": 1}
+
+
+def test_a_value_of_another_version_of_a_package_names_both_versions(monkeypatch):
+    load_failure = serialization.part("load_failure")
+    monkeypatch.setattr(load_failure, "version_of", {"tests": "2.0"}.get)
+    about, data = written([Outdated()])
+    monkeypatch.setattr(load_failure, "version_of", {"tests": "1.0"}.get)
+
+    with pytest.raises(errors.ResultError, match="no attribute 'new', in tests.*Outdated") as caught:
+        outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
+    assert "tests is 2.0 there and 1.0 here" in str(caught.value) and "pip install tests==2.0" in caught.value.hint
+
+
+def test_a_value_that_cannot_be_loaded_is_to_be_returned_as_plain_data():
+    with pytest.raises(errors.ResultError) as caught:
+        returned({"model": Outdated()})
+    assert "return the data that tests.unit.calls.test_outcome.Outdated is made from" in caught.value.hint
 
 
 def test_the_users_exception_is_itself_with_the_remote_traceback():
@@ -448,12 +491,13 @@ def test_a_remote_traceback_names_the_cell_of_the_notebook():
 
 
 def missing(
-    module: str, error: BaseException | None = None, kind: str = "raised", python: str = "/opt/ml/bin/python"
+    module: str, error: BaseException | None = None, kind: str = "raised", python: str = "/opt/ml/bin/python",
+    version: str = "",
 ) -> BaseException:
     """What the caller gets when a module is missing in the environment."""
     error = thrown(error or ModuleNotFoundError(f"No module named {module!r}", name=module))
     about, data = written(exceptions.to_records(error))
-    facts = {**exceptions.summary(error), "missing": {"module": module, "python": python}}
+    facts = {**exceptions.summary(error), "missing": {"module": module, "python": python, "version": version}}
     return outcome.exception_of({"kind": kind, "value": about, "exception": facts, "message": "m"}, data, PLACE)
 
 
@@ -515,7 +559,17 @@ def test_nobody_is_told_to_install_into_the_systems_python():
 
 
 def test_a_missing_part_of_a_package_is_a_matter_of_versions():
-    assert "compare the version of numpy with yours" in printed(missing("numpy.nowhere"))
+    numpy = pytest.importorskip("numpy")
+
+    said = printed(missing("numpy.nowhere", version="1.26.4"))
+
+    assert f"has no numpy.nowhere: it is 1.26.4 there, and {numpy.__version__} on this machine" in said
+
+
+def test_a_module_that_another_python_has_no_longer_is_not_to_be_installed():
+    text = printed(missing("xml"))
+
+    assert "use an environment with Python {}.{}".format(*sys.version_info[:2]) in text and "pip install" not in text
 
 
 def test_an_own_module_that_did_not_travel_is_not_to_be_installed(tmp_path, monkeypatch):
@@ -525,6 +579,19 @@ def test_an_own_module_that_did_not_travel_is_not_to_be_installed(tmp_path, monk
     text = printed(missing("stayed_here"))
 
     assert "write `import stayed_here` in the function" in text and "pip install" not in text
+
+
+@pytest.mark.parametrize("name", ["built_here", "built_here.fast"])
+def test_a_compiled_module_of_ones_own_is_to_be_installed_there(tmp_path, monkeypatch, name):
+    (tmp_path / "built_here").mkdir()
+    (tmp_path / "built_here/__init__.py").touch()
+    (tmp_path / "built_here/fast.abi3.so").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    user_modules.sources(["built_here"])
+
+    text = printed(missing(name))
+
+    assert "built_here is your own, and is not sent, because fast.abi3.so is compiled" in text and "pip install" in text
 
 
 @pytest.mark.parametrize("error", [EOFError("EOF when reading a line"), bdb.BdbQuit()])

@@ -28,6 +28,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import Job
 from clusterfn.hosts import serialization
+from tests.fakes.taken import Taken
 from tests.fixtures import roundtrip
 
 BIG = b"x" * (2 << 20)
@@ -104,7 +105,7 @@ def test_a_plain_call_needs_nothing_else():
     assert serialization.part("container").loads(packed.data) == (len, ([1],), {"key": {"a": 2}})
 
 
-JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
 GROUP = JobGroup(GroupState("8fb3000011112222", "train", "tensor01", "/root/jobs/8fb3", 2))
 
 
@@ -226,7 +227,7 @@ def test_an_edited_module_of_the_same_package_is_told(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_a_function_of_a_compiled_extension_of_ones_own_is_refused(tmp_path, monkeypatch):
+def test_a_compiled_module_of_ones_own_is_left_to_the_environment(tmp_path, monkeypatch):
     extension = tmp_path / "fastmine.so"
     extension.touch()
     module = types.ModuleType("fastmine")
@@ -234,8 +235,10 @@ def test_a_function_of_a_compiled_extension_of_ones_own_is_refused(tmp_path, mon
     module.__spec__ = importlib.util.spec_from_file_location("fastmine", extension, loader=loader)
     monkeypatch.setitem(sys.modules, "fastmine", module)
 
-    with pytest.raises(PayloadError, match="fastmine.so is a compiled extension"):
-        payload.pack(lambda: module, (), {})
+    packed = payload.pack(lambda: module, (), {})
+
+    assert [each.name for each in packed.compiled] == ["fastmine"] and packed.sources is None
+    assert "fastmine" in payload.imports_of(packed)
 
 
 def test_an_attribute_named_like_a_folder_beside_the_script_is_no_import(tmp_path, monkeypatch):

@@ -44,6 +44,7 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link, reconnect
 from clusterfn.hosts.rpc.link import describe_trouble
 from clusterfn.scheduler.base import SchedulerLimits
+from tests.fakes.taken import Taken
 from tests.fakes.transport import FakeTransport, Far, agent
 from tests.waiting import until
 
@@ -127,7 +128,7 @@ def test_what_is_lost_and_since_when_is_said_in_words() -> None:
 
 
 def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:
-    job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", None)  # type: ignore[arg-type]
+    job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
     heard: list[tuple[str, Any]] = []
     job.listen(lambda kind, what: heard.append((kind, what)))
     job.on_state(RUNNING, "n1")
@@ -153,7 +154,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
     out = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(sys, "stdout", out)
-    job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", None)  # type: ignore[arg-type]
+    job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
     job.submitted_at = time.monotonic() + 3600.0  # so that its clock stays at 00:00, however slow the machine is
     waiting = threading.Thread(target=lambda: job_display.result(job, "train on lab8"))
     waiting.start()

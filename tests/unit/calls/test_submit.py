@@ -37,6 +37,25 @@ def test_a_call_waits_for_the_disk_of_a_cluster_only(has_nodes):
     assert session.connection.put.call_args.kwargs["sync"] == (True if has_nodes else "later")
 
 
+def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_path):
+    argument = tmp_path / "data.bin"
+    argument.write_bytes(b"data")
+    sent, gone_on = Mock(exception=lambda *_: None), Future()
+    upload = Mock(side_effect=lambda: argument.read_bytes() and sent)
+    session = Mock(contents=HostContents(), host=SimpleNamespace(name="lab8"))
+    uploads = submit.Uploads(session.contents.send("/root/files/a", upload), {"/root/files/a": upload})
+    submit.send_folder(session, SimpleNamespace(folder="/root/jobs/x"), Mock(), [], uploads)
+    needed = session.connection.put_tree.call_args.kwargs["needs"]
+    sent.add_done_callback.call_args.args[0](sent)
+
+    argument.unlink()
+    needed.on_lacking(["/root/files/a"], gone_on.set_result)
+
+    error = gone_on.result(20)
+    assert isinstance(error, HostError) and error.host == "lab8"
+    assert "it was not sent again: [Errno 2] No such file or directory: " in error.message
+
+
 def refuse(tracker, kind=SubmitError):
     submit.JobSubmission(tracker, SimpleNamespace(on_refused=print)).on_not_started(kind("sbatch refused"))
 

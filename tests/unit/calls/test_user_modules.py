@@ -328,13 +328,46 @@ def test_an_installed_package_that_becomes_a_link_to_ones_own_travels_from_then_
     assert not user_modules.is_own("linked")
 
 
-def test_a_compiled_extension_is_refused_by_name(project):
-    write(project, mine__init="")
-    (project / "mine/fast.cpython-311-x86_64-linux-gnu.so").touch()
+SO = ".cpython-311-x86_64-linux-gnu.so"
 
-    with pytest.raises(PayloadError, match="mine/fast.*is a compiled extension") as caught:
-        sent("mine")
-    assert "install that package" in caught.value.hint
+
+@pytest.mark.parametrize(
+    ("files", "remain", "compiled"),
+    [
+        (["mine/__init__.py", "mine/deep/fast{so}", "mine/x.py"], set(), ["mine"]),
+        (["mine{so}"], set(), ["mine"]),
+        (["mine/a/__init__.py", "mine/a/_core.abi3.so", "mine/b.py"], {"mine/b.py"}, ["mine.a"]),
+        (["mine/fast{so}", "mine/b.py"], {"mine/b.py"}, ["mine.fast"]),
+        (["mine/a/b/__init__.py", "mine/a/b/c/f.pyd", "mine/a/d/__init__.py"], {"mine/a/d/__init__.py"}, ["mine.a.b"]),
+    ],
+    ids=["a package", "a module", "of a namespace", "a module of a namespace", "of a deeper namespace"],
+)  # fmt: skip
+def test_what_has_a_compiled_extension_is_left_out_and_named(project, files, remain, compiled):
+    for file in files:
+        path = project / file.format(so=SO)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("import mine_dependency" if path.suffix == ".py" else "")
+
+    bundle, left = user_modules.collect(["mine"])
+
+    assert (set(bundle.files) if bundle else set()) == remain
+    assert [each.name for each in left] == compiled and {each.folder for each in left} == {project}
+    assert left == user_modules.compiled_in("mine")
+
+
+def test_what_only_a_compiled_package_imports_is_left_out_too(project):
+    write(project, mine__init="import mine_other", mine_other="", mine_script="import mine")
+    (project / f"mine/fast{SO}").touch()
+
+    assert sent("mine_script") == {"mine_script.py"}
+
+
+def test_a_package_that_is_built_while_the_program_runs(project):
+    write(project, mine__init="")
+    assert sent("mine") == {"mine/__init__.py"}
+    (project / f"mine/fast{SO}").touch()
+
+    assert sent("mine") == set()
 
 
 def test_more_than_50_mb_are_refused_with_the_largest_named(project):

@@ -19,6 +19,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
+from clusterfn.hosts.survey.commands import FoundCommands, LoginShellAnswer
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 
@@ -146,6 +147,28 @@ def test_no_sinfo_has_a_next_step():
     assert "scheduler_path:" in failed.hint
     assert "login node of the cluster" in failed.hint
     assert "scheduler: bare" in failed.hint
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [((), "(clusterfn.yml:2)"), (("/opt/new/bin",), "(clusterfn.yml:2), and add scheduler_path: [/opt/new/bin]")],
+)
+def test_a_folder_of_scheduler_path_without_commands_is_a_warning(path, hint):
+    login = LoginShellAnswer({"slurm": FoundCommands("by a login shell", path)}, empty=("/opt/old/bin",))
+    where = found(Site((), {"slurm": SlurmSite((SHORT,))}, login=login), "slurm", scheduler_path=("/opt/old/bin",))
+
+    warned = fails(scheduler.scheduler, where, StepWarning)
+
+    assert str(warned).endswith("\n/opt/old/bin of scheduler_path: has none of SLURM's commands")
+    assert warned.hint == f"remove /opt/old/bin from scheduler_path: of host cluster {hint}"
+
+
+def test_a_folder_of_scheduler_path_without_commands_is_evidence_where_there_is_no_sinfo():
+    where = found(Site((), login=LoginShellAnswer(empty=("/opt/old/bin",))), "slurm")
+
+    assert fails(scheduler.scheduler, where).evidence == (
+        "/opt/old/bin of scheduler_path: has none of SLURM's commands",
+    )
 
 
 def test_a_sinfo_that_fails_is_shown_with_its_words():

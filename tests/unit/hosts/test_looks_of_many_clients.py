@@ -228,7 +228,7 @@ def test_the_first_job_of_an_hour_is_looked_at_soon_all_the_same(cluster: Cluste
     send(cluster, [client], 1, HOUR, HOUR)
     cluster.clock.run(2 * MINUTE)
 
-    assert len(cluster.asked) - before == 4
+    assert len(cluster.asked) - before == 5
 
 
 def test_each_of_three_login_nodes_asks_once_a_minute(cluster: Cluster) -> None:

@@ -193,6 +193,19 @@ def test_an_answer_older_than_the_job_says_nothing_about_it(made):
     assert told == [None]
 
 
+def test_programs_that_follow_a_job_give_it_the_same_limit_of_time():
+    commands = []
+    for _ in range(2):
+        connection = Connection()
+        connection.run = lambda argv, unset: commands.append(argv)
+        watch = SchedulerWatch(connection, Slurm(SLURM, "ada"), clock=Clock())
+        watch.add("a.1", lambda _: None, 3600.0)
+        for _ in range(2):
+            connection.answer("7|PENDING|PartitionTimeLimit|1|N/A|a.1")
+
+    assert commands == 2 * [("scontrol", "update", "JobId=7", "TimeLimit=60")]
+
+
 def test_a_listener_may_remove_its_own_job(made):
     watch, connection, _ = made
     watch.add("a.1", lambda _: watch.remove("a.1"))

@@ -15,6 +15,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.config.spec import Resources, ResultPolicy
 from clusterfn.errors import JobError
+from tests.fakes.taken import Taken
 from tests.waiting import until
 
 EVIL = "<script>alert('x')</script>&\x1b[31m"
@@ -25,7 +26,7 @@ USED = {
 }  # fmt: skip
 
 
-class Output:
+class Output(Taken):
     """Gives what a job prints, and can answer nothing else: a representation must ask no host."""
 
     is_fetched_apart = False

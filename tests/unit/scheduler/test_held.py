@@ -64,7 +64,8 @@ def test_the_step_asks_for_the_jobs_own_share_and_sbatch_is_the_rest() -> None:
     assert supervise.endswith("/supervise.py")
     assert argv[7:] == by_sbatch.argv
     srun = json.loads(wanted)["srun"]
-    assert {"--exclusive", "--immediate", "--cpus-per-task=2", "--mem=1024M", "--gres=gpu:a100:1"} <= set(srun)
+    own = {"--cpus-per-task=2", "--time=2", "--mem=1024M", "--gres=gpu:a100:1"}
+    assert {"--exclusive", "--immediate", *own} <= set(srun)
 
 
 def test_a_step_without_gpus_gets_none_of_the_allocations() -> None:

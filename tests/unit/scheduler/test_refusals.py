@@ -83,17 +83,18 @@ def test_nothing_else_is_tried_again(answer: Answer) -> None:
 @pytest.mark.parametrize(
     ("state", "command"),
     [
-        (JobState(PENDING, "PENDING", "PartitionTimeLimit", "12"), ("scontrol", "update", "JobId=12", "TimeLimit-=1")),
+        (JobState(PENDING, "PENDING", "PartitionTimeLimit", "12"), ("scontrol", "update", "JobId=12", "TimeLimit=60")),
         (
             JobState(PENDING, "PENDING", "PartitionConfig", "12_[1-9]"),
-            ("scontrol", "update", "JobId=12", "TimeLimit-=1"),
+            ("scontrol", "update", "JobId=12", "TimeLimit=60"),
         ),
         (JobState(PENDING, "PENDING", "Priority", "12"), ()),
         (JobState(RUNNING, "RUNNING", "PartitionTimeLimit", "12"), ()),
     ],
 )
 def test_a_job_that_is_held_for_its_time_gives_its_added_minute_back(state: JobState, command) -> None:
-    assert slurm().loosen_command(state) == command
+    assert slurm().loosen_command(state, 3600.0) == command
+    assert slurm().loosen_command(state, None) == ()
 
 
 def test_what_the_plugins_of_a_site_say_is_a_note_unless_sbatch_failed() -> None:

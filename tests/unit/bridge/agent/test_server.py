@@ -21,7 +21,7 @@ pytest.importorskip("fcntl")
 
 from clusterfn.bridge.agent import disk_sync, downloads, listing, parts, server, uploads
 from clusterfn.bridge.agent.files import CHUNK, sync_all
-from clusterfn.bridge.agent.frames import FULL, Inbox, pack
+from clusterfn.bridge.agent.frames import FULL, TURN_S, Inbox, pack
 from clusterfn.bridge.agent.processes import LINGER_S
 from clusterfn.bridge.agent.server import SILENCE_S, Agent
 from tests.waiting import until
@@ -52,7 +52,7 @@ class Client:
 
     def listen(self) -> None:
         """Read until nothing more comes."""
-        while self.agent.out.pending():
+        while self.agent.out.pending() or select.select([self.answers], [], [], 0)[0]:
             self.turns(1)
             with contextlib.suppress(BlockingIOError):  # it has asked for more, and had nothing to say yet
                 self.heard += [header for header, _ in self.inbox.feed(os.read(self.answers, 2**20))]
@@ -333,6 +333,65 @@ def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(clie
         return len(answers) >= 2
 
     assert until(both) and answers == [0, 4]
+
+
+def test_a_program_that_takes_long_to_load_keeps_no_other_request_waiting(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    monkeypatch.setattr(os, "setsid", lambda: until(go.exists))  # in the child, where hundreds want the cores
+    places = {"log": str(tmp_path / "log"), "cwd": str(tmp_path)}
+    client.ask(id=2, do="spawn", argv=["true"], **places)
+    client.ask(id=3, do="run", argv=["true"])
+    client.ask(id=4, do="ping")
+    until(lambda: client.turns(1) or client.listen() or client.heard)
+    before = list(client.heard)
+    go.touch()
+    until(lambda: client.turns(1) or client.listen() or len(client.heard) >= 4)
+
+    assert [each["id"] for each in before] == [4]
+    assert next(each for each in client.heard if each["id"] == 2)["pid"] > 0
+
+
+@pytest.mark.parametrize("fields", [{"argv": ["/no/such/program"]}, {"argv": ["true"], "cwd": "/no/such/folder"}])
+@pytest.mark.parametrize("do", ["spawn", "run", "repeat", "converse"])
+def test_a_program_that_cannot_be_loaded_is_named(
+    client: Client, do: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    client.ask(id=2, do=do, log=str(tmp_path / "log"), **{"cwd": "/", **fields})
+    until(lambda: client.turns(1) or client.listen() or client.heard)
+
+    (told,) = client.heard
+    assert (told["ok"], told["error"]["kind"]) == (False, "missing")
+    assert told["error"]["path"].startswith("/no/such/")
+    assert not client.agent.children and len(client.agent.readers) == 1
+
+
+def test_requests_that_waited_for_the_same_start_in_turns(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand jobs wait for the bridge, and their start must not keep the ends of the first ones from the client."""
+    started: list[int] = []
+    fork = os.fork
+
+    def slow_fork() -> int:
+        time.sleep(TURN_S)
+        started.append(1)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", slow_fork)
+    client.ask(id=2, do="run", argv=["true"])
+    for number in range(3, 23):
+        client.ask(id=number, do="run", argv=["true"], after=[2])
+    of_turns = []
+
+    def turn() -> bool:
+        before = len(started)
+        client.turns(1)
+        of_turns.append(len(started) - before)
+        return len(started) == 21
+
+    until(turn)
+
+    assert max(of_turns) <= 2
 
 
 def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client) -> None:

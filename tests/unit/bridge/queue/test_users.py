@@ -21,8 +21,10 @@ NAMES = [
 
 def test_the_jobs_of_all_users_are_listed_with_what_they_asked_for():
     assert users.look(NAMES, 500) == [
-        {"user": ME, "job": "7f3a000011112222", "state": "RUNNING", "gpus": 2, "cores": 4, "memory_mb": 8192},
-        {"user": "4000000", "job": "90aa000011112222.3", "state": "RUNNING", "gpus": 0, "cores": 1, "memory_mb": 0},
+        {"user": ME, "job": "7f3a000011112222", "state": "RUNNING", "gpus": 2, "cores": 4, "memory_mb": 8192,
+         "used": None},
+        {"user": "4000000", "job": "90aa000011112222.3", "state": "RUNNING", "gpus": 0, "cores": 1, "memory_mb": 0,
+         "used": None},
         {"user": ME, "job": "c0de000011112222", "state": "PENDING", "gpus": 1, "cores": 1, "memory_mb": 512,
          "used": None},
     ]
@@ -57,9 +59,13 @@ def test_who_waits_is_listed_in_the_order_in_which_they_come_with_what_their_use
     names = [
         lease_names.wait(Waiting(5, 4_000_000, "aaaa000011112222", Demand(1, 1, 0), ANY, much), 1000),
         lease_names.wait(Waiting(9, 4_000_001, "bbbb000011112222", Demand(1, 1, 0), ANY, little), 1000),
+        lease_names.run(4_000_000, "cccc000011112222", Demand(2, 1, 0)),
+        lease_names.run(4_000_000, "dddd000011112222", Demand(0, 1, 0)),
     ]
     rows = users.look(names, 500)
 
+    assert [(row["job"][:4], row["used"]) for row in rows[:2]] == [("cccc", 7200.0), ("dddd", None)]
+    rows = rows[2:]
     assert [(row["user"], row["used"]) for row in rows] == [("4000001", 40.0), ("4000000", 7200.0)]
     assert users.as_table(rows).splitlines()[1].endswith("40 s") and users.as_table(rows).endswith("2.0 h")
 

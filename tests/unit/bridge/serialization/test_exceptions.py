@@ -71,7 +71,45 @@ def pydantic_error():
         return error
 
 
+class Unset:
+    """Of libraries that compare by identity with the only one that they make."""
+
+
+UNSET = Unset()
+
+
+class NeedsItsSentinel(Exception):
+    """As `jsonschema.ValidationError`."""
+
+    def __init__(self, text):
+        super().__init__(text)
+        self.instance = UNSET
+
+    def __str__(self):
+        return self.args[0] if self.instance is UNSET else f"{self.args[0]}: {self.instance!r}"
+
+
+class PickledAsItsBase(ValueError):
+    """As the errors of botocore."""
+
+    def __reduce__(self):
+        return ValueError, self.args
+
+
+class WantsAKeyword(ValueError):
+    """As `pydantic.PydanticUserError`."""
+
+    def __init__(self, text, *, code):
+        self.text, self.code = text, code
+
+    def __str__(self):
+        return f"{self.text} {self.code}"
+
+
 MADE = [
+    (lambda: NeedsItsSentinel("x"), "a sentinel"),
+    (lambda: PickledAsItsBase(3), "a pickle of another type"),
+    (lambda: WantsAKeyword("x", code=5), "a keyword"),
     (lambda: ReadError(2, "gone"), "two built-in bases"),
     (lambda: LosesItsText("why"), "a pickle that loses the text"),
     (lambda: NeedsItsConstructor(3), "a text that only the constructor makes"),
@@ -88,6 +126,16 @@ def test_it_arrives_with_its_own_type_and_text(make):
 
     assert type(back) is type(error)
     assert str(back) == str(error)
+
+
+def test_in_a_value_an_exception_arrives_whose_constructor_does_not_take_its_arguments():
+    error = WantsAKeyword("x", code=5)
+    error.__notes__ = ["a note"]
+    pickler = serialization.part("pickler")
+
+    back = pickler.loads(pickler.dumps({"failed": [error]}))["failed"][0]
+
+    assert (type(back), str(back), back.args, back.__notes__) == (WantsAKeyword, "x 5", ("x",), ["a note"])
 
 
 def test_a_constructor_that_is_not_needed_is_not_called():

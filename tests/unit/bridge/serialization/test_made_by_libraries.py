@@ -13,8 +13,9 @@ pytest.importorskip("pydantic")
 pytest.importorskip("attrs")
 
 
-def test_a_class_that_a_library_made_goes_and_comes_back(tmp_path):
-    script = str(CALLS / "made_by_libraries.py")
+@pytest.mark.parametrize("name", ["made_by_libraries.py", "postponed.py"])
+def test_a_class_that_a_library_made_goes_and_comes_back(name, tmp_path):
+    script = str(CALLS / name)
     report = roundtrip.run(sys.executable, [script], tmp_path, CALLS, there=(sys.executable, version(sys.executable)))
 
     assert {promise: how for promise, how in report.items() if how not in ("kept", "")} == {}

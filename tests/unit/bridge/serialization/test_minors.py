@@ -57,6 +57,11 @@ def test_parts_of_a_file_go_and_come_back_where_the_whole_cannot_be_read(tmp_pat
     assert not_kept("3.11", "3.9", "newer.py", tmp_path) == {}
 
 
+@pytest.mark.parametrize(("caller", "there"), PAIRS)
+def test_what_dataclass_looks_for_in_postponed_annotations_is_there(caller, there, tmp_path):
+    assert not_kept(caller, there, "postponed.py", tmp_path) == {}
+
+
 ALIASES = [("3.12", "3.12"), ("3.13", "3.13"), ("3.12", "3.13"), ("3.13", "3.12"), ("3.13", "3.11")]
 
 

@@ -208,3 +208,14 @@ def test_what_a_spec_names_is_described_in_a_line():
     told = describe_waiting(dependencies_of({"after": many}))
     assert told == "waiting for f0 (0000), f1 (0000), f2 (0000) and 2 more"
     assert dependencies_of({}) == []
+
+
+def test_a_job_counts_as_refused_for_now_as_long_as_its_program_renews_that(tmp_path):
+    note = lay(tmp_path) / "refused"
+    assert not Dependencies(str(tmp_path)).is_refused(TRAIN)
+
+    note.write_text("you have as many jobs as you may have there")
+    assert Dependencies(str(tmp_path)).is_refused(TRAIN)
+
+    os.utime(note, (time.time() - 1200.0,) * 2)
+    assert not Dependencies(str(tmp_path)).is_refused(TRAIN)

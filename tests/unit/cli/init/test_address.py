@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterfn.cli import main
 from clusterfn.cli.init import address
 from clusterfn.cli.init.answers import Answers
 from clusterfn.errors import ConfigError
@@ -129,3 +130,29 @@ def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):
     second = address.begin("uni", None, YES).host
 
     assert init.leave_script(second, init.Done()) == "clusterfn run uni first.py::where hello"
+
+
+SLURM = "hosts:\n  mine:\n    address: ada@t1\n    scheduler: slurm\n    slurm: {partition: {cpu: short, gpu: big}}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "hint"),
+    [
+        (
+            ["--scheduler-path", "/opt/b"],
+            "mine is in {}:2 already, without `scheduler_path:`",
+            "`scheduler_path: /opt/b`",
+        ),
+        (["--scheduler", "bare"], "{}:2 says scheduler: slurm, not bare", "edit that line"),
+        (["--gpu-partition", "short"], "{}:2 says partition: big, not short", "edit that line"),
+        (["--account", "lab"], "mine is in {}:2 already, without `account:`", "write `account: lab` there"),
+    ],
+)
+def test_an_answer_that_is_not_in_the_file_is_refused_for_a_host_that_is(folder, capsys, options, says, hint):
+    path = folder / "clusterfn.yml"
+    path.write_text(SLURM)
+
+    assert main(["init", "ada@t1", "--yes", *options]) != 0
+
+    told = " ".join(capsys.readouterr().err.split())
+    assert says.format(path) in told and hint in told and path.read_text() == SLURM

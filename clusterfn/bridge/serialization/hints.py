@@ -1,0 +1,92 @@
+"""Names that only annotations use: strings, which no code of a function or class looks up.
+
+`typing.get_type_hints`, dataclasses and pydantic look them up where the function or class is loaded. What such a name
+means travels if it is of the script, or of the standard library: nothing else is imported there for an annotation.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_DEEPEST = 10
+
+
+def attribute(value: Any, name: str) -> Any:
+    try:
+        return getattr(value, name, None)
+    except Exception:  # noqa: BLE001 - the user's own metaclass or object, which may raise anything
+        return None
+
+
+class Hints:
+    """Whether annotations' names go into a pickle, and whether one has."""
+
+    def __init__(self) -> None:
+        self.used = False
+
+    def of(self, owner: Any, scope: Mapping[str, Any], goes_by_name: Callable[[Any], bool]) -> dict[str, Any]:
+        """Return what the names in the annotations of a function or class mean.
+
+        Args:
+            owner: The function or class.
+            scope: Its globals.
+            goes_by_name: Whether the other side can import an object.
+        """
+        kept = vars(owner).get("__annotations__") if isinstance(owner, type) else owner.__annotations__
+        if not isinstance(kept, dict) or not kept:
+            return {}
+        texts = [text for value in list(kept.values()) for text in _texts(value)]
+        names = dict.fromkeys(name for text in texts for name in _names(text) if name in scope)
+        found = {name: scope[name] for name in names if _travels(scope[name], goes_by_name)}
+        self.used = self.used or bool(found)
+        return found
+
+
+def _texts(value: Any, depth: int = 0) -> Iterator[str]:
+    """Yield the strings in an annotation: itself, or in what typing made of it."""
+    if isinstance(value, str):
+        yield value
+    elif type(value).__name__ == "ForwardRef":
+        yield value.__forward_arg__
+    elif depth < _DEEPEST and not isinstance(value, type(None)):
+        parts = attribute(value, "__args__")
+        for part in parts if isinstance(parts, tuple) else ():
+            yield from _texts(part, depth + 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(text: str) -> tuple[str, ...]:
+    import ast  # here: most of what is pickled has no annotation
+
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError):  # a note for people
+        return ()
+    inner = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return (*names, *(name for part in inner if part != text for name in _names(part)))
+
+
+def _travels(value: Any, goes_by_name: Callable[[Any], bool]) -> bool:
+    kind = type(value)
+    if kind.__module__ == "typing" or kind is getattr(types, "UnionType", None):
+        return True  # an alias such as List[Node], or a type variable
+    if isinstance(value, types.ModuleType):
+        return _is_of_library(value)
+    if not isinstance(value, type):
+        return False
+    return not goes_by_name(value) or _is_of_library(sys.modules.get(value.__module__))
+
+
+def _is_of_library(module: Any) -> bool:
+    facts = getattr(module, "__dict__", {})
+    file = facts.get("__file__")
+    if not isinstance(file, str):
+        return facts.get("__name__") in sys.builtin_module_names
+    return file.startswith(_LIBRARY) and "site-packages" not in file

@@ -1,0 +1,62 @@
+"""Decode the files that users write: by their byte order mark, as pip, uv and YAML do, else as UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+from clusterfn.errors import ConfigError
+
+# The mark of UTF-32 begins with that of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
+)  # fmt: skip
+_SAVE = "save the file as UTF-8"
+
+
+def read_text(path: Path, only: str = "") -> str:
+    """Read a text file.
+
+    Args:
+        only: The one encoding that its format allows; "" for any that has a mark.
+
+    Raises:
+        ConfigError: It cannot be read, or is not text.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error
+    encoding = encoding_of(data)[1]
+    if only and encoding != only:
+        raise ConfigError(f"{path} is in {_named(encoding)}, and its format allows {_named(only)} alone", hint=_SAVE)
+    return decode(data, str(path))
+
+
+def encoding_of(data: bytes) -> tuple[bytes, str]:
+    """Return the byte order mark with which a file begins, and its encoding."""
+    return next((pair for pair in _MARKS if data.startswith(pair[0])), (b"", "utf-8"))
+
+
+def decode(data: bytes, path: str) -> str:
+    """Decode what a file holds.
+
+    Raises:
+        ConfigError: It is not text; with the place of the first byte that is none.
+    """
+    mark, encoding = encoding_of(data)
+    try:
+        text = data[len(mark) :].decode(encoding)
+    except UnicodeDecodeError as error:
+        before = data[len(mark) :][: error.start].decode(encoding)
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise ConfigError(f"{path}:{line}:{column}: this byte is not {_named(encoding)}", hint=_SAVE) from error
+    if "\0" in text:  # UTF-16 without its mark, or a program
+        line = text[: text.index("\0")].count("\n") + 1
+        raise ConfigError(f"{path}:{line}: the file is not text, it has a zero byte", hint=_SAVE)
+    return text
+
+
+def _named(encoding: str) -> str:
+    return "-".join(encoding.upper().split("-")[:2])

@@ -1,0 +1,13 @@
+"""What follows a job that its host has taken, and asks nothing."""
+
+from __future__ import annotations
+
+
+class Taken:
+    """Of a `JobBackend`, as much as the display of a job asks."""
+
+    waits_here = False
+
+    def unanswered(self, since: float) -> str:
+        """It has been answered."""
+        return ""

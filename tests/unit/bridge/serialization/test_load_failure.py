@@ -1,0 +1,99 @@
+"""What an error says when a pickle cannot be loaded: the object, and the versions of its packages on both sides."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.hosts import serialization
+
+container = serialization.part("container")
+load_failure = serialization.part("load_failure")
+TOYLIB = """
+__version__ = "2.0"
+
+
+class Stateful:
+    def __init__(self):
+        self.kept = 1
+
+    def __setstate__(self, state):
+        if __version__ != "2.0":
+            raise AttributeError("'Stateful' object has no attribute 'exclude_if'")
+        vars(self).update(state)
+
+
+class Made:
+    def __new__(cls, *args):
+        if __version__ != "2.0" and not args:
+            raise TypeError("it wants arguments")
+        return object.__new__(cls)
+
+
+class Reduced:
+    def __reduce__(self):
+        return build, (1,)
+
+
+def build(n):
+    if __version__ != "2.0":
+        raise ValueError(n)
+    return Reduced()
+
+
+class Gone:
+    pass
+"""
+
+
+@pytest.fixture
+def toylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A package that is installed, in its version 2.0."""
+    folder = tmp_path / "site-packages"
+    (folder / "toylib").mkdir(parents=True)
+    (folder / "toylib" / "__init__.py").write_text(TOYLIB)
+    monkeypatch.syspath_prepend(folder)
+    yield importlib.import_module("toylib")
+    sys.modules.pop("toylib", None)
+
+
+def failure_of(value: Any, toylib: Any) -> Any:
+    """What is said of a value that was pickled with version 2.0, and cannot be loaded with 1.0."""
+    data = b"".join(container.pack({"a": [1, value]}).pieces())
+    toylib.__version__ = "1.0"
+    del toylib.Gone
+    with pytest.raises((AttributeError, TypeError, ValueError)) as caught:
+        container.loads(data)
+    return load_failure.of(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "failed"),
+    [("Stateful", "Stateful"), ("Made", "Made"), ("Reduced", "build"), ("Gone", "Gone")],
+    ids=["by its state", "by its constructor", "by a function", "a class that is gone"],
+)
+def test_the_object_and_both_versions_are_named(toylib, name, failed):
+    failure = failure_of(getattr(toylib, name)(), toylib)
+
+    assert failure.name == f"toylib.{failed}" and failure.differing == (("toylib", "2.0", "1.0"),)
+    assert failure.where() == f", in toylib.{failed}; toylib is 2.0 there and 1.0 here"
+
+
+def test_equal_versions_are_not_named(toylib):
+    data = b"".join(container.pack([toylib.Gone()]).pieces())
+    del toylib.Gone
+    with pytest.raises(AttributeError) as caught:
+        container.loads(data)
+
+    assert load_failure.of(caught.value) == ("toylib.Gone", ())
+
+
+def test_a_package_that_says_no_version_is_known_by_its_metadata(toylib):
+    del toylib.__version__
+    (Path(toylib.__file__).parents[1] / "toylib-3.1.dist-info").mkdir()
+
+    assert load_failure.versions([toylib.Gone, int, Path]) == {"toylib": "3.1"}
