@@ -44,7 +44,7 @@ BLIND = {
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/session_map.py": "what a call raised takes the place of its value",
-    "bridge/serialization/exceptions.py": "calls the user's constructors, __reduce__ and __str__",
+    "bridge/serialization/exception_parts.py": "calls the user's constructors, __reduce__ and __str__",
     "bridge/worker/payload.py": "runs the user's function",
     "bridge/worker/devices.py": "asks PyTorch for what no release promises",
     "bridge/worker/execute.py": "runs the user's function",
