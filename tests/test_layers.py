@@ -84,6 +84,10 @@ LIBRARIES = {
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/numpy_random.py": ["numpy.random"],
     "bridge/serialization/pickler.py": ["numpy"],
+    "bridge/serialization/tables.py": ["numpy", "pandas", "pandas._libs", "pandas._libs.internals", "pyarrow"],
+    "bridge/serialization/grouped.py": ["pandas"],
+    "bridge/serialization/models.py": ["pydantic", "pydantic.fields", "pydantic_core"],
+    "bridge/serialization/factories.py": ["attr"],
     "bridge/serialization/tensors.py": ["torch"],
     "bridge/serialization/indexes.py": ["faiss", "numpy"],
 }

@@ -50,7 +50,7 @@ def _added(cls: type, fields: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-_LIBRARIES = ("attr._make", "attr._next_gen", "dataclasses")
+_LIBRARIES = ("attr._make", "attr._next_gen", "dataclasses", "reprlib")
 
 
 def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: None) -> Any:

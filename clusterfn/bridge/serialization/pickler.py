@@ -287,7 +287,9 @@ def fill_made(cls: Any, attributes: Any) -> None:
 
 
 def is_made_by_library(cls: type) -> bool:
-    """Return whether a package that is installed made a class or something that the class keeps."""
+    """Return whether an installed package, or `TypedDict`, made a class or something that the class keeps."""
+    if type(cls).__name__ == "_TypedDictMeta":
+        return True
     made = [type(cls)]
     for value in list(vars(cls).values()):
         parts = value.values() if type(value) is dict else value if isinstance(value, tuple) else ()

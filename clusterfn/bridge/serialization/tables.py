@@ -42,7 +42,7 @@ def _zone(zone: Any) -> Any:
     name = str(zone)
     try:
         return name if zone is not None and type(pandas.Timestamp(0, tz=name).tz) is type(zone) else zone
-    except Exception:  # noqa: BLE001 - a name that no package knows: each has its own error for it
+    except (LookupError, ValueError, TypeError, OSError):  # no name of a zone
         return zone
 
 
