@@ -190,13 +190,12 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _functions(found: Totals) -> str:
-    head = "| Python | functions | equal | rejected rightly | rejected wrongly | other failures |"
-    rows = [head, "|---|---|---|---|---|---|"]
+    columns = ("equal", "not compared", "rejected", *_WRONG)
+    rows = ["| Python | functions | equal | accepted, not compared | rejected rightly | rejected wrongly | others |"]
+    rows.append("|---|---|---|---|---|---|---|")
     for name, counts in sorted(found.functions.items()):
-        compared = sum(counts.values())
-        other = sum(counts[each] for each in _WRONG[1:])
-        cells = [name, compared, counts["equal"] + counts["not compared"], counts["rejected"], counts[_WRONG[0]], other]
-        rows.append("| " + " | ".join(f"{each:,}" if isinstance(each, int) else each for each in cells) + " |")
+        numbers = [sum(counts.values()), *(counts[each] for each in columns[:4]), sum(counts[e] for e in columns[4:])]
+        rows.append(f"| {name} | " + " | ".join(f"{each:,}" for each in numbers) + " |")
     return "\n".join(rows)
 
 

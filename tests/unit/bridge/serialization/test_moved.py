@@ -53,3 +53,16 @@ def test_an_error_of_the_users_own_code_is_that_error_and_runs_it_once():
     with pytest.raises(AttributeError, match="no such part"):
         pickler.loads(pickle.dumps(value))
     assert Counts.calls == 1
+
+
+def test_a_submodule_that_the_other_version_does_not_have_keeps_no_function_from_running(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moving.linear", types.ModuleType("moving.linear"))
+    package.__package__, package.linear = "moving", types.SimpleNamespace(norm=abs)
+    scope = {"moving": package, "__name__": "__main__"}
+    exec("def norm(): return moving.linear.norm(-3)", scope)
+    data = pickler.dumps(scope["norm"])
+
+    monkeypatch.delitem(sys.modules, "moving.linear")
+
+    assert b"moving.linear" in data
+    assert pickler.loads(data)() == 3
