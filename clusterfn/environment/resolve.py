@@ -23,9 +23,10 @@ from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.packages import from_packages
 from clusterfn.environment.python_source import HostPython, split_source, title_with
 from clusterfn.environment.solve import condarc
-from clusterfn.environment.specification import USUAL_CHANNEL, Specification, from_packages
+from clusterfn.environment.specification import USUAL_CHANNEL, Specification
 from clusterfn.errors import ConfigError
 
 Say = Callable[[str], None]

@@ -140,7 +140,12 @@ def _solved(
 
             data, python = project_solver.solve_project(spec, target, before, keeps, say)
         else:
-            data, pythons = conda_solver.solve(spec, target, platforms, keeps, say)
+            solve = conda_solver.solve
+            if spec.pip_lines:
+                from clusterfn.environment import pip_section
+
+                solve = pip_section.solve_with_wheels
+            data, pythons = solve(spec, target, platforms, keeps, say)
             python = pythons.get(target.platform, "")
     except Unsolved as unsolved:
         raise unsolved.error from unsolved

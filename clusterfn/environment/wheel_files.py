@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from clusterfn.errors import LockError
 
 _MANYLINUX = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
 _WHEEL = ".whl"
+_PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
 
 
 def write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -> Iterator[str]:
@@ -140,3 +142,22 @@ def wheel_rank(file: str) -> tuple[int, int, int, int]:
     glibc += [number for name, number in _MANYLINUX.items() if name in re.split(r"[_.]", platform)]
     build = re.match(r"\d+", tags[2]) if len(tags) > 5 else None
     return (kind, minor, max(glibc, default=0), int(build[0]) if build else 0)
+
+
+def write_stand_ins(provided: Mapping[str, str], folder: Path) -> Path:
+    """Write a wheel without content for each package that conda brings, and return a file that names them for uv."""
+    folder.mkdir()
+    lines = []
+    for name, version in provided.items():
+        if _PEP_440.fullmatch(version):
+            stem = f"{name.replace('-', '_')}-{version}"
+            path = folder / f"{stem}-py3-none-any.whl"
+            with zipfile.ZipFile(path, "w") as archive:
+                head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+                archive.writestr(f"{stem}.dist-info/METADATA", head)
+                archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+                archive.writestr(f"{stem}.dist-info/RECORD", "")
+            lines.append(f"{name} @ {path.as_uri()}")
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return constraints

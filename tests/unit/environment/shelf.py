@@ -110,7 +110,7 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     def solve(
         spec: Specification, target: SolveTarget, platforms: list[str], keeps: object, say: object
     ) -> tuple[bytes, dict[str, str]]:
-        minor = spec.conda[0].text.partition("=")[2]
+        minor = next((each.text.partition("=")[2] for each in spec.conda if each.name == "python"), target.python)
         made.pythons.append(minor)
         if minor not in made.minors:
             raise Unsolved(LockError(f"there is no solution for {spec.title}"))
