@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import clusterfn.environment.solve
 from clusterfn.bridge.builder.fetch import masked
@@ -43,6 +43,17 @@ _START = (
 )
 
 
+class TorchChooser(Protocol):
+    """Chooses a build of PyTorch for GPUs, once uv says that some PyTorch comes in."""
+
+    @property
+    def cuda(self) -> str | None:
+        """The newest that the driver runs; None if no PyTorch has come in."""
+
+    def narrow(self, version: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
+        """Return versions and indexes to resolve with again, if that version does not run on the GPUs."""
+
+
 @dataclass(frozen=True)
 class SolveTarget:
     """The host that an environment is for.
@@ -52,12 +63,14 @@ class SolveTarget:
         glibc: Its version, "2.28"; "" if unknown: then the oldest that wheels are built for is assumed.
         cuda: The newest that the driver of the GPUs runs, "12.8"; None without GPUs.
         python: The caller's minor, "3.11".
+        torch: Chooses the build of a PyTorch that is not named; None if its version is fixed.
     """
 
     platform: str
     glibc: str
     cuda: str | None
     python: str
+    torch: TorchChooser | None = field(default=None, compare=False)
 
 
 def solve(
@@ -112,8 +125,9 @@ def virtual_packages(platform: str, target: SolveTarget) -> dict[str, str]:
         found |= {"__unix": "0", "__osx": "11.0"}
     else:
         found |= {"__win": "0"}
-    if platform == target.platform and target.cuda:
-        found["__cuda"] = target.cuda
+    cuda = target.cuda or (target.torch.cuda if target.torch else None)
+    if platform == target.platform and cuda:
+        found["__cuda"] = cuda
     return found
 
 

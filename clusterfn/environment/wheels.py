@@ -12,7 +12,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,11 @@ class WheelFinder:
             else:
                 found = self._resolve(folder, python, provided or {})
             wheels = sorted(self._wheels(found, folder), key=lambda each: each.name)
+            torch = next((each for each in wheels if each.name == "torch"), None)
+            narrowed = self.target.torch.narrow(torch.version) if torch and self.target.torch else None
+        if narrowed:
+            spec, target = self.spec.with_wheels(*narrowed), replace(self.target, torch=None)
+            return replace(self, spec=spec, target=target).find(python, provided)
         _check_hashes(wheels, self.project)
         return wheels
 
