@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment import cuda, solver_tools, uv
+from clusterfn.environment import cuda, older_versions, solver_tools, uv
 from clusterfn.environment.conda_solver import MANY, OLDEST_GLIBC, SolveTarget
 from clusterfn.environment.lock import Unsolved
 from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
@@ -168,7 +168,30 @@ class WheelFinder:
             reply = why if why.status not in (0, 1) else reply
         if reply.status:
             raise self._failure(reply)
-        return load_toml(made)
+        found = load_toml(made)
+
+        def again(constraints: Sequence[str], flags: Sequence[str]) -> tuple[uv.UvResult, dict[str, Any]]:
+            file, other = folder / "more.txt", folder / "pylock.again.toml"
+            file.write_text("\n".join([*constraints, ""]), encoding="utf-8")
+            words = [*argv[:-1], str(other), *flags, "--constraint", str(file)]
+            reply = self._compile(words, python, project.path.parent, variables, given)
+            return reply, {} if reply.status else load_toml(other)
+
+        def newest(lines: Sequence[str], flags: Sequence[str]) -> tuple[uv.UvResult, dict[str, Any]]:
+            other = folder / "pylock.newest.toml"
+            early = ["--prerelease", "allow"] if project.prerelease else []
+            words = ["-", "--no-deps", *more, *early, *flags, "-o", str(other)]
+            reply = self._compile(words, python, project.path.parent, variables, "\n".join([*lines, ""]))
+            return reply, {} if reply.status else load_toml(other)
+
+        instead, reasons = older_versions.find_culprit(found, again, newest)
+        if instead:
+            raise Unsolved(LockError(
+                f"{self.spec.title}: uv would take {instead}, as something has no wheel", evidence=reasons[:MANY],
+                hint="name the version that you want, or take conda's package of what has no wheel, in an "
+                "environment.yml",
+            ))  # fmt: skip
+        return found
 
     def _wanted(self, folder: Path) -> list[str]:
         """Return the file that uv reads, with the extras and groups of it.
