@@ -173,7 +173,7 @@ def resolve_environment(
     gpus: GpuCapabilities | None,
     caller: tuple[int, int],
     say: Say,
-    ask_gpus: Callable[[], GpuCapabilities] | None = None,
+    ask_gpus: torch_build.AskGpus = lambda: None,
 ) -> LockedEnvironment:
     """Find or solve the lock of a specification for a host, with a PyTorch that its GPUs can run.
 
@@ -181,7 +181,7 @@ def resolve_environment(
         facts: Of the host: platform, glibc, root (where environments lie), absolute, and the user's uid.
         gpus: The job's GPUs; None if it asks for none.
         caller: The caller's (major, minor).
-        ask_gpus: Returns the GPUs of the host, for a new lock with PyTorch: calls with and without GPUs share it.
+        ask_gpus: Returns the GPUs of the host, None if it has none, for a new lock with PyTorch.
 
     Raises:
         LockError: It cannot be solved.
@@ -197,8 +197,7 @@ def resolve_environment(
     )  # fmt: skip
     table = torch_build.load_table_of(host)
     if gpus is None:
-        ask = ask_gpus or (lambda: torch_build.unknown_gpus(host))
-        return made(spec.title, torch_build.lock_without_gpus(spec, target, ask, table, host, say))
+        return made(spec.title, torch_build.lock_without_gpus(spec, target, ask_gpus, table, host, say))
     lock, choice = torch_build.lock_with_torch(spec, target, gpus, table, host, say)
     torch = torch_build.find_torch(lock.on(target.platform), table)
     torch_build.refuse_unusable_torch(torch, gpus, table, lock, host)

@@ -18,9 +18,9 @@ from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.solver import Say
 from clusterfn.environment.specification import TORCHES, Requirement, Specification
-from clusterfn.errors import EnvironmentBuildError
+from clusterfn.errors import EnvironmentBuildError, LockError
 
-AskGpus = Callable[[], GpuCapabilities]
+AskGpus = Callable[[], "GpuCapabilities | None"]
 
 _CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")  # cuda128_…, py3.11_cuda12.1_…
 _OF_INDEX = re.compile(r"/(cu\d{2,3}|cpu)/?$")  # https://download.pytorch.org/whl/cu118, or a mirror of it
@@ -110,7 +110,7 @@ class TransitiveTorch:
     """Chooses the build of a PyTorch that comes in only through other packages.
 
     Args:
-        ask: Returns the GPUs; called if there is such a PyTorch.
+        ask: Returns the GPUs, None if there are none; called if there is such a PyTorch.
         is_needed: Whether the call asks for GPUs, so that no PyTorch will do that does not run on them.
     """
 
@@ -130,6 +130,8 @@ class TransitiveTorch:
             EnvironmentBuildError: No older one runs on them either.
         """
         self._gpus = self._ask()
+        if self._gpus is None:
+            return None
         package = LockedPackage("torch", version, "", "pip", "", "", "", "")
         if runs_on_gpus(find_torch([package], self._table), self._gpus, self._table):
             return None
@@ -180,23 +182,32 @@ def lock_without_gpus(
     """Return the lock for a call that asks for no GPUs, with the PyTorch that a call with GPUs would get.
 
     Args:
-        ask: Returns the GPUs of the host; called if PyTorch is wanted and there is no lock.
+        ask: Returns the GPUs of the host, None if it has none; called if PyTorch is wanted and there is no lock.
     """
     wheel = spec.wheel("torch")
     if spec.is_locked or solver.current_lock(spec, target) or (wheel and wheel.is_address):
         return solver.lock_for(spec, target, say)
-    if wheel is None:
-        through = TransitiveTorch(ask, table, host, say, is_needed=False)
-        return solver.lock_for(spec, replace(target, torch=through), say)
+    through = TransitiveTorch(ask, table, host, say, is_needed=False)
+    narrowed, towards = spec, replace(target, torch=through)
+    if wheel:
+        try:
+            gpus = ask()
+            choice = cuda.choose_build(gpus, request_torch(spec, wheel, host), table, host.name) if gpus else None
+        except EnvironmentBuildError:  # such a PyTorch runs on no GPU of the host, and the call wants none
+            gpus = choice = None
+        if gpus is None or choice is None:
+            return solver.lock_for(spec, target, say)
+        say(f"{choice.because}: calls with GPUs use the same build")
+        # A conda package may ask for CUDA, too: then that is solved once a call wants GPUs.
+        newest = None if spec.conda else cuda.newest_cuda(gpus.driver)
+        narrowed, towards = pin_torch(spec, wheel, choice, table), replace(target, cuda=newest)
     try:
-        gpus = ask()
-        choice = cuda.choose_build(gpus, request_torch(spec, wheel, host), table, host.name)
-    except EnvironmentBuildError:  # such a PyTorch runs on no GPU of the host, and the call wants none
+        return solver.lock_for(narrowed, towards, say)
+    except LockError as error:
+        if narrowed is spec and through.cuda is None:
+            raise
+        say(f"PyTorch for GPUs cannot be had ({error.message}): this lock is for calls without them")
         return solver.lock_for(spec, target, say)
-    say(f"{choice.because}: calls with GPUs use the same build")
-    # A conda package may ask for CUDA, too: then that is solved once a call wants GPUs.
-    newest = None if spec.conda else cuda.newest_cuda(gpus.driver)
-    return solver.lock_for(pin_torch(spec, wheel, choice, table), replace(target, cuda=newest), say)
 
 
 def request_torch(spec: Specification, wheel: Requirement, host: Host) -> cuda.TorchRequest:

@@ -39,10 +39,11 @@ def lock_environment(
     """
     told, spec = platform_facts(session), with_python(session, spec, caller)
 
-    def ask() -> GpuCapabilities:
-        return gpus_of_jobs(session, told["root"])
+    def ask() -> GpuCapabilities | None:
+        found = known_gpus(session, told["root"])  # a machine without a scheduler has no others
+        return found or (torch_build.unknown_gpus(session.host) if scheduler_for(session.host).has_nodes else None)
 
-    known = ask() if gpus else None
+    known = gpus_of_jobs(session, told["root"]) if gpus else None
     try:
         try:
             return resolve.resolve_environment(spec, session.host, told, known, caller, say, ask)

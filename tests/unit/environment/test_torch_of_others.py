@@ -49,7 +49,9 @@ def read(shelf: Shelf, place: str, wanted: str) -> Specification:
     return shelf.read(place)
 
 
-def locked(shelf: Shelf, spec: Specification, gpus: GpuCapabilities | None, has: GpuCapabilities = OLD) -> str:
+def locked(
+    shelf: Shelf, spec: Specification, gpus: GpuCapabilities | None, has: GpuCapabilities | None = OLD
+) -> str:
     """The version of PyTorch in the lock for a call."""
     settings = EnvironmentSettings(table=str(shelf.folder.parent / "table.yml"))
     host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2", making=settings)
@@ -100,3 +102,20 @@ def test_a_lock_of_uv_whose_pytorch_does_not_run_leaves_none_either(shelf: Shelf
         locked(shelf, shelf.read("uv.lock"), OLD)
     assert not list(shelf.project.glob("*.conda-lock.yml"))
     assert locked(shelf, shelf.read("uv.lock"), None) == "2.15.0"  # it wants no GPU
+
+
+@pytest.mark.parametrize("wanted", ["accelerate", "torch"])
+def test_where_there_are_no_gpus_or_no_build_for_them_a_call_without_gets_the_newest(shelf: Shelf, wanted: str):
+    spec = read(shelf, "requirements.txt", wanted)
+    none_runs = GpuCapabilities("300.1", ("8.6",), "nvidia-smi says on tensor01")
+
+    assert locked(shelf, spec, None, has=None) == "2.15.0"
+    (shelf.project / "requirements.conda-lock.yml").unlink()
+    assert locked(shelf, spec, None, has=none_runs) == "2.15.0"
+
+
+def test_a_build_for_gpus_that_cannot_be_had_is_told_and_a_call_without_gets_the_newest(shelf: Shelf):
+    spec = read(shelf, "requirements.txt", "newest")
+
+    assert locked(shelf, spec, None) == "2.15.0"
+    assert any("PyTorch for GPUs cannot be had" in line for line in shelf.said)
