@@ -18,7 +18,8 @@ from clusterfn.environment.lock import CONDA, EnvironmentLock, Unsolved
 from clusterfn.environment.project import ProjectFile, normalize
 from clusterfn.environment.project_solver import nearest_minors
 from clusterfn.environment.specification import Specification, conda_requirement
-from clusterfn.environment.wheels import Wheel, WheelFinder
+from clusterfn.environment.wheel_files import Wheel
+from clusterfn.environment.wheels import WheelFinder
 
 Say = Callable[[str], None]
 

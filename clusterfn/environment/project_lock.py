@@ -13,7 +13,7 @@ import yaml
 
 from clusterfn.environment import lock as locks
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
-from clusterfn.environment.wheels import Wheel
+from clusterfn.environment.wheel_files import Wheel
 
 # conda's Python brings them as packages, and two packages must not have the same files.
 _OF_PYTHON = ("pip", "setuptools", "wheel")

@@ -9,18 +9,34 @@ import hashlib
 import html
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from clusterfn.bridge.builder.fetch import local_path, masked
-from clusterfn.environment.project import normalize
+from clusterfn.environment.project import ProjectFile, normalize
 from clusterfn.errors import LockError
 
 _MANYLINUX = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
 _WHEEL = ".whl"
 _PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One file that uv chose.
+
+    Attributes:
+        url: Without a password.
+        sha256: "" if neither the index nor the lock has one.
+    """
+
+    name: str
+    version: str
+    url: str
+    sha256: str
 
 
 def write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -> Iterator[str]:
@@ -161,3 +177,26 @@ def write_stand_ins(provided: Mapping[str, str], folder: Path) -> Path:
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join([*lines, ""]), encoding="utf-8")
     return constraints
+
+
+def check_hashes(wheels: Sequence[Wheel], project: ProjectFile) -> None:
+    """Raise if the user names hashes, and a wheel has none of them: uv does not compare them here.
+
+    Raises:
+        LockError: There is such a wheel.
+    """
+    if not project.hashes:
+        return
+    for wheel in wheels:
+        file = file_name(wheel.url)
+        if wheel.name not in project.hashes:
+            raise LockError(
+                f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[file],
+                hint=f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}",
+            )  # fmt: skip
+        if wheel.sha256 not in project.hashes[wheel.name]:
+            raise LockError(
+                f"{project.path.name}: {wheel.name} {wheel.version} has another hash than the file allows",
+                evidence=[f"{file} has sha256:{wheel.sha256}"],
+                hint="if the file is right, list the hashes of all of its wheels: `uv pip compile --generate-hashes`",
+            )

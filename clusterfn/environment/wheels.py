@@ -24,7 +24,9 @@ from clusterfn.environment.specification import Specification
 from clusterfn.environment.toml_file import load_toml
 from clusterfn.environment.uv_settings import has_index_variables, names_indexes
 from clusterfn.environment.wheel_files import (
+    Wheel,
     address_of,
+    check_hashes,
     entries_of_one_version,
     file_name,
     hash_of_local,
@@ -49,21 +51,6 @@ _GLIBC = (17, 28, *range(31, 41))  # the minor versions that uv knows
 _STAND_INS = "brought-by-conda"
 _STALE = "needs to be updated"
 _UNREADABLE = "Building source distributions is disabled"
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """One file that uv chose.
-
-    Attributes:
-        url: Without a password.
-        sha256: "" if neither the index nor the lock has one.
-    """
-
-    name: str
-    version: str
-    url: str
-    sha256: str
 
 
 def uv_platform(target: SolveTarget) -> str:
@@ -140,7 +127,7 @@ class WheelFinder:
         if narrowed:
             spec, target = self.spec.with_wheels(*narrowed), replace(self.target, torch=None)
             return replace(self, spec=spec, target=target).find(python, provided)
-        _check_hashes(wheels, self.project)
+        check_hashes(wheels, self.project)
         return wheels
 
     def _resolve(self, folder: Path, python: str, provided: Mapping[str, str]) -> dict[str, Any]:
@@ -355,26 +342,3 @@ class WheelFinder:
 
 def _flags(flag: str, values: Sequence[str]) -> list[str]:
     return [word for value in values for word in (flag, value)]
-
-
-def _check_hashes(wheels: Sequence[Wheel], project: ProjectFile) -> None:
-    """Raise if the user names hashes, and a wheel has none of them: uv does not compare them here.
-
-    Raises:
-        LockError: There is such a wheel.
-    """
-    if not project.hashes:
-        return
-    for wheel in wheels:
-        file = file_name(wheel.url)
-        if wheel.name not in project.hashes:
-            raise LockError(
-                f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[file],
-                hint=f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}",
-            )  # fmt: skip
-        if wheel.sha256 not in project.hashes[wheel.name]:
-            raise LockError(
-                f"{project.path.name}: {wheel.name} {wheel.version} has another hash than the file allows",
-                evidence=[f"{file} has sha256:{wheel.sha256}"],
-                hint="if the file is right, list the hashes of all of its wheels: `uv pip compile --generate-hashes`",
-            )

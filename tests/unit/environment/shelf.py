@@ -16,6 +16,7 @@ from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, Unsolved
 from clusterfn.environment.solver_tools import PipConfig
 from clusterfn.environment.specification import Specification
+from clusterfn.environment.wheel_files import Wheel
 from clusterfn.errors import LockError
 from tests.lock.conftest import make_wheel
 
@@ -66,10 +67,10 @@ class Shelf:
 
     def wheels(
         self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST, python: str = "3.11"
-    ) -> list[wheels.Wheel]:
+    ) -> list[Wheel]:
         return self.find(self.read(name, *parts), target, python)
 
-    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[wheels.Wheel]:
+    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[Wheel]:
         assert spec.project is not None
         return wheels.WheelFinder(spec, spec.project, target, self.said.append).find(python)
 
