@@ -16,6 +16,7 @@ from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, Unsolved
 from clusterfn.environment.solver_tools import PipConfig
 from clusterfn.environment.specification import Specification
+from clusterfn.environment.wheel_files import Wheel
 from clusterfn.errors import LockError
 from tests.lock.conftest import make_wheel
 
@@ -66,10 +67,10 @@ class Shelf:
 
     def wheels(
         self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST, python: str = "3.11"
-    ) -> list[wheels.Wheel]:
+    ) -> list[Wheel]:
         return self.find(self.read(name, *parts), target, python)
 
-    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[wheels.Wheel]:
+    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[Wheel]:
         assert spec.project is not None
         return wheels.WheelFinder(spec, spec.project, target, self.said.append).find(python)
 
@@ -110,7 +111,7 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     def solve(
         spec: Specification, target: SolveTarget, platforms: list[str], keeps: object, say: object
     ) -> tuple[bytes, dict[str, str]]:
-        minor = spec.conda[0].text.partition("=")[2]
+        minor = next((each.text.partition("=")[2] for each in spec.conda if each.name == "python"), target.python)
         made.pythons.append(minor)
         if minor not in made.minors:
             raise Unsolved(LockError(f"there is no solution for {spec.title}"))

@@ -370,7 +370,7 @@ def asked_of_uv(shelf: Shelf, monkeypatch) -> list[tuple[list[str], dict[str, st
     """Return what uv will have been asked: its arguments and variables. It finds nothing."""
     asked: list[tuple[list[str], dict[str, str]]] = []
 
-    def run(argv, folder, variables, waiting) -> uv.UvResult:
+    def run(argv, folder, variables, waiting, given) -> uv.UvResult:
         asked.append((list(argv), dict(variables)))
         return uv.UvResult(1, "no solution")
 
