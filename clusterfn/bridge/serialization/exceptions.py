@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import inspect
 import os
 import sys
 import traceback
@@ -156,7 +155,8 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
     cls, members, masking = type(error), _members(error), functools.partial(_dumps_without, secrets, dumps)
-    pickled = attempt(masking, error)[0] if cls.__module__ != "builtins" else None
+    whole = error if _pickles_itself(cls) else _ByConstructor(error)
+    pickled = attempt(masking, whole)[0] if cls.__module__ != "builtins" else None
     if pickled is not None and len(pickled) > _MAX_STATE:
         pickled = None
     return {
@@ -175,6 +175,16 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "suppress": error.__suppress_context__,
         "members": [places.get(id(member)) for member in members],
     }
+
+
+class _ByConstructor:
+    """An exception that a pickle makes by a call of its class, as Python's own way is."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return self.error.__reduce__()
 
 
 def _says_something(cls: type) -> bool:
@@ -344,13 +354,12 @@ def make_exception(cls: type, args: Sequence[Any]) -> BaseException:
 
 
 def reduce(error: BaseException) -> Any:
-    """Reduce an exception in a value, if its constructor does not take its `args`; else NotImplemented."""
+    """Reduce an exception in a value to its parts, past a constructor written in Python; else NotImplemented.
+
+    Such a constructor may not take the `args` that it has set, or make another text of them.
+    """
     cls = type(error)
     if _pickles_itself(cls) or not isinstance(cls.__init__, types.FunctionType):
-        return NotImplemented
-    signature, _ = attempt(inspect.signature, cls)
-    _, refused = (None, None) if signature is None else attempt(signature.bind, *error.args)
-    if refused is None:
         return NotImplemented
     notes = {"__notes__": _notes(error)} if _notes(error) else {}
     return make_exception, (cls, error.args), {**_state(error), **notes}, None, None, fill

@@ -350,7 +350,9 @@ def _reduce_sentinel(obj: Any) -> Any:
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & _HEAP:
         return NotImplemented
-    if kind.__module__ == "__main__" or any(vars(each).get("__slots__") for each in kind.__mro__) or _has_state(obj):
+    if kind.__module__ in ("__main__", None) or _has_state(obj):
+        return NotImplemented
+    if any(vars(each).get("__slots__") for each in kind.__mro__):
         return NotImplemented
     home = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
     return NotImplemented if home is None else (stand_ins.sentinel, (*home, kind))
@@ -367,7 +369,7 @@ _HEAP = 1 << 9  # a flag of types that a class statement made, and of some other
 
 
 def _reduce_exception(obj: Any) -> Any:
-    """Reduce an exception whose constructor cannot be called with its `args`, as a pickle of it would."""
+    """Reduce an exception to its parts where a pickle of it would call a constructor of the user's with its `args`."""
     if not isinstance(obj, BaseException):
         return NotImplemented
     from . import exceptions  # here: few values hold one

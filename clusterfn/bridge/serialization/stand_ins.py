@@ -64,7 +64,7 @@ def homes_of(kind: type, modules: int) -> dict[int, tuple[str, str]]:
     return {
         id(value): (name, key)
         for name, module in loaded
-        for key, value in list(vars(module).items())
+        for key, value in list(getattr(module, "__dict__", {}).items())  # a module may be None, or any object
         if type(value) is kind
     }
 
