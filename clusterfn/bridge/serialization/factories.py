@@ -62,7 +62,8 @@ def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: N
 def _attrs_facts(cls: Any) -> tuple[Any, ...]:
     own = vars(cls)
     fields = {each.name: _attrs_field(each) for each in own["__attrs_attrs__"] if not each.inherited}
-    options = {name: f"__{special}__" in own for name, special in (("repr", "repr"), ("eq", "eq"), ("order", "lt"))}
+    made = (("repr", "repr"), ("eq", "eq"), ("order", "lt"))
+    options: dict[str, Any] = {name: f"__{special}__" in own for name, special in made}
     setter = own.get("__setattr__")
     frozen = getattr(setter, "__name__", "") == "_frozen_setattrs"
     if not frozen and callable(own.get("__hash__")):
