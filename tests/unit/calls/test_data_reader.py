@@ -362,10 +362,10 @@ def test_the_cause_of_a_dependency_arrives_as_text_too(tmp_path, monkeypatch):
 UNPICKLES = {
     "bridge/serialization/container.py::_load_body": "gets `read` from `loads`",
     "bridge/serialization/pickler.py::loads": "what `container` and `exceptions` call",
-    "bridge/serialization/pickler.py::loads_without_code": "the same, of another version",
+    "bridge/serialization/pickler.py::_load": "is called by `loads` and `loads_without_code` alone",
     "bridge/serialization/pickler.py::<module>": "its class",
-    "bridge/serialization/moved.py::loads": "is called by `pickler.loads` alone",
-    "bridge/serialization/moved.py::<module>": "its class",
+    "bridge/serialization/load_failure.py::note": "names its class",
+    "bridge/serialization/load_failure.py::_failing": "reads again what `pickler` has failed to load",
     "bridge/serialization/exceptions.py::_loads": "is called by `from_records` alone",
     "bridge/serialization/exceptions.py::_load": "the same",
     "bridge/serialization/exceptions.py::_unpickled": "the same",
