@@ -33,7 +33,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.lab]
 DRIVER = Path(__file__).parents[1] / "fixtures" / "waiting_call.py"
 WITHIN_S = 10.0
-AT_ONCE = 16
+AT_ONCE = 24
 CALLS = list(calls_on("host", "", ""))
 SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]
 SOME += ["clusterfn jobs", "clusterfn cancel", "clusterfn jupyter"]
