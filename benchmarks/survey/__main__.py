@@ -28,7 +28,7 @@ PARTS = ("values", "functions", "pairs", "classes")
 SAMPLE = ("python", "attrs", "numpy", "requests", "click", "networkx", "pydantic")
 _STILL_S = 300  # without a new line, a process is taken for stuck
 _RESTARTS = 25
-_FUNCTIONS_OF_EACH = 250
+_FUNCTIONS_OF_EACH = 160
 Task = tuple[str, Callable[[Path], None]]
 
 

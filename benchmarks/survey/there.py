@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import pickle
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,16 @@ def serve(bridge: str) -> None:
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
     said = report.Report(os.dup(nothing))
+    socket.getaddrinfo = _find_no_host
     for line in commands:
         tool, folder = json.loads(line)
         facts = _run(execute, said, folder) if tool == "clusterfn" else _run_by(tool, folder)
         replies.write(json.dumps(facts) + "\n")
         replies.flush()
+
+
+def _find_no_host(*_: object, **__: object) -> Any:
+    raise OSError("a survey connects to nothing")
 
 
 def _run(execute: Any, said: Any, folder: str) -> dict[str, Any]:

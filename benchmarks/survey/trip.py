@@ -79,8 +79,12 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([tool, str(self._folder)]) + "\n")
         self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], _CALL_S)
-        line = self._process.stdout.readline() if ready else ""
+        try:
+            ready, _, _ = select.select([self._process.stdout], [], [], _CALL_S)
+            line = self._process.stdout.readline() if ready else ""
+        except BaseException:  # its answer would be taken for that to the next call
+            self.close()
+            raise
         if not line:
             self.close()
             raise TripFailed("the worker ended" if ready else f"nothing came in {_CALL_S:.0f} s")

@@ -75,7 +75,7 @@ def _wheels(
     lines = tuple((text, "") for text, selector in section.lines if selector in ("", *_SELECTORS.get(platform, ())))
     if not lines:
         return ()
-    host = target if platform == target.platform else replace(target, platform=platform, cuda=None)
+    host = target if platform == target.platform else replace(target, platform=platform, cuda=None, torch=None)
     rows = [row for row in project_lock.rows_of(made, platform) if row["manager"] == CONDA]
     provided = {each: str(row["version"]) for row in rows for each in _names_on_pypi(str(row["name"]))}
     for each in spec.pip:

@@ -98,6 +98,11 @@ class WheelFinder:
         return uv.find_uv(self.say)
 
     @functools.cached_property
+    def _checked(self) -> set[str]:
+        """The Pythons for which it is known that nothing without a wheel holds others back."""
+        return set()
+
+    @functools.cached_property
     def pip(self) -> solver_tools.PipConfig:
         """pip's settings, for which pip has to be asked."""
         return solver_tools.pip_config()
@@ -164,19 +169,20 @@ class WheelFinder:
             reply = self._compile(words, python, project.path.parent, variables, given)
             return reply, {} if reply.status else load_toml(other)
 
-        def newest(lines: Sequence[str], flags: Sequence[str]) -> tuple[uv.UvResult, dict[str, Any]]:
+        def alone(lines: Sequence[str], flags: Sequence[str]) -> tuple[uv.UvResult, dict[str, Any]]:
             other = folder / "pylock.newest.toml"
             early = ["--prerelease", "allow"] if project.prerelease else []
-            words = ["-", "--no-deps", *more, *early, *flags, "-o", str(other)]
+            words = ["-", *more, *early, *flags, "-o", str(other)]
             reply = self._compile(words, python, project.path.parent, variables, "\n".join([*lines, ""]))
             return reply, {} if reply.status else load_toml(other)
 
-        instead, reasons = older_versions.find_culprit(found, again, newest)
+        minor = python.rpartition(".")[0]
+        instead, reasons = ("", []) if minor in self._checked else older_versions.find_culprit(found, again, alone)
+        self._checked.add(minor)
         if instead:
             raise Unsolved(LockError(
                 f"{self.spec.title}: uv would take {instead}, as something has no wheel", evidence=reasons[:MANY],
-                hint="name the version that you want, or take conda's package of what has no wheel, in an "
-                "environment.yml",
+                hint=f"{older_versions.way_to_a_wheel(' '.join(reasons))}; or name the older version",
             ))  # fmt: skip
         return found
 
@@ -304,9 +310,8 @@ class WheelFinder:
             hint = f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
         elif self.spec.replaces_index:
             hint = "--index-url replaces PyPI, as for pip; --extra-index-url searches both"
-        if "no usable wheels" in reply.text or "building from source is disabled" in reply.text:
-            hint = "hosts compile nothing: choose a version that has a wheel for this Python, or conda's package of it "
-            hint += "in an environment.yml"
+        if older_versions.names_no_wheel(reply.text):
+            hint = older_versions.way_to_a_wheel(reply.text)
         return Unsolved(LockError(f"there is no solution for {title}", evidence=lines, hint=hint))
 
     def _wheels(self, found: Mapping[str, Any], folder: Path) -> Iterator[Wheel]:

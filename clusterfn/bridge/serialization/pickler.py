@@ -27,7 +27,7 @@ else:
     from . import cloudpickle
     from .cloudpickle import cloudpickle as _core
 
-from . import stand_ins, standard_library
+from . import c_types, stand_ins, standard_library
 
 VERSION: str = cloudpickle.__version__
 Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
@@ -86,6 +86,9 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         kind = obj if isinstance(obj, type) else type(obj)
         self.kinds[id(kind)] = kind
         if isinstance(obj, type):
+            reduction = c_types.reduce_metaclass(obj)
+            if reduction is not NotImplemented:
+                return reduction
             if obj.__module__ == "numpy.rec" or (obj.__module__, obj.__name__) == ("numpy", "bool"):
                 # Of numpy 2 alone; all have the classes of records at the top, and this one as `bool_`.
                 return class_of_numpy, ("bool_" if obj.__name__ == "bool" else obj.__name__,)
@@ -122,6 +125,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
+        if reduction is not NotImplemented and c_types.is_made_by_ctypes(cls):
+            reduction = c_types.reduce(cls, reduction)
         reduced = _by_value(cls, reduction)
         if reduced is not reduction and not self._in_parts and is_made_by_library(cls):
             raise LibraryMade(cls)

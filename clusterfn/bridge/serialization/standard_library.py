@@ -107,8 +107,9 @@ def _reduce_context_variable(variable: contextvars.ContextVar[Any]) -> tuple[Any
 
 def home_of(variable: contextvars.ContextVar[Any]) -> tuple[str, str] | None:
     """Return the module that has a context variable, and its name there; None for one of the script."""
+    main = sys.modules.get("__main__")
     for name, module in list(sys.modules.items()):
-        if name != "__main__":
+        if module is not main:  # multiprocessing has a second name for it
             held = list(getattr(module, "__dict__", {}).items())
             found = next((key for key, value in held if value is variable), None)
             if found is not None:

@@ -24,13 +24,16 @@ CHANNEL = "https://conda.anaconda.org/conda-forge"
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")
 
 
-def python_lock(minor: str, platform: str = "linux-64") -> str:
+def python_lock(minor: str, *platforms: str) -> str:
     """What a channel gives for a Python: itself, and setuptools."""
     row = "- {{name: {0}, version: {1}, manager: conda, platform: {2}, url: '{4}/{2}/{0}-{1}-h0_0.conda', "
     row += "dependencies: {{}}, hash: {{sha256: {3}}}, category: main, optional: false}}\n"
     rows = [("python", f"{minor}.7", "a" * 64), ("setuptools", "80.0", "b" * 64)]
-    packages = "".join(row.format(name, version, platform, sha256, CHANNEL) for name, version, sha256 in rows)
-    return f"version: 1\nmetadata: {{platforms: [{platform}], channels: [], sources: []}}\npackage:\n{packages}"
+    packages = "".join(
+        row.format(name, version, platform, sha256, CHANNEL) for platform in platforms for name, version, sha256 in rows
+    )
+    named = ", ".join(platforms)
+    return f"version: 1\nmetadata: {{platforms: [{named}], channels: [], sources: []}}\npackage:\n{packages}"
 
 
 @dataclass
@@ -115,7 +118,7 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
         made.pythons.append(minor)
         if minor not in made.minors:
             raise Unsolved(LockError(f"there is no solution for {spec.title}"))
-        return python_lock(minor, target.platform).encode(), {target.platform: f"{minor}.7"}
+        return python_lock(minor, *platforms).encode(), dict.fromkeys(platforms, f"{minor}.7")
 
     monkeypatch.setattr(conda_solver, "solve", solve)
     monkeypatch.setattr(conda_solver, "refuse_unreachable", lambda spec: None)

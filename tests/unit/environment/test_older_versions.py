@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lock.conftest import make_wheel
 from tests.unit.environment.shelf import Shelf, shelf_in
 
 
@@ -45,6 +46,14 @@ def test_the_lock_stops_and_names_what_has_no_wheel(shelf: Shelf, line: str, ins
 
     assert f"uv would take {instead}" in error.message
     assert "parser" in " ".join(error.evidence)
+    assert "`pip wheel --no-deps 'parser==4." in (error.hint or "") and "--find-links wheels" in (error.hint or "")
+
+
+def test_a_wheel_that_the_user_has_built_lets_the_newest_in(shelf: Shelf):
+    make_wheel(shelf.project / "wheels", "parser", "4.9")
+    shelf.write("--find-links wheels\ncore\n", "requirements.txt")
+
+    assert shelf.found("requirements.txt") == {"core": "1.3", "parser": "4.9"}
 
 
 @pytest.mark.parametrize(

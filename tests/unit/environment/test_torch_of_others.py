@@ -119,3 +119,17 @@ def test_a_build_for_gpus_that_cannot_be_had_is_told_and_a_call_without_gets_the
 
     assert locked(shelf, spec, None) == "2.15.0"
     assert any("PyTorch for GPUs cannot be had" in line for line in shelf.said)
+
+
+def test_a_lock_for_other_machines_too_has_their_newest_pytorch(shelf: Shelf):
+    shelf.write("platforms: [osx-arm64]\ndependencies:\n- python=3.11\n- pip:\n  - accelerate\n", "environment.yml")
+    settings = EnvironmentSettings(table=str(shelf.folder.parent / "table.yml"))
+    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2", making=settings)
+    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+
+    made = resolve.resolve_environment(
+        shelf.read("environment.yml"), host, facts, OLD, (3, 11), shelf.said.append, lambda: OLD
+    )
+
+    found = {each.platform: each.version for each in made.lock.packages if each.name == "torch"}
+    assert found == {"linux-64": "2.8.0", "osx-arm64": "2.15.0"}
