@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .exceptions import attempt
+from .exception_parts import attempt
 
 SHOWN = "_clusterfn_shown"  # the attribute of an exception with what was displayed before it
 _BACKEND = "module://%s.cell_figures" % __package__

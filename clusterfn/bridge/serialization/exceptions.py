@@ -11,37 +11,29 @@ import functools
 import os
 import sys
 import traceback
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import crossing, pickler
+from .exception_parts import (
+    CannotRebuild,
+    attempt,
+    built_in,
+    make_exception,
+    name_of,
+    notes_of,
+    pickles_itself,
+    set_attribute,
+    state_of,
+    text_of,
+)
 
 _HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _MAX_RECORDS = 100
 _MAX_STATE = 16 << 20
-# Attributes of built-in exceptions that are kept elsewhere, or (AttributeError.obj) may be anything of any size.
-_NOT_KEPT = frozenset(["__suppress_context__", "message", "exceptions", "obj", "object"])
-
-
-class CannotRebuild(Exception):
-    """The exception's type does not exist in this environment, or cannot be constructed."""
 
 
 _Dumps = Callable[[object], bytes]
-
-
-def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-    """Return what `call(*args)` returned and None, or None and what it raised; let Ctrl-C pass.
-
-    For code of the user's that may raise anything: constructors, __reduce__, __repr__, __str__.
-    """
-    try:
-        return call(*args), None
-    except KeyboardInterrupt:
-        raise
-    except BaseException as reason:  # noqa: BLE001 - the user's code; the caller has another way, or reports it
-        return None, reason
 
 
 def to_records(
@@ -100,7 +92,7 @@ def _holds(data: bytes, secrets: Sequence[str]) -> bool:
 
 def summary(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of `error` as text, for people and for logs."""
-    name, said = _name(type(error)), text_of(error)
+    name, said = name_of(type(error)), text_of(error)
     return {"type": name, "message": said, "traceback": attempt(_format, error)[0] or f"{name}: {said}\n"}
 
 
@@ -124,16 +116,16 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
         error = _made(records, place, made)
         for link in ("cause", "context"):
             other = record[link]
-            _set(error, f"__{link}__", None if other is None else _made(records, other, made))
-        _set(error, "__suppress_context__", record["suppress"])
+            set_attribute(error, f"__{link}__", None if other is None else _made(records, other, made))
+        set_attribute(error, "__suppress_context__", record["suppress"])
         if record["notes"]:
-            attempt(_set, error, "__notes__", list(record["notes"]))
+            attempt(set_attribute, error, "__notes__", list(record["notes"]))
         # Prevent Python's "Did you mean": it looks among the names of the frame that catches the error, which is ours.
         # The traceback from the host has what its Python (3.12 and up) found in the right frame.
         if isinstance(error, (NameError, AttributeError)):
-            attempt(_set, error, "name", None)
+            attempt(set_attribute, error, "name", None)
         elif isinstance(error, ImportError):
-            attempt(_set, error, "name_from", None)  # Python 3.12: it would import the module here
+            attempt(set_attribute, error, "name_from", None)  # Python 3.12: it would import the module here
     return made[0]
 
 
@@ -155,21 +147,21 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
     cls, members, masking = type(error), _members(error), functools.partial(_dumps_without, secrets, dumps)
-    whole = error if _pickles_itself(cls) else _ByConstructor(error)
+    whole = error if pickles_itself(cls) else _ByConstructor(error)
     pickled = attempt(masking, whole)[0] if cls.__module__ != "builtins" else None
     if pickled is not None and len(pickled) > _MAX_STATE:
         pickled = None
     return {
         "python": list(sys.version_info[:2]),
-        "type": _name(cls),
+        "type": name_of(cls),
         "class": attempt(dumps, cls)[0],
         "bases": [attempt(dumps, base)[0] for base in cls.__mro__[1:] if _says_something(base)],
-        "pickled": pickled if _pickles_itself(cls) else None,
-        "pickled_plainly": None if _pickles_itself(cls) else pickled,
+        "pickled": pickled if pickles_itself(cls) else None,
+        "pickled_plainly": None if pickles_itself(cls) else pickled,
         "args": [_dumps_or_repr(each, masking, secrets) for each in (error.args[:1] if members else error.args)],
-        "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in _state(error).items()},
+        "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in state_of(error).items()},
         "message": masked(text_of(error), secrets),
-        "notes": masked(_notes(error), secrets),
+        "notes": masked(notes_of(error), secrets),
         "cause": places.get(id(error.__cause__)),
         "context": places.get(id(error.__context__)),
         "suppress": error.__suppress_context__,
@@ -192,31 +184,6 @@ def _says_something(cls: type) -> bool:
     return issubclass(cls, BaseException) and cls not in (BaseException, Exception)
 
 
-def _pickles_itself(cls: type) -> bool:
-    """Return whether a class, in C or in Python, says how its exceptions are pickled, other than Python's own ones."""
-    ways = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
-    defined = (base for way in ways for base in [next((each for each in cls.__mro__ if way in vars(each)), object)])
-    return any(base.__module__ != "builtins" for base in defined)
-
-
-def _state(error: BaseException) -> dict[str, Any]:
-    """Collect its attributes: its __dict__, its slots, and what built-in types keep apart from `args`, as filename."""
-    state = {name: value for name, value in vars(error).items() if name != "__notes__"}
-    for cls in type(error).__mro__:
-        for name, slot in cls.__dict__.items():
-            if isinstance(slot, types.MemberDescriptorType) and name not in state:
-                value, missing = attempt(slot.__get__, error)
-                # None in a built-in type means: not given; set again it would show in the message
-                if not missing and (cls.__module__ != "builtins" or (value is not None and name not in _NOT_KEPT)):
-                    state[name] = value
-    return state
-
-
-def _notes(error: BaseException) -> list[str]:
-    notes, _ = attempt(list, getattr(error, "__notes__", ()))
-    return [text_of(note) for note in notes or ()]
-
-
 def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> bytes:
     """Pickle the value, or its repr if it cannot be pickled or is very large.
 
@@ -227,16 +194,6 @@ def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> byte
         shown, _ = attempt(repr, value)
         return pickler.dumps(masked(shown or f"<{type(value).__name__}>", secrets)[:1000])
     return bytes(data)
-
-
-def text_of(value: object) -> str:
-    """Return the text of an exception or a note; str() may raise, or return a subclass of str."""
-    text, broken = attempt(str, value)
-    return f"<no message: its __str__ raised {type(broken).__name__}>" if broken else str.__str__(text)
-
-
-def _name(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _format(error: BaseException) -> str:
@@ -293,7 +250,7 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         if record.get(needs) is None and needs != "class":
             continue
         error, reason = attempt(way)
-        if error is not None and text_of(error) == record["message"] and _name(type(error)) == record["type"]:
+        if error is not None and text_of(error) == record["message"] and name_of(type(error)) == record["type"]:
             return error  # type: ignore[no-any-return]
         found += [error] if error is not None else []
         reasons += [reason] if reason is not None else []
@@ -316,8 +273,8 @@ def _unpickled(record: dict[str, Any], name: str) -> BaseException:
 def _with_text(error: BaseException, record: dict[str, Any]) -> BaseException:
     """Give an exception that takes another's place the text of that one, and its type as a note."""
     if text_of(error) != record["message"]:
-        made, _ = attempt(_built_in(type(error), "__new__"), type(error), record["message"])
-        attempt(_built_in(type(error), "__init__"), made, record["message"])
+        made, _ = attempt(built_in(type(error), "__new__"), type(error), record["message"])
+        attempt(built_in(type(error), "__init__"), made, record["message"])
         error = made if isinstance(made, BaseException) else error
     record["notes"] = [*record["notes"], f"it was raised as {record['type']}, which cannot be rebuilt here"]
     return error
@@ -330,60 +287,8 @@ def _without_constructor(record: dict[str, Any], args: list[Any], pickled_class:
         raise CannotRebuild(f"{record['type']} cannot be loaded here: {reason}") from reason
     error = make_exception(cls, args)
     for name, value in record["state"].items():
-        attempt(_set, error, name, _load(record, value))
+        attempt(set_attribute, error, name, _load(record, value))
     return error
-
-
-def make_exception(cls: type, args: Sequence[Any]) -> BaseException:
-    """Make an exception with these `args`, by the constructors of the built-in bases of its class.
-
-    Raises:
-        CannotRebuild: None of them makes it.
-    """
-    error: object = None
-    reason: BaseException | None = None
-    for make in _built_ins(cls, "__new__"):  # of several built-in bases, only the one with most fields makes it
-        error, reason = attempt(make, cls, *args)
-        if isinstance(error, BaseException):
-            break
-    if not isinstance(error, BaseException):
-        raise CannotRebuild(f"{_name(cls)} refused to be made: {reason!r}") from reason
-    attempt(_built_in(cls, "__init__"), error, *args)
-    _set(error, "args", tuple(args))
-    return error
-
-
-def reduce(error: BaseException) -> Any:
-    """Reduce an exception in a value to its parts, past a constructor written in Python; else NotImplemented.
-
-    Such a constructor may not take the `args` that it has set, or make another text of them.
-    """
-    cls = type(error)
-    if _pickles_itself(cls) or not isinstance(cls.__init__, types.FunctionType):
-        return NotImplemented
-    notes = {"__notes__": _notes(error)} if _notes(error) else {}
-    return make_exception, (cls, error.args), {**_state(error), **notes}, None, None, fill
-
-
-def fill(error: BaseException, state: dict[str, Any]) -> None:
-    """Give an exception its attributes."""
-    for name, value in state.items():
-        attempt(_set, error, name, value)
-
-
-# Past a __setattr__ of the user's: an exception may be a frozen dataclass.
-_set = object.__setattr__
-
-
-def _built_in(cls: type, method: str) -> Any:
-    """Return the nearest method of that name, in a class or its bases, that is not written in Python."""
-    return next(_built_ins(cls, method))
-
-
-def _built_ins(cls: type, method: str) -> Iterator[Any]:
-    found = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
-    bare = (getattr(method, "__func__", method) for method in found)
-    return (method for method in bare if not isinstance(method, types.FunctionType))
 
 
 def _load(record: dict[str, Any], data: bytes) -> Any:

@@ -124,7 +124,7 @@ def _failing(data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> s
             top = self.stack[-2:]
             try:
                 plain(self)
-            except BaseException:
+            except BaseException:  # the user's code, which may raise anything
                 failed[:] = failed or [_named(*top)]
                 raise
 
@@ -138,7 +138,7 @@ def _failing(data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> s
     def find_class(module: str, name: str) -> Any:
         try:
             return finder.find_class(module, name)
-        except BaseException:
+        except BaseException:  # a module of the user's, which may raise anything
             failed[:] = failed or ["%s.%s" % (module, name)]
             raise
 

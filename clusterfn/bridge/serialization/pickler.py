@@ -377,9 +377,9 @@ def _reduce_exception(obj: Any) -> Any:
     """Reduce an exception to its parts where a pickle of it would call a constructor of the user's with its `args`."""
     if not isinstance(obj, BaseException):
         return NotImplemented
-    from . import exceptions  # here: few values hold one
+    from . import exception_parts  # here: few values hold one
 
-    return exceptions.reduce(obj)
+    return exception_parts.reduce(obj)
 
 
 def _has_a_home(obj: Any) -> bool:

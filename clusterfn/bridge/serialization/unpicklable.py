@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import crossing, pickler
-from .exceptions import attempt
+from .exception_parts import attempt
 
 LIMIT_S = 1.5
 _TOO_DEEP = ("maximum recursion depth exceeded", "Could not pickle object as excessively deep")  # Python, cloudpickle
