@@ -44,6 +44,8 @@ BLIND = {
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/session_map.py": "what a call raised takes the place of its value",
+    "bridge/serialization/container.py": "code of the user's, which is pickled again without its hints",
+    "bridge/serialization/hints.py": "attributes of the user's objects",
     "bridge/serialization/exception_parts.py": "calls the user's constructors, __reduce__ and __str__",
     "bridge/worker/payload.py": "runs the user's function",
     "bridge/worker/devices.py": "asks PyTorch for what no release promises",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.builder.plan import CLUSTERFN
-from clusterfn.calls import console, submit
+from clusterfn.calls import console, download_notice, submit
 from clusterfn.calls.resubmit import SubmissionListener
 from clusterfn.environment import download
 from clusterfn.environment.lock import CONDA
@@ -170,7 +170,7 @@ def _upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: 
     wanted = json.dumps(_document(session, made, session.host.making.fetch_on != "client", {})).encode()
     lacking = environment_builder.run_builder(session, "lacking", stdin=wanted, timeout_s=_TIMEOUT_S)[-1]
     theirs, ours = _divide(session, made, lacking)
-    say(_in_words(session, made, theirs, ours))
+    download_notice.tell_download(made, theirs, ours, lacking["sizes"], say)
     sent = [*session.lay_out_bridge(), *_send(session, made, ours, on_progress)]
     plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
     document = json.dumps(_document(session, made, bool(theirs), lacking["sizes"])).encode()
@@ -228,15 +228,6 @@ def _divide(
     missing = [wanted[sha256] for sha256 in lacking["missing"]]
     ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
-
-
-def _in_words(session: HostState, made: LockedEnvironment, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
-    count = len(made.lock.archives(made.platform))
-    parts = [f"{session.host.name} fetches {len(theirs)}"] if theirs else []
-    parts += [f"{len(ours)} are sent"] if ours else []
-    parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
-    base = f" on {session.host.name}'s own Python {made.base.version} ({made.base.path})" if made.base else ""
-    return f"{made.title}: environment {made.id[:8]} of {count} packages{base}: {', '.join(parts) or 'none to send'}"
 
 
 def _send(

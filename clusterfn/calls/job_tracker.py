@@ -36,7 +36,7 @@ from clusterfn.errors import (
     SubmitError,
     Unreachable,
 )
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, spoken_wait
 from clusterfn.hosts.rpc.link import describe_trouble
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
@@ -491,9 +491,10 @@ class Tracker(BaseTracker):
         job, until = posixpath.basename(self.folder), time.monotonic() + _TIMEOUT_S
         told = remote_state.remove_jobs(self.session, [job])
         # Its supervisor ends a moment after it has published the outcome.
-        while [each["why"] for each in told["kept"]] in _PUBLISHED and time.monotonic() < until:
-            time.sleep(_AGAIN_S)
-            told = remote_state.remove_jobs(self.session, [job])
+        with spoken_wait.speaking(lambda: f"waiting for the supervisor of {self.scheduler_name} to end"):
+            while [each["why"] for each in told["kept"]] in _PUBLISHED and time.monotonic() < until:
+                time.sleep(_AGAIN_S)
+                told = remote_state.remove_jobs(self.session, [job])
         for each in told["kept"]:
             raise ClusterfnError(
                 f"{self.scheduler_name} was not removed: {each['why']}", host=self.session.host.name, job=each["id"],

@@ -26,7 +26,7 @@ from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.hosts import remote_files
+from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.scheduler.base import Evidence
 
@@ -93,8 +93,10 @@ def release(given: argparse.Namespace) -> int:
         place = posixpath.join(_folder(session), layout.HOLD_RELEASE)
         session.connection.put(place, b"", sync=False).result(_TIMEOUT_S)
         until = time.monotonic() + _NOTICED_S
-        while time.monotonic() < until and session.connection.have([place]).result(_TIMEOUT_S) == [True]:
-            time.sleep(_LOOK_S)
+        held = _described(found)
+        with spoken_wait.speaking(lambda: f"waiting for {host.name} to release {held}"):
+            while time.monotonic() < until and session.connection.have([place]).result(_TIMEOUT_S) == [True]:
+                time.sleep(_LOOK_S)
     if given.json:
         print(screen.as_json({"host": host.name, "released": found is not None, "id": (found or {}).get("job")}))
     elif found is None:

@@ -13,7 +13,7 @@ from clusterfn.calls.job import Job
 from clusterfn.cli import screen
 from clusterfn.config.options import read_requeue
 from clusterfn.errors import Cancelled, HostError, SubmitError, Unsatisfiable
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, spoken_wait
 
 _LOOK_S = 0.05
 _OPTIONS = (
@@ -41,9 +41,10 @@ def start_detached(
 def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[Any]:
     """Send the call, and return its job once the host has it."""
     job = called.submit(*args, **kwargs)
-    while (exit_flush.unanswered or job.waits_here) and not job.done():  # until the host has it, files included
-        job_display.finish_submitting()
-        time.sleep(_LOOK_S)
+    with spoken_wait.speaking(lambda: f"{job.id[:SHORT]} is not submitted to {job.host} yet: it is {job.status_since}"):
+        while (exit_flush.unanswered or job.waits_here) and not job.done():  # until the host has it, files included
+            job_display.finish_submitting()
+            time.sleep(_LOOK_S)
     if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable, Cancelled)):
         raise error
     return job

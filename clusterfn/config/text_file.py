@@ -7,9 +7,9 @@ from pathlib import Path
 
 from clusterfn.errors import ConfigError
 
-# The mark of UTF-32 begins with that of UTF-16.
+# uv reads these, too, and not UTF-32, which nobody writes.
 _MARKS = (
-    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
 _SAVE = "save the file as UTF-8"

@@ -13,12 +13,27 @@ from clusterfn.errors import EnvironmentBuildError
 
 _WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
 _MOST, _ALIKE = 8, 0.6
+_LOCKED = "your account may not enter "
 # Begins with the candidates in "$@", and in $beside the folders that may have others, one in a line.
 REPORT = rf"""
 PATH=$PATH:/usr/bin:/bin
+end_of() {{
+  to=$1 hops=0
+  while [ -L "$to" ] && [ "$hops" -lt 40 ]; do
+    hops=$((hops + 1)) next=$(readlink "$to")
+    case $next in /*) to=$next ;; *) to=${{to%/*}}/$next ;; esac
+  done
+}}
+locked() {{
+  lock=${{1%/*}}
+  while [ -n "$lock" ] && [ ! -e "$lock" ]; do lock=${{lock%/*}}; done
+  [ -d "$lock" ] && [ ! -x "$lock" ]
+}}
 why() {{
   folder=${{2%/bin/python}}
-  if [ -L "$2" ] && [ ! -e "$2" ]; then echo "$1 is a link to $(readlink "$2"), which does not exist"
+  end_of "$2"
+  if [ ! -e "$2" ] && locked "$to"; then echo "{_LOCKED}$lock, where $to is"
+  elif [ -L "$2" ] && [ ! -e "$2" ]; then echo "$1 is a link to $to, which does not exist"
   elif [ -d "$2" ]; then echo "$1 is a folder"
   elif [ -e "$2" ]; then echo "$1 cannot be executed"
   elif [ "$folder" != "$2" ] && [ -d "$folder" ]; then echo "${{1%/bin/python}} has no bin/python"
@@ -44,7 +59,8 @@ def folders_beside(kind: str, value: str, places: Sequence[str]) -> str:
         return "\n".join(each for place in places for each in (place, posixpath.join(place, "envs")))
     above = posixpath.dirname(value.rstrip("/")) or "/"
     if kind == "python":
-        return "\n".join([above, "/usr/bin", "/usr/local/bin"])
+        beside = posixpath.dirname(above.removesuffix("/bin"))  # of an environment: its neighbours
+        return "\n".join([above, beside or "/", "/usr/bin", "/usr/local/bin"])
     return "\n".join([above, value, posixpath.join(value, "envs")])
 
 
@@ -67,7 +83,11 @@ def explain(kind: str, value: str, places: Sequence[str], printed: str) -> Envir
     if not names:
         evidence = [f"searched {', '.join(places)}"] if kind == "conda" else []
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
-    if near:
+    if reasons and reasons[0].startswith(_LOCKED):
+        hint = "ask the owner of that folder to let you in, or use an environment of your own"
+    elif len([each for each in names if each.startswith(f"{value.rstrip('/')}/")]) > 1:
+        hint = f'choose one of them, for example environment="{kind}:{near}"'
+    elif near:
         hint = f'did you mean environment="{kind}:{near}"?'
     elif kind == "conda":
         hint = 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
@@ -96,8 +116,11 @@ def _as_written(kind: str, program: str, home: str, places: Sequence[str]) -> st
 def _likeness(name: str, value: str) -> float:
     if name.startswith(f"{value.rstrip('/')}/"):  # the folder of several was named, or that of its project
         return 1.0
-    end, wanted = (posixpath.basename(each.rstrip("/")).lower() for each in (name, value))
-    return difflib.SequenceMatcher(None, end, wanted).ratio()
+    (folder, end), (above, wanted) = (posixpath.split(each.rstrip("/").lower()) for each in (name, value))
+    pairs = [(end, wanted)]
+    if above.endswith("/bin"):  # an interpreter: every environment calls it python, so its environment counts too
+        pairs.append((posixpath.basename(folder.removesuffix("/bin")), posixpath.basename(above[: -len("/bin")])))
+    return min(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
 
 def _joined(names: Sequence[str]) -> str:

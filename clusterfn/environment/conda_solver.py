@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import clusterfn.environment.solve
 from clusterfn.bridge.builder.fetch import masked
@@ -43,6 +43,17 @@ _START = (
 )
 
 
+class TorchChooser(Protocol):
+    """Chooses a build of PyTorch for GPUs, once uv says that some PyTorch comes in."""
+
+    @property
+    def cuda(self) -> str | None:
+        """The newest that the driver runs; None if no PyTorch has come in."""
+
+    def narrow(self, version: str) -> tuple[Mapping[str, str], Sequence[str]] | None:
+        """Return versions and indexes to resolve with again, if that version does not run on the GPUs."""
+
+
 @dataclass(frozen=True)
 class SolveTarget:
     """The host that an environment is for.
@@ -52,12 +63,14 @@ class SolveTarget:
         glibc: Its version, "2.28"; "" if unknown: then the oldest that wheels are built for is assumed.
         cuda: The newest that the driver of the GPUs runs, "12.8"; None without GPUs.
         python: The caller's minor, "3.11".
+        torch: Chooses the build of a PyTorch that is not named; None if its version is fixed.
     """
 
     platform: str
     glibc: str
     cuda: str | None
     python: str
+    torch: TorchChooser | None = field(default=None, compare=False)
 
 
 def solve(
@@ -112,8 +125,9 @@ def virtual_packages(platform: str, target: SolveTarget) -> dict[str, str]:
         found |= {"__unix": "0", "__osx": "11.0"}
     else:
         found |= {"__win": "0"}
-    if platform == target.platform and target.cuda:
-        found["__cuda"] = target.cuda
+    cuda = target.cuda or (target.torch.cuda if target.torch else None)
+    if platform == target.platform and cuda:
+        found["__cuda"] = cuda
     return found
 
 
@@ -121,21 +135,15 @@ def _job(
     spec: Specification, target: SolveTarget, platforms: list[str], executable: str, before: EnvironmentLock | None
 ) -> dict[str, Any]:
     """Make the job for `clusterfn.environment.solve.program`, except the path of the lock."""
-    pip = solver_tools.pip_config() if spec.pip else solver_tools.PipConfig(())
-    pips_own = pip.indexes[1:] if spec.replaces_index else pip.indexes
     virtual = {platform: virtual_packages(platform, target) for platform in platforms}
     kept = {platform: before.virtual_packages(platform) for platform in before.platforms} if before else {}
     return {
         "channels": list(spec.channels),
         "conda": [[each.text, each.selector] for each in spec.conda],
-        "pip": [[each.text, each.selector] for each in spec.pip],
         "python": None if spec.wants_python else target.python,
         "platforms": platforms,
         "virtual": virtual,
-        "indexes": list(dict.fromkeys([*(url.rstrip("/") for url in spec.indexes), *pips_own])),
-        "find_links": list(dict.fromkeys([*spec.find_links, *pip.find_links])),
         "executable": executable,
-        "variables": dict(pip.variables),
         "source": spec.file.name if spec.file else "packages",
         "custom": locks.custom_metadata(spec.input_hash, {**kept, **virtual}),
     }
@@ -145,7 +153,7 @@ def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say
     """Start the program, and kill it with all its children if we are interrupted."""
     folder = str(job["folder"])
     own_place = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder)  # conda-lock leaves files behind
-    variables = {**job.pop("variables"), **os.environ, **own_place}
+    variables = {**os.environ, **own_place}
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [*command, "-c", _START, str(Path(clusterfn.environment.solve.__file__).parent)],
@@ -198,7 +206,7 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
     lines = [line.rstrip() for line in said_there.splitlines() if line.strip()][:MANY]
     if "unreachable" in answer:
         raise LockError(
-            f"{spec.title} could not be locked: a channel or package index cannot be reached", evidence=lines,
+            f"{spec.title} could not be locked: a channel cannot be reached", evidence=lines,
             hint="check your network, proxy and certificate settings, and the address if it is yours, then call again"
             + (f"; without network: run `clusterfn env lock {shlex.quote(spec.title)}` on another machine, and copy "
                "its lock beside this file" if spec.file else ""),
@@ -209,12 +217,6 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
 def _hint(spec: Specification) -> str:
     if spec.exported:
         return "export only what you asked for: `conda env export --from-history > environment.yml`"
-    torch = spec.wheel("torch")
-    if torch and "+" in torch.exact and not spec.indexes:
-        index = f"https://download.pytorch.org/whl/{torch.exact.partition('+')[2]}"
-        return f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
-    if spec.replaces_index:
-        return "--index-url replaces PyPI, as for pip; --extra-index-url searches both"
     if any(each.name == "torch" for each in spec.conda):
         return 'conda calls it pytorch; or write torch below "- pip:"'
     if spec.file:

@@ -49,6 +49,14 @@ def download_packages(
         yield from ((package.sha256, path) for package, path in zip(packages, paths))
 
 
+def download_sizes(packages: Sequence[LockedPackage]) -> dict[str, int]:
+    """Return the sizes of packages by SHA-256, as far as the cache has them or their servers tell them."""
+    folder = places.cache_folder() / "pkgs"
+    known = {each.sha256: path.stat().st_size for each in packages if (path := folder / each.sha256).exists()}
+    unknown = [_planned(each, each.url) for each in packages if each.sha256 not in known]
+    return {**known, **(builders.ask_sizes(unknown)[1] if unknown else {})}
+
+
 class _Count:
     """The progress of several threads together."""
 
@@ -107,10 +115,13 @@ def _fetch(package: LockedPackage, target: Path, count: _Count, indexes: Sequenc
 
 
 def _request(package: LockedPackage, url: str, target: Path, count: _Count) -> None:
-    wanted = PlannedPackage(
+    builders.fetch_archive(_planned(package, url), str(target), count.add)
+
+
+def _planned(package: LockedPackage, url: str) -> PlannedPackage:
+    return PlannedPackage(
         package.name, package.version, package.build, package.manager, package.file, url, package.sha256, 0
     )
-    builders.fetch_archive(wanted, str(target), count.add)
 
 
 def zstandard_wheel(python: tuple[int, ...], machine: str) -> LockedPackage | None:

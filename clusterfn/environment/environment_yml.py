@@ -13,10 +13,10 @@ from pathlib import Path
 
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment.project import is_project_file, refuse_parts
+from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import (
     USUAL_CHANNEL,
-    PipLines,
     Requirement,
     Specification,
     conda_requirement,
@@ -101,14 +101,13 @@ def _read(tree: Value, path: Path) -> Specification:
     keys = tree.mapping(_KEYS, _ADVICE)
     if "dependencies" not in keys:
         raise tree.error('there is no "dependencies:"', "list the packages below that key")
-    conda, pip = _dependencies(keys["dependencies"], path)
+    conda, pip = _dependencies(keys["dependencies"], _texts(keys.get("pip-repositories")), path)
     written = [name for name in _texts(keys.get("channels")) if name != "nodefaults"]
     usual = written or list(condarc.channels(condarc.settings())) or [USUAL_CHANNEL]
     spec = Specification(
         path.name,
         tuple(dict.fromkeys([*usual, *named_channels(conda)])),
         tuple(conda),
-        indexes=_texts(keys.get("pip-repositories")),
         platforms=_texts(keys.get("platforms")),
         file=path,
         sentences=(_PYTORCH_ENDED,) if "pytorch" in written else (),
@@ -120,13 +119,15 @@ def _texts(value: Value | None) -> tuple[str, ...]:
     return value.as_lines() if value is not None and value.kind != "null" else ()
 
 
-def _dependencies(value: Value, file: Path) -> tuple[list[Requirement], PipLines]:
+def _dependencies(value: Value, indexes: Sequence[str], file: Path) -> tuple[list[Requirement], RequirementLines]:
     conda: list[Requirement] = []
-    pip = PipLines(file.parent)
+    pip = RequirementLines(file.parent)
+    for index in indexes:
+        pip.add(f"--extra-index-url {index}")
     for item in _items(value):
         if item.kind == "map":
             for line in _items(item.mapping(("pip",))["pip"]):
-                pip.read(*_read_item(line, file))
+                pip.add(*_read_item(line, file))
         else:
             conda.append(conda_requirement(*_read_item(item, file)))
     return conda, pip

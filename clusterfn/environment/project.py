@@ -13,6 +13,7 @@ from pathlib import Path
 from clusterfn.errors import ConfigError
 
 PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt"
+PIP_LINES = "pip"  # lines of a `pip:` section or of packages=
 _GROUP = "group:"
 _PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")  # PEP 751
 
@@ -22,7 +23,7 @@ class ProjectFile:
     """A file that uv understands, and what the user chose in it.
 
     Attributes:
-        kind: One of the four names above.
+        kind: One of the names above.
         extras: Of its optional dependencies.
         groups: Of its dependency groups.
         requires_python: Such as ">=3.10"; "" for any.
@@ -30,6 +31,8 @@ class ProjectFile:
         indexes: (name, address) of the package indexes that it names; uv has variables with their passwords.
         local: Names of the user's own packages, whose build backend may say what they depend on.
         is_dynamic: Whether its own build backend says what it depends on.
+        lines: The lines that pip would read, each with the platforms that it is for; "" for all.
+        prerelease: Whether versions before a release are wanted, too.
     """
 
     kind: str
@@ -41,6 +44,8 @@ class ProjectFile:
     indexes: tuple[tuple[str, str], ...] = ()
     local: tuple[str, ...] = ()
     is_dynamic: bool = False
+    lines: tuple[tuple[str, str], ...] = ()
+    prerelease: bool = False
 
     @property
     def is_locked(self) -> bool:

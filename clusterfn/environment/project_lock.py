@@ -13,7 +13,7 @@ import yaml
 
 from clusterfn.environment import lock as locks
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
-from clusterfn.environment.wheels import Wheel
+from clusterfn.environment.wheel_files import Wheel
 
 # conda's Python brings them as packages, and two packages must not have the same files.
 _OF_PYTHON = ("pip", "setuptools", "wheel")
@@ -23,8 +23,24 @@ Row = Mapping[str, Any]
 
 def read_rows(path: Path, platform: str, manager: str = "") -> list[Row]:
     """Return the packages of a lock for a platform as the file has them; those of one manager, if it is named."""
-    tree = _tree(path.read_bytes())
-    return [row for row in tree["package"] if row["platform"] == platform and manager in ("", row["manager"])]
+    return [row for row in rows_of(path.read_bytes(), platform) if manager in ("", row["manager"])]
+
+
+def rows_of(data: bytes, platform: str) -> list[Row]:
+    """Return the packages for a platform in the content of a lock."""
+    return [row for row in _tree(data)["package"] if row["platform"] == platform]
+
+
+def with_wheels(data: bytes, found: Mapping[str, Sequence[Wheel]]) -> bytes:
+    """Return the content of a lock with wheels for some of its platforms."""
+    tree = _tree(data)
+    tree["package"] += [_wheel_row(each, platform) for platform, wheels in found.items() for each in wheels]
+    return _written(tree)
+
+
+def _wheel_row(wheel: Wheel, platform: str) -> Row:
+    hashes = {"sha256": wheel.sha256} if wheel.sha256 else {}
+    return _row(wheel.name, wheel.version, locks.WHEEL, platform, wheel.url, hashes)
 
 
 def python_alone(package: LockedPackage, source: str) -> bytes:
@@ -60,10 +76,7 @@ def compose(
     ours = {wheel.name for wheel in wheels}
     rows = [row for row in tree["package"] if row["platform"] == platform and row["manager"] != locks.WHEEL
             and not (row["name"] in _OF_PYTHON and row["name"] in ours)]  # fmt: skip
-    rows += [
-        _row(each.name, each.version, locks.WHEEL, platform, each.url, {"sha256": each.sha256} if each.sha256 else {})
-        for each in wheels
-    ]
+    rows += [_wheel_row(each, platform) for each in wheels]
     kept = [each for each in before.platforms if each != platform] if before else []
     rows += [row for each in kept if before for row in read_rows(before.path, each)]
     supposed = {each: before.virtual_packages(each) for each in kept if before}
@@ -73,10 +86,14 @@ def compose(
     metadata["custom_metadata"] = locks.custom_metadata(input_hash, {**supposed, platform: virtual})
     metadata["custom_metadata"].update({locks.UNASKED: unasked} if unasked else {})
     content = {"version": locks.FORMAT, "metadata": metadata, "package": rows}
-    return _HEADER + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000).encode()
+    return _written(content)
 
 
-_HEADER = b"# Written by clusterfn: a Python, and wheels chosen by uv. Commit this file.\n"
+def _written(tree: Mapping[str, Any]) -> bytes:
+    return _HEADER + yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True, width=10_000).encode()
+
+
+_HEADER = b"# Written by clusterfn: packages of conda, and wheels chosen by uv. Commit this file.\n"
 
 
 def _tree(data: bytes) -> dict[str, Any]:

@@ -52,10 +52,10 @@ def solve_project(
         raise AssertionError("only a project is solved so")
     once = functools.lru_cache(maxsize=None)(say)  # uv may report the same twice
     finder = WheelFinder(spec, spec.project, target, once)
-    virtual = virtual_packages(target.platform, target)
 
     def composed(python: bytes, version: str) -> tuple[bytes, str]:
         found = finder.find(version)  # markers may ask for its patch
+        virtual = virtual_packages(target.platform, target)  # a choice of PyTorch may have asked for the driver
         why = "no other place gives one" if spec.python.found and not spec.python.kind else ""
         return project_lock.compose(python, found, target.platform, keeps, spec.input_hash, virtual, why), version
 

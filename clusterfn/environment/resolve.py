@@ -23,9 +23,10 @@ from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.packages import from_packages
 from clusterfn.environment.python_source import HostPython, split_source, title_with
 from clusterfn.environment.solve import condarc
-from clusterfn.environment.specification import USUAL_CHANNEL, Specification, from_packages
+from clusterfn.environment.specification import USUAL_CHANNEL, Specification
 from clusterfn.errors import ConfigError
 
 Say = Callable[[str], None]
@@ -131,7 +132,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
         raise ConfigError(
             f"environment={text!r} does not name an environment",
             hint='name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
-            'build it from ("environment.yml", "pyproject.toml"), or packages=["python=3.11", "numpy"]',
+            'build it from ("environment.yml", "requirements.txt"), or packages=["python=3.11", "numpy"]',
         )
     script = places.running_script()
     folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin
@@ -172,6 +173,7 @@ def resolve_environment(
     gpus: GpuCapabilities | None,
     caller: tuple[int, int],
     say: Say,
+    ask_gpus: torch_build.AskGpus = lambda: None,
 ) -> LockedEnvironment:
     """Find or solve the lock of a specification for a host, with a PyTorch that its GPUs can run.
 
@@ -179,6 +181,7 @@ def resolve_environment(
         facts: Of the host: platform, glibc, root (where environments lie), absolute, and the user's uid.
         gpus: The job's GPUs; None if it asks for none.
         caller: The caller's (major, minor).
+        ask_gpus: Returns the GPUs of the host, None if it has none, for a new lock with PyTorch.
 
     Raises:
         LockError: It cannot be solved.
@@ -192,9 +195,9 @@ def resolve_environment(
         LockedEnvironment, platform=target.platform, root=facts["root"], host=host, wanted=wanted,
         uid=int(facts["uid"]), indexes=indexes, base=spec.python.found,
     )  # fmt: skip
-    if gpus is None:
-        return made(spec.title, solver.lock_for(spec, target, say))
     table = torch_build.load_table_of(host)
+    if gpus is None:
+        return made(spec.title, torch_build.lock_without_gpus(spec, target, ask_gpus, table, host, say))
     lock, choice = torch_build.lock_with_torch(spec, target, gpus, table, host, say)
     torch = torch_build.find_torch(lock.on(target.platform), table)
     torch_build.refuse_unusable_torch(torch, gpus, table, lock, host)

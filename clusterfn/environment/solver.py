@@ -20,6 +20,7 @@ from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
+Check = Callable[[EnvironmentLock], None]
 
 
 def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | None:
@@ -33,7 +34,9 @@ def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | 
     return found if found and not why_lock_unusable(found, spec, target) else None
 
 
-def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: str = "") -> EnvironmentLock:
+def lock_for(
+    spec: Specification, target: SolveTarget, say: Say, other_reason: str = "", check: Check = lambda lock: None
+) -> EnvironmentLock:
     """Return the lock of a specification for a host; solve it if necessary.
 
     Args:
@@ -41,6 +44,7 @@ def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: s
         target: The host that it is for.
         say: Called with sentences that say what is done and why.
         other_reason: A reason to solve again that only the caller knows; "" for none.
+        check: Raises if a new lock is of no use; then nothing is written.
 
     Raises:
         LockError: There is no solution, or no solver; a channel does not answer; or a lock that was given does not fit.
@@ -55,7 +59,7 @@ def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: s
     for sentence in spec.sentences:
         say(sentence)
     target = target if other_reason else _shared(spec, target, before)
-    after = _solved(spec, target, path, before, reason, say)
+    after = _solved(spec, target, path, before, reason, say, check)
     changes = f": {locks.differences(before, after, target.platform)}" if before else ""
     say(f"wrote {path} ({len(after.on(target.platform))} packages for {target.platform}){changes}")
     return after
@@ -128,7 +132,13 @@ def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | 
 
 
 def _solved(
-    spec: Specification, target: SolveTarget, path: Path, before: EnvironmentLock | None, reason: str, say: Say
+    spec: Specification,
+    target: SolveTarget,
+    path: Path,
+    before: EnvironmentLock | None,
+    reason: str,
+    say: Say,
+    check: Check,
 ) -> EnvironmentLock:
     keeps = before if before is not None and before.input_hash == spec.input_hash else None
     platforms = [target.platform] if keeps else list(dict.fromkeys([*spec.platforms, target.platform]))
@@ -140,12 +150,18 @@ def _solved(
 
             data, python = project_solver.solve_project(spec, target, before, keeps, say)
         else:
-            data, pythons = conda_solver.solve(spec, target, platforms, keeps, say)
+            solve = conda_solver.solve
+            if spec.pip_lines:
+                from clusterfn.environment import pip_section
+
+                solve = pip_section.solve_with_wheels
+            data, pythons = solve(spec, target, platforms, keeps, say)
             python = pythons.get(target.platform, "")
     except Unsolved as unsolved:
         raise unsolved.error from unsolved
     lock = locks.parse_lock(data, path)
     if not (spec.wants_python or spec.python.found) and not f"{python}.".startswith(f"{target.python}."):
         say(f"no solution for Python {target.python}: the environment has {python}, the nearest that works")
+    check(lock)
     locks.write_lock(path, data)
     return lock

@@ -1,13 +1,7 @@
-"""What a user wants in an environment, as one value; and the shortest way to write it, `packages=[…]`.
+"""What a user wants in an environment, as one value.
 
-    packages=["python=3.11", "torch==2.7.1", "numpy>=2"]    from conda-forge
-    "bioconda::samtools"                                    from a channel that is named
-    "pip:torch-geometric"                                   from PyPI, or the index that pip is configured for
-    "--index-url https://download.pytorch.org/whl/cu118"    an option of pip's: where its packages are
-
-torch, torchvision and torchaudio come from PyPI, as wheels: PyTorch makes builds for each CUDA, and none for conda any
-longer. "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environment_yml` reads the same from a file, `imports`
-from what a function imports, `project_files` from what uv and pip know; `solver` makes a lock of it.
+Pure, no I/O. `environment_yml` reads it from a file, `packages` from `packages=[…]`, `imports` from what a function
+imports, `project_files` from what uv and pip know; `solver` makes a lock of it.
 """
 
 from __future__ import annotations
@@ -16,27 +10,25 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterfn.bridge.builder.fetch import masked
-from clusterfn.environment.project import ProjectFile
+from clusterfn.environment.project import PIP_LINES, ProjectFile
 from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import ConfigError
 
 USUAL_CHANNEL = "conda-forge"
 TORCHES = ("torch", "torchvision", "torchaudio")
-_PIP = "pip:"
-_EXTRAS = re.compile(r"[\w.-]+\[[\w\s,.-]+\]")  # conda's brackets hold name=value
 _CONDA = re.compile(r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?P<rest>(?:[\s=<>!~\[].*)?)")
 _WHEEL = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<extras>(?:\[[\w\s,.-]*\])?)\s*(?P<rest>(?:[=<>!~@;(].*)?)"
 )
 _CLAUSE = re.compile(r"(?P<operator>~=|===?|!=|<=|>=|<|>)?\s*(?P<version>\d[\w.*+!-]*)")
 _PATCHES = 30  # no minor version of PyTorch has had as many
-_SOURCE = re.compile(r"(?:git|hg|svn|bzr)\+|[\w.-]+\s*@\s*(?:git|hg|svn|bzr)\+")
 # conda's builders work in folders of many names, /croot/numpy_1682520569166/work; the time and "work" are in all.
 _BUILT_BY_CONDA = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*@\s*file:///\S*_\d{10,}/work(?:/|\s|$)")
+_ADDRESS = re.compile(r"@\s*\w+://")
 _FORMAT = 1
 
 
@@ -60,6 +52,12 @@ class Requirement:
     def is_address(self) -> bool:
         """Whether it names one wheel by its address."""
         return self._rest.startswith("@")
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether extras of a wheel are wanted."""
+        found = _WHEEL.fullmatch(self.text)
+        return bool(found and found["extras"].strip("[] "))
 
     @property
     def versions(self) -> str:
@@ -151,6 +149,8 @@ class Specification:
         pins: Versions that were chosen for one host, as pip writes them.
         chosen_indexes: Indexes that were chosen for one host; they are the first of `indexes`, too.
         python: Where the Python of a project comes from; its own lock says so, `input_hash` does not.
+        pip_section: The lines of `pip:` as uv reads them; None if there are none.
+        more_wishes: What these lines mean beyond `pip`: other files, local packages; "" for nothing.
     """
 
     title: str
@@ -170,6 +170,8 @@ class Specification:
     pins: tuple[str, ...] = ()
     chosen_indexes: tuple[str, ...] = ()
     python: PythonSource = PythonSource()
+    pip_section: ProjectFile | None = None
+    more_wishes: str = ""
 
     @property
     def wants_python(self) -> bool:
@@ -189,8 +191,17 @@ class Specification:
             "indexes": self.indexes,
             "find_links": self.find_links,
             **({"replaces_index": True} if self.replaces_index else {}),
+            **({"more": self.more_wishes} if self.more_wishes else {}),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def pip_lines(self) -> ProjectFile | None:
+        """What uv reads in addition to conda's packages; None if there is nothing."""
+        if self.pip_section or not self.pip or self.project:
+            return self.pip_section
+        lines = tuple((each.text, each.selector) for each in self.pip)
+        return ProjectFile(PIP_LINES, (self.file or Path.cwd() / "packages"), lines=lines)
 
     @property
     def is_locked(self) -> bool:
@@ -205,7 +216,7 @@ class Specification:
         """Return a specification with other versions of some projects, and indexes that are asked first.
 
         Example:
-            >>> spec = from_packages(["torch==2.7.1"])
+            >>> spec = Specification("", pip=(wheel_requirement("torch==2.7.1"),))
             >>> spec.with_wheels({"torch": "==2.7.1+cu118"}, ["https://download.pytorch.org/whl/cu118"]).pip[0].text
             'torch==2.7.1+cu118'
         """
@@ -213,103 +224,6 @@ class Specification:
         return replace(
             self, pip=pip, indexes=(*indexes, *self.indexes), wish=self.input_hash,
             pins=tuple(f"{name}{versions}" for name, versions in pins.items()), chosen_indexes=tuple(indexes),
-        )  # fmt: skip
-
-
-def from_packages(packages: Sequence[str]) -> Specification:
-    """Parse `packages=` into a specification.
-
-    Raises:
-        ConfigError: One of them is not understood.
-
-    Example:
-        >>> from_packages(["numpy>=2", "pip:rich"]).conda[0].text
-        'numpy >=2'
-    """
-    title = masked(f"packages={json.dumps(list(packages))}")
-    conda, lines, sentences = [], PipLines(Path.cwd()), []
-    words = iter(packages)
-    for word in words:
-        text = f"{word} {next(words, '')}" if word in _WITH_VALUE else word  # as a shell splits them
-        if text.startswith("-"):
-            lines.read(text)
-            continue
-        if text.startswith(_PIP):
-            lines.wanted.append(wheel_requirement(text[len(_PIP) :]))
-            continue
-        found = conda_requirement(text)
-        if found.name in TORCHES and "::" not in text:
-            single = re.fullmatch(r"([\w.-]+)\s*=\s*([\d.]+?)(\.?\*)?", text.strip())  # conda's torch=2.7
-            lines.read(f"{single[1]}=={single[2]}.*" if single else text.replace(" ", ""))
-            sentences.append(f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)")
-        elif _EXTRAS.match(text):
-            lines.read(text)
-            lines.sentences.append(f"{text} comes from PyPI, because conda packages have no extras")
-        else:
-            conda.append(found)
-    named = named_channels(conda)
-    channels = named if conda and len(named) == len(conda) else [USUAL_CHANNEL, *named]
-    spec = Specification(title, tuple(dict.fromkeys(channels)), tuple(conda))
-    return lines.added_to(replace(spec, sentences=tuple(sentences[:1])))
-
-
-_OPTION = re.compile(r"(-[\w-]+)(?:\s+|=|$)(.*)", re.DOTALL)
-_INDEX_URL = ("--index-url", "-i")
-_MORE_INDEXES = ("--extra-index-url",)
-_FIND_LINKS = ("--find-links", "-f")
-_OTHER_FILES = ("-r", "--requirement", "-c", "--constraint")
-_EDITABLE = ("-e", "--editable")
-_WITH_VALUE = (*_INDEX_URL, *_MORE_INDEXES, *_FIND_LINKS, *_OTHER_FILES, *_EDITABLE)
-
-
-@dataclass
-class PipLines:
-    """Lines as pip reads them, in a requirements.txt, a `pip:` section or `packages=`.
-
-    Args:
-        folder: From which relative paths count.
-    """
-
-    folder: Path
-    wanted: list[Requirement] = field(default_factory=list)
-    indexes: list[str] = field(default_factory=list)
-    find_links: list[str] = field(default_factory=list)
-    sentences: list[str] = field(default_factory=list)
-    replaces_index: bool = False
-
-    def read(self, text: str, place: str = "", selector: str = "") -> None:
-        """Take a requirement, or one of the options that mean something for a lock.
-
-        Raises:
-            ConfigError: It is neither.
-        """
-        text = text.strip()
-        found = _OPTION.fullmatch(text)
-        option, value = found.groups() if found else ("", "")
-        if option in _WITH_VALUE and not value:
-            raise ConfigError(f"{_at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
-        if option in _EDITABLE:
-            self.sentences.append(f"{_at(place)}{text!r} is skipped: clusterfn sends your own project as source")
-        elif option in (*_INDEX_URL, *_MORE_INDEXES):
-            self.indexes.append(value)
-            self.replaces_index |= option in _INDEX_URL
-        elif option in _FIND_LINKS:
-            self.find_links.append(value if "://" in value else str(self.folder / Path(value).expanduser()))
-        elif option in _OTHER_FILES:
-            raise ConfigError(
-                f'{_at(place)}"{text}" names another file', hint=f"copy the lines of {value} into this file"
-            )
-        elif text.startswith((".", "/", "-")):
-            raise ConfigError(f'{_at(place)}"{text}" cannot be locked', hint="name a project and its version")
-        else:
-            self.wanted.append(wheel_requirement(text, place, selector))
-
-    def added_to(self, spec: Specification) -> Specification:
-        """Add these lines to a specification."""
-        return replace(
-            spec, pip=(*spec.pip, *self.wanted), indexes=(*spec.indexes, *self.indexes),
-            find_links=(*spec.find_links, *self.find_links), sentences=(*spec.sentences, *self.sentences),
-            replaces_index=self.replaces_index,
         )  # fmt: skip
 
 
@@ -342,11 +256,6 @@ def wheel_requirement(text: str, place: str = "", selector: str = "") -> Require
         ConfigError: It is none, or can be locked to no wheel.
     """
     text = text.strip()
-    if _SOURCE.match(text):
-        raise ConfigError(
-            f"{_at(place)}{masked(text)!r} is a repository, which cannot be locked to a wheel",
-            hint="run pip install -e on it (clusterfn then sends it as source), or name a released version",
-        )
     built_there = _BUILT_BY_CONDA.search(text)
     if built_there:
         raise ConfigError(
@@ -356,10 +265,10 @@ def wheel_requirement(text: str, place: str = "", selector: str = "") -> Require
             f"{built_there[1]}==…",
         )
     match = _WHEEL.fullmatch(text)
-    if match is None or (match["rest"].startswith("@") and "#sha256=" not in text):
+    if match is None or ("@" in match["rest"] and not _ADDRESS.match(match["rest"])):
         raise ConfigError(
             f"{_at(place)}{masked(text)!r} is not a project of a package index",
-            hint='write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl#sha256=…"',
+            hint='write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl"',
         )
     return Requirement(re.sub(r"[-_.]+", "-", match["name"]).lower(), text, place, selector)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.solver import Say
 from clusterfn.environment.specification import TORCHES, Requirement, Specification
-from clusterfn.errors import EnvironmentBuildError
+from clusterfn.errors import EnvironmentBuildError, LockError
+
+AskGpus = Callable[[], "GpuCapabilities | None"]
 
 _CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")  # cuda128_…, py3.11_cuda12.1_…
 _OF_INDEX = re.compile(r"/(cu\d{2,3}|cpu)/?$")  # https://download.pytorch.org/whl/cu118, or a mirror of it
@@ -104,22 +106,108 @@ def explain_locked_torch(torch: LockedTorch, gpus: GpuCapabilities, table: cuda.
     )
 
 
+class TransitiveTorch:
+    """Chooses the build of a PyTorch that comes in only through other packages.
+
+    Args:
+        ask: Returns the GPUs, None if there are none; called if there is such a PyTorch.
+        is_needed: Whether the call asks for GPUs, so that no PyTorch will do that does not run on them.
+    """
+
+    def __init__(self, ask: AskGpus, table: cuda.CudaTable, host: Host, say: Say, *, is_needed: bool) -> None:
+        self._ask, self._table, self._host, self._say, self._is_needed = ask, table, host, say, is_needed
+        self._gpus: GpuCapabilities | None = None
+
+    @property
+    def cuda(self) -> str | None:
+        """The newest that the driver runs; None if no PyTorch has come in."""
+        return cuda.newest_cuda(self._gpus.driver) if self._gpus else None
+
+    def narrow(self, version: str) -> tuple[dict[str, str], list[str]] | None:
+        """Return versions and indexes to resolve with again, if that version does not run on the GPUs.
+
+        Raises:
+            EnvironmentBuildError: No older one runs on them either.
+        """
+        self._gpus = self._ask()
+        if self._gpus is None:
+            return None
+        package = LockedPackage("torch", version, "", "pip", "", "", "", "")
+        if runs_on_gpus(find_torch([package], self._table), self._gpus, self._table):
+            return None
+        wish = cuda.TorchRequest(f"<={version.partition('+')[0]}")
+        try:
+            choice = cuda.choose_build(self._gpus, wish, self._table, self._host.name)
+        except EnvironmentBuildError:
+            if self._is_needed:
+                raise
+            return None
+        self._say(f"PyTorch {version}, which other packages want, does not run there: {choice.because}")
+        return ({"torch": f"=={choice.torch}.*"}, [choice.index] if choice.index else []) if choice.torch else None
+
+
 def lock_with_torch(
     spec: Specification, target: SolveTarget, gpus: GpuCapabilities, table: cuda.CudaTable, host: Host, say: Say
 ) -> tuple[EnvironmentLock, cuda.TorchChoice | None]:
-    """Return the existing lock if its PyTorch runs on these GPUs; else solve one, and return the chosen build too."""
+    """Return the existing lock if its PyTorch runs on these GPUs; else solve one, and return the chosen build too.
+
+    Raises as `refuse_unusable_torch`, before a new lock is written.
+    """
     wheel = spec.wheel("torch")
+
+    def check(lock: EnvironmentLock) -> None:
+        refuse_unusable_torch(find_torch(lock.on(target.platform), table), gpus, table, lock, host)
+
     # What is only assumed of the GPUs is no reason to solve again what was solved for known ones.
     there = solver.current_lock(spec, replace(target, cuda=None) if gpus is UNKNOWN_GPUS else target)
-    if there and (wheel is None or runs_on_gpus(find_torch(there.on(target.platform), table), gpus, table)):
+    before = find_torch(there.on(target.platform), table) if there else None
+    if there and (runs_on_gpus(before, gpus, table) or before is None or before.manager == "conda"):
         return there, None
+    why = f"its PyTorch {before.version} does not run on the GPUs of {host.name}" if before else ""
+    if wheel is None and not spec.is_locked:
+        through = TransitiveTorch(lambda: gpus, table, host, say, is_needed=True)
+        return solver.lock_for(spec, replace(target, torch=through), say, why, check), None
     if wheel is None or spec.is_locked or wheel.is_address:
-        return solver.lock_for(spec, target, say), None
+        return solver.lock_for(spec, target, say, check=check), None
     choice = cuda.choose_build(gpus, request_torch(spec, wheel, host), table, host.name)
     for sentence in [choice.because, *choice.warnings]:
         say(sentence)
     why = f"its PyTorch does not run on the host ({choice.because})" if there else ""
-    return solver.lock_for(pin_torch(spec, wheel, choice, table), target, say, why), choice
+    return solver.lock_for(pin_torch(spec, wheel, choice, table), target, say, why, check), choice
+
+
+def lock_without_gpus(
+    spec: Specification, target: SolveTarget, ask: AskGpus, table: cuda.CudaTable, host: Host, say: Say
+) -> EnvironmentLock:
+    """Return the lock for a call that asks for no GPUs, with the PyTorch that a call with GPUs would get.
+
+    Args:
+        ask: Returns the GPUs of the host, None if it has none; called if PyTorch is wanted and there is no lock.
+    """
+    wheel = spec.wheel("torch")
+    if spec.is_locked or solver.current_lock(spec, target) or (wheel and wheel.is_address):
+        return solver.lock_for(spec, target, say)
+    through = TransitiveTorch(ask, table, host, say, is_needed=False)
+    narrowed, towards = spec, replace(target, torch=through)
+    if wheel:
+        try:
+            gpus = ask()
+            choice = cuda.choose_build(gpus, request_torch(spec, wheel, host), table, host.name) if gpus else None
+        except EnvironmentBuildError:  # such a PyTorch runs on no GPU of the host, and the call wants none
+            gpus = choice = None
+        if gpus is None or choice is None:
+            return solver.lock_for(spec, target, say)
+        say(f"{choice.because}: calls with GPUs use the same build")
+        # A conda package may ask for CUDA, too: then that is solved once a call wants GPUs.
+        newest = None if spec.conda else cuda.newest_cuda(gpus.driver)
+        narrowed, towards = pin_torch(spec, wheel, choice, table), replace(target, cuda=newest)
+    try:
+        return solver.lock_for(narrowed, towards, say)
+    except LockError as error:
+        if narrowed is spec and through.cuda is None:
+            raise
+        say(f"PyTorch for GPUs cannot be had ({error.message}): this lock is for calls without them")
+        return solver.lock_for(spec, target, say)
 
 
 def request_torch(spec: Specification, wheel: Requirement, host: Host) -> cuda.TorchRequest:

@@ -88,25 +88,29 @@ def _version(path: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if done.returncode == 0 and found else ()
 
 
-def run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], waiting: Callable[[float], None]) -> UvResult:
+def run(
+    argv: Sequence[str], folder: Path, variables: Mapping[str, str], waiting: Callable[[float], None], given: str = ""
+) -> UvResult:
     """Run uv in a folder.
 
     Args:
         folder: Of the project: relative paths and uv's own settings begin there.
         variables: All variables that it sees.
         waiting: Called every 15 s with the seconds that it has run.
+        given: What it reads from stdin.
     """
     began = time.monotonic()
     with subprocess.Popen(
-        list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=folder,
+        list(argv), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=folder,
         env=dict(variables), encoding="utf-8", errors="replace",
     ) as process:  # fmt: skip
         try:
             while True:
                 try:
-                    text = process.communicate(timeout=PATIENCE_S)[1]
+                    text = process.communicate(given or None, timeout=PATIENCE_S)[1]
                     break
                 except subprocess.TimeoutExpired:
+                    given = ""  # is on its way
                     waiting(time.monotonic() - began)
         except BaseException:  # Ctrl-C too: uv would go on without us
             process.kill()

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment.project_files import load_toml, workspace_root
+from clusterfn.environment.local_packages import workspace_root
+from clusterfn.environment.toml_file import load_toml
 
 _MORE = ("UV_INDEX", "UV_EXTRA_INDEX_URL")
 _DEFAULT = ("UV_DEFAULT_INDEX", "UV_INDEX_URL")

@@ -8,17 +8,35 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from clusterfn.bridge.builder.fetch import local_path, masked
-from clusterfn.environment.project import normalize
+from clusterfn.environment.project import ProjectFile, normalize
 from clusterfn.errors import LockError
 
 _MANYLINUX = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
 _WHEEL = ".whl"
+_PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One file that uv chose.
+
+    Attributes:
+        url: Without a password.
+        sha256: "" if neither the index nor the lock has one.
+    """
+
+    name: str
+    version: str
+    url: str
+    sha256: str
 
 
 def write_index(tree: Mapping[str, Any], base: Path, folder: Path, title: str) -> Iterator[str]:
@@ -140,3 +158,45 @@ def wheel_rank(file: str) -> tuple[int, int, int, int]:
     glibc += [number for name, number in _MANYLINUX.items() if name in re.split(r"[_.]", platform)]
     build = re.match(r"\d+", tags[2]) if len(tags) > 5 else None
     return (kind, minor, max(glibc, default=0), int(build[0]) if build else 0)
+
+
+def write_stand_ins(provided: Mapping[str, str], folder: Path) -> Path:
+    """Write a wheel without content for each package that conda brings, and return a file that names them for uv."""
+    folder.mkdir()
+    lines = []
+    for name, version in provided.items():
+        if _PEP_440.fullmatch(version):
+            stem = f"{name.replace('-', '_')}-{version}"
+            path = folder / f"{stem}-py3-none-any.whl"
+            with zipfile.ZipFile(path, "w") as archive:
+                head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+                archive.writestr(f"{stem}.dist-info/METADATA", head)
+                archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+                archive.writestr(f"{stem}.dist-info/RECORD", "")
+            lines.append(f"{name} @ {path.as_uri()}")
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return constraints
+
+
+def check_hashes(wheels: Sequence[Wheel], project: ProjectFile) -> None:
+    """Raise if the user names hashes, and a wheel has none of them: uv does not compare them here.
+
+    Raises:
+        LockError: There is such a wheel.
+    """
+    if not project.hashes:
+        return
+    for wheel in wheels:
+        file = file_name(wheel.url)
+        if wheel.name not in project.hashes:
+            raise LockError(
+                f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[file],
+                hint=f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}",
+            )  # fmt: skip
+        if wheel.sha256 not in project.hashes[wheel.name]:
+            raise LockError(
+                f"{project.path.name}: {wheel.name} {wheel.version} has another hash than the file allows",
+                evidence=[f"{file} has sha256:{wheel.sha256}"],
+                hint="if the file is right, list the hashes of all of its wheels: `uv pip compile --generate-hashes`",
+            )

@@ -12,18 +12,21 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment import cuda, project_files, solver_tools, uv
+from clusterfn.environment import cuda, older_versions, solver_tools, uv
 from clusterfn.environment.conda_solver import MANY, OLDEST_GLIBC, SolveTarget
 from clusterfn.environment.lock import Unsolved
-from clusterfn.environment.project import PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
+from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, normalize
 from clusterfn.environment.specification import Specification
+from clusterfn.environment.toml_file import load_toml
 from clusterfn.environment.uv_settings import has_index_variables, names_indexes
 from clusterfn.environment.wheel_files import (
+    Wheel,
     address_of,
+    check_hashes,
     entries_of_one_version,
     file_name,
     hash_of_local,
@@ -33,30 +36,21 @@ from clusterfn.environment.wheel_files import (
     wheel_rank,
     without_password,
     write_index,
+    write_stand_ins,
 )
 from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
 
 _MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+# Platforms without glibc, for a lock that serves other machines than the host, too.
+_OTHERS = {
+    "osx-64": "x86_64-apple-darwin", "osx-arm64": "aarch64-apple-darwin", "win-64": "x86_64-pc-windows-msvc",
+}  # fmt: skip
 _GLIBC = (17, 28, *range(31, 41))  # the minor versions that uv knows
+_STAND_INS = "brought-by-conda"
 _STALE = "needs to be updated"
 _UNREADABLE = "Building source distributions is disabled"
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """One file that uv chose.
-
-    Attributes:
-        url: Without a password.
-        sha256: "" if neither the index nor the lock has one.
-    """
-
-    name: str
-    version: str
-    url: str
-    sha256: str
 
 
 def uv_platform(target: SolveTarget) -> str:
@@ -69,13 +63,15 @@ def uv_platform(target: SolveTarget) -> str:
         >>> uv_platform(SolveTarget("linux-64", "2.27", None, "3.11"))
         'x86_64-manylinux_2_17'
     """
+    if target.platform in _OTHERS:
+        return _OTHERS[target.platform]
     machine = _MACHINES.get(target.platform)
     numbers = [int(part) for part in re.findall(r"\d+", target.glibc or OLDEST_GLIBC)[:2]]
     fitting = [minor for minor in _GLIBC if [2, minor] <= numbers]
     if machine is None or not fitting:
         what = target.platform if machine is None else f"glibc {target.glibc}"
         raise LockError(
-            f"uv resolves nothing for {what}", hint="write the packages into an environment.yml: conda-lock solves it"
+            f"uv resolves nothing for {what}", hint="name conda's packages, in an environment.yml or in packages="
         )
     return f"{machine}-manylinux_2_{fitting[-1]}"
 
@@ -102,15 +98,21 @@ class WheelFinder:
         return uv.find_uv(self.say)
 
     @functools.cached_property
+    def _checked(self) -> set[str]:
+        """The Pythons for which it is known that nothing without a wheel holds others back."""
+        return set()
+
+    @functools.cached_property
     def pip(self) -> solver_tools.PipConfig:
         """pip's settings, for which pip has to be asked."""
         return solver_tools.pip_config()
 
-    def find(self, python: str) -> list[Wheel]:
+    def find(self, python: str, provided: Mapping[str, str] | None = None) -> list[Wheel]:
         """Return the wheels in the order of their names.
 
         Args:
             python: A version of Python, "3.11.7".
+            provided: name -> version of what the environment has without them.
 
         Raises:
             Unsolved: There are none.
@@ -120,34 +122,69 @@ class WheelFinder:
         """
         with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
             folder = Path(name)
-            found = self._choose(folder, python) if self.project.is_locked else self._resolve(folder, python)
+            if self.project.is_locked:
+                found = self._choose(folder, python)
+            else:
+                found = self._resolve(folder, python, provided or {})
             wheels = sorted(self._wheels(found, folder), key=lambda each: each.name)
-        _check_hashes(wheels, self.project)
+            torch = next((each for each in wheels if each.name == "torch"), None)
+            narrowed = self.target.torch.narrow(torch.version) if torch and self.target.torch else None
+        if narrowed:
+            spec, target = self.spec.with_wheels(*narrowed), replace(self.target, torch=None)
+            return replace(self, spec=spec, target=target).find(python, provided)
+        check_hashes(wheels, self.project)
         return wheels
 
-    def _resolve(self, folder: Path, python: str) -> dict[str, Any]:
+    def _resolve(self, folder: Path, python: str, provided: Mapping[str, str]) -> dict[str, Any]:
         """Let uv choose versions and wheels."""
         project, made = self.project, folder / "pylock.made.toml"
-        pips = project.kind == REQUIREMENTS
+        pips = project.kind in (REQUIREMENTS, PIP_LINES)
         own = (False, False) if pips else names_indexes(project.path.parent)
         pip = self.pip
-        variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
+        variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1] or self.spec.replaces_index)
         more = ["--no-config"] if pips else []  # pip does not read uv's settings
         more += ["--no-index"] if not pip.indexes and not any(own) else []
         # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
         # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
         if (pips or len(pip.indexes) > 1) and not (own[0] or has_index_variables()):
             more += ["--index-strategy", "unsafe-best-match"]
+        if provided:
+            more += ["--constraint", str(write_stand_ins(provided, folder / _STAND_INS))]
         argv = [*self._wanted(folder), *more, *self._choices(folder), "-o", str(made)]
-        reply = self._compile(argv, python, project.path.parent, variables)
-        if reply.status and _UNREADABLE in reply.text:  # so it says of a pyproject.toml with a bad requirement
+        given = "\n".join([*(text for text, _ in project.lines), ""])
+        reply = self._compile(argv, python, project.path.parent, variables, given)
+        if reply.status and project.kind == PYPROJECT and _UNREADABLE in reply.text:  # or a requirement in it is bad
             lines = folder / "lines.txt"
             lines.write_text("\n".join(each.text for each in self.spec.pip) + "\n", encoding="utf-8")
             why = self._compile([lines.name, "--no-deps", "--no-index", "--no-config"], python, folder, variables)
             reply = why if why.status not in (0, 1) else reply
         if reply.status:
             raise self._failure(reply)
-        return project_files.load_toml(made)
+        found = load_toml(made)
+
+        def again(constraints: Sequence[str], flags: Sequence[str]) -> tuple[uv.UvResult, dict[str, Any]]:
+            file, other = folder / "more.txt", folder / "pylock.again.toml"
+            file.write_text("\n".join([*constraints, ""]), encoding="utf-8")
+            words = [*argv[:-1], str(other), *flags, "--constraint", str(file)]
+            reply = self._compile(words, python, project.path.parent, variables, given)
+            return reply, {} if reply.status else load_toml(other)
+
+        def alone(lines: Sequence[str], flags: Sequence[str]) -> tuple[uv.UvResult, dict[str, Any]]:
+            other = folder / "pylock.newest.toml"
+            early = ["--prerelease", "allow"] if project.prerelease else []
+            words = ["-", *more, *early, *flags, "-o", str(other)]
+            reply = self._compile(words, python, project.path.parent, variables, "\n".join([*lines, ""]))
+            return reply, {} if reply.status else load_toml(other)
+
+        minor = python.rpartition(".")[0]
+        instead, reasons = ("", []) if minor in self._checked else older_versions.find_culprit(found, again, alone)
+        self._checked.add(minor)
+        if instead:
+            raise Unsolved(LockError(
+                f"{self.spec.title}: uv would take {instead}, as something has no wheel", evidence=reasons[:MANY],
+                hint=f"{older_versions.way_to_a_wheel(' '.join(reasons))}; or name the older version",
+            ))  # fmt: skip
+        return found
 
     def _wanted(self, folder: Path) -> list[str]:
         """Return the file that uv reads, with the extras and groups of it.
@@ -155,6 +192,8 @@ class WheelFinder:
         uv does not run the build backend of a pyproject.toml here, but that of an editable project.
         """
         project = self.project
+        if project.kind in (REQUIREMENTS, PIP_LINES):
+            return ["-"]
         groups = _flags("--group", project.groups)
         if not project.is_dynamic:
             return [project.path.name, *_flags("--extra", project.extras), *groups]
@@ -165,7 +204,8 @@ class WheelFinder:
 
     def _choices(self, folder: Path) -> list[str]:
         """Return the flags for the user's own packages, and for what was chosen for this host."""
-        flags = _flags("--no-binary", self.project.local)  # only these may be built, to read what they depend on
+        flags = ["--prerelease", "allow"] if self.project.prerelease else []
+        flags += _flags("--no-binary", self.project.local)  # only these may be built, to read what they depend on
         if self.spec.pins:
             pins = folder / "pins.txt"
             pins.write_text("\n".join(self.spec.pins) + "\n", encoding="utf-8")
@@ -198,23 +238,25 @@ class WheelFinder:
         reply = self._compile([*argv, "-o", str(made)], python, folder, uv.plain_variables())
         if reply.status:
             raise self._failure(reply)
-        return project_files.load_toml(made)
+        return load_toml(made)
 
-    def _compile(self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str]) -> uv.UvResult:
+    def _compile(
+        self, argv: Sequence[str], python: str, folder: Path, variables: Mapping[str, str], given: str = ""
+    ) -> uv.UvResult:
         return self._run([
             "pip", "compile", *argv, "--format", "pylock.toml", "--no-header", "--only-binary", ":all:",
             "--python-platform", uv_platform(self.target), "--python-version", python, "--python", sys.executable,
-        ], folder, uv.without_choices(variables))  # fmt: skip
+        ], folder, uv.without_choices(variables), given)  # fmt: skip
 
     @functools.cached_property
     def _locked(self) -> tuple[dict[str, Any], Path]:
         """What the lock has, as a pylock.toml would, and the folder from which its paths count."""
         path = self.project.path
         if self.project.kind != UV_LOCK:
-            return project_files.load_toml(path), path.parent
+            return load_toml(path), path.parent
         with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
             exported = self._exported(Path(name))
-            return project_files.load_toml(exported), exported.parent
+            return load_toml(exported), exported.parent
 
     def _exported(self, folder: Path) -> Path:
         """Write what a uv.lock has as a pylock.toml.
@@ -241,14 +283,17 @@ class WheelFinder:
             self.say(f"{project.path.name} may be out of date, uv cannot check it here: {reply.lines[0]}")
         return made
 
-    def _run(self, argv: Sequence[str], folder: Path, variables: Mapping[str, str]) -> uv.UvResult:
+    def _run(
+        self, argv: Sequence[str], folder: Path, variables: Mapping[str, str], given: str = ""
+    ) -> uv.UvResult:
         def waiting(seconds: float) -> None:
             self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)")
 
-        return uv.run([self.program, *argv, "--quiet"], folder, variables, waiting)
+        return uv.run([self.program, *argv, "--quiet"], folder, variables, waiting, given)
 
     def _failure(self, reply: uv.UvResult) -> Exception:
-        title, lines = self.spec.title, reply.lines[:MANY]
+        title = self.spec.title
+        lines = [line.replace(" in `-` at position 0", "") for line in reply.lines[:MANY]]
         if reply.unreachable:
             return LockError(
                 f"{title} could not be locked: a package index cannot be reached", evidence=lines,
@@ -259,10 +304,14 @@ class WheelFinder:
         if reply.status != 1:
             return LockError(f"{title} could not be locked: uv rejects it", evidence=lines,
                              hint="correct what uv names above")  # fmt: skip
-        hint = "loosen or correct the packages named above"
-        if "no usable wheels" in reply.text or "building from source is disabled" in reply.text:
-            hint = "hosts compile nothing: choose a version that has a wheel for this Python, or conda's package of it "
-            hint += "in an environment.yml"
+        hint, torch = "loosen or correct the packages named above", self.spec.wheel("torch")
+        if torch and "+" in torch.exact and not self.spec.indexes:
+            index = f"{cuda.INDEX}{torch.exact.partition('+')[2]}"
+            hint = f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
+        elif self.spec.replaces_index:
+            hint = "--index-url replaces PyPI, as for pip; --extra-index-url searches both"
+        if older_versions.names_no_wheel(reply.text):
+            hint = older_versions.way_to_a_wheel(reply.text)
         return Unsolved(LockError(f"there is no solution for {title}", evidence=lines, hint=hint))
 
     def _wheels(self, found: Mapping[str, Any], folder: Path) -> Iterator[Wheel]:
@@ -275,6 +324,8 @@ class WheelFinder:
             if "vcs" in package:
                 raise repository_error(name, package["vcs"], self.spec.title)
             files = [*package.get("wheels", []), *([package["archive"]] if "archive" in package else [])]
+            if any(_STAND_INS in str(file.get("path") or file.get("url")) for file in files):
+                continue  # conda brings it
             best = max(files, key=lambda file: wheel_rank(file_name(address_of(file, folder))))
             url = without_password(address_of(best, folder))
             version = str(package.get("version", "")) or version_of(file_name(url))
@@ -296,26 +347,3 @@ class WheelFinder:
 
 def _flags(flag: str, values: Sequence[str]) -> list[str]:
     return [word for value in values for word in (flag, value)]
-
-
-def _check_hashes(wheels: Sequence[Wheel], project: ProjectFile) -> None:
-    """Raise if the user names hashes, and a wheel has none of them: uv does not compare them here.
-
-    Raises:
-        LockError: There is such a wheel.
-    """
-    if not project.hashes:
-        return
-    for wheel in wheels:
-        file = file_name(wheel.url)
-        if wheel.name not in project.hashes:
-            raise LockError(
-                f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}", evidence=[file],
-                hint=f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}",
-            )  # fmt: skip
-        if wheel.sha256 not in project.hashes[wheel.name]:
-            raise LockError(
-                f"{project.path.name}: {wheel.name} {wheel.version} has another hash than the file allows",
-                evidence=[f"{file} has sha256:{wheel.sha256}"],
-                hint="if the file is right, list the hashes of all of its wheels: `uv pip compile --generate-hashes`",
-            )

@@ -38,14 +38,19 @@ def lock_environment(
         LockError, EnvironmentBuildError, ConfigError: As `resolve.resolve_environment`.
     """
     told, spec = platform_facts(session), with_python(session, spec, caller)
+
+    def ask() -> GpuCapabilities | None:
+        found = known_gpus(session, told["root"])  # a machine without a scheduler has no others
+        return found or (torch_build.unknown_gpus(session.host) if scheduler_for(session.host).has_nodes else None)
+
     known = gpus_of_jobs(session, told["root"]) if gpus else None
     try:
         try:
-            return resolve.resolve_environment(spec, session.host, told, known, caller, say)
+            return resolve.resolve_environment(spec, session.host, told, known, caller, say, ask)
         except NoPython as nowhere:
             say(f"{nowhere.message}: the Python of {session.host.name} is tried")
             spec = _with_host_python(session, spec, caller, nowhere)
-            return resolve.resolve_environment(spec, session.host, told, known, caller, say)
+            return resolve.resolve_environment(spec, session.host, told, known, caller, say, ask)
     except EnvironmentBuildError as error:
         error.host = session.host.name
         raise

@@ -33,13 +33,14 @@ from tests.waiting import until
 pytestmark = [pytest.mark.lab]
 DRIVER = Path(__file__).parents[1] / "fixtures" / "waiting_call.py"
 WITHIN_S = 10.0
-AT_ONCE = 16
+AT_ONCE = 24
 CALLS = list(calls_on("host", "", ""))
 SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]
 SOME += ["clusterfn jobs", "clusterfn cancel", "clusterfn jupyter"]
 # They need a job that has run before they are made.
 AFTER_A_JOB = ["job.remove()", "clusterfn rm", "group.retry_failed()", *(each for each in CALLS if "Session." in each)]
-NODE = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=64000"
+# For all jobs of all calls.
+NODE = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=640000"
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Scene:
         job: A job that runs.
         group: A map that runs.
         agents: The pids of the agents of those that call.
+        controllers: Those of its SLURM that this test has started.
     """
 
     host: str
@@ -65,6 +67,7 @@ class Scene:
     job: Any = None
     group: Any = None
     agents: list[int] = field(default_factory=list)
+    controllers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def supervisor(self) -> int:
@@ -156,7 +159,7 @@ def controller_gone(scene: Scene) -> Iterator[None]:
     os.kill(pid, signal.SIGTERM)
     until(lambda: not scene.controller())
     yield
-    subprocess.Popen(["/usr/bin/setpriv", "--pdeathsig=KILL", *argv], cwd=scene.folder)
+    scene.controllers.append(subprocess.Popen(["/usr/bin/setpriv", "--pdeathsig=KILL", *argv], cwd=scene.folder))
     until(scene.controller_answers)
 
 
@@ -195,8 +198,9 @@ def slurm(lab: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
         monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
         scene = Scene(ALIAS, own.root, folder, slurm=own)
         yield scene
-        for pid in scene.controller():
-            os.kill(pid, signal.SIGKILL)
+        for started in scene.controllers:
+            started.kill()
+            started.wait()
 
 
 @contextlib.contextmanager

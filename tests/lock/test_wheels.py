@@ -89,7 +89,7 @@ def test_a_wheel_that_pips_own_index_lacks_is_looked_for_nowhere_else(bench: Ben
     with pytest.raises(LockError) as caught:
         bench.lock("  - pip:\n    - six ==1.17.0\n")
 
-    assert "Because the specification depends on six (==1.17.0)" in caught.value.evidence[0]
+    assert "you require six==1.17.0" in " ".join(caught.value.evidence)
 
 
 def test_an_indexs_password_does_not_get_into_the_lock(bench: Bench, pip_conf: Path):
@@ -110,8 +110,9 @@ def test_a_project_without_a_wheel_is_refused_by_name(bench: Bench, pip_conf: Pa
     make_source(folder)
     pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {folder}\n")
 
-    with pytest.raises(LockError, match=r"toysource 1\.0 is only available as source \(toysource-1\.0\.tar\.gz\)"):
+    with pytest.raises(LockError) as caught:
         bench.lock("  - pip:\n    - toysource\n")
+    assert "toysource==1.0 has no usable wheels" in " ".join(caught.value.evidence)
 
 
 def make_source(folder: Path) -> None:

@@ -10,13 +10,36 @@ from .handler import expand, failure_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, NoReturn, Optional, Sequence
+    from typing import Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
     from .frames import Header
     from .handler import AgentServices, Failure
 
 _SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")  # those that the agent or its Python handle
 _TOLD = 4096
+
+
+def make_pipes(count: int) -> "List[Tuple[int, int]]":
+    """Make pipes, all of them or none: an agent has few descriptors, and must keep those that it could have."""
+    made: "List[Tuple[int, int]]" = []
+    try:
+        for _ in range(count):
+            made.append(os.pipe())
+    except OSError:
+        for fd in [each for ends in made for each in ends]:
+            os.close(fd)
+        raise
+    return made
+
+
+def detached(log: str) -> "Tuple[int, int, int]":
+    """Return the stdin, stdout and stderr of a program that prints into a file."""
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), fd, fd
+    except OSError:
+        os.close(fd)
+        raise
 
 
 class ChildProgram:
@@ -37,6 +60,7 @@ class ChildProgram:
     """
 
     failure: "Optional[Failure]" = None
+    _is_over = False
 
     def __init__(
         self, agent: "AgentServices", header: "Header", env: "Dict[str, str]", fds: "Sequence[int]",
@@ -78,6 +102,7 @@ class ChildProgram:
     def _exited(self, status: int) -> None:
         if self._told >= 0:
             self._hear(self._told)
+        self._is_over = True
         self._on_exit(status)
 
     def signal(self, number: int) -> None:
@@ -85,8 +110,9 @@ class ChildProgram:
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+            if not self._is_over:  # else its number may be another process's
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
         except PermissionError:
             return
 

@@ -8,7 +8,7 @@ import signal
 import time
 
 from .files import CHUNK, make_parent, write_all
-from .forked import ChildProgram
+from .forked import ChildProgram, detached, make_pipes
 from .frames import FULL
 from .handler import Failure, RequestHandler, expand, seconds
 
@@ -47,7 +47,7 @@ class Program:
         self.stop_at = str(header.get("stop_at") or "").encode()
         self.status: "Optional[int]" = None
         timeout_s = seconds(header, "timeout_s", 60.0)
-        (given, self.stdin), (self.stdout, out), (self.stderr, err) = (os.pipe() for _ in range(3))
+        (given, self.stdin), (self.stdout, out), (self.stderr, err) = make_pipes(3)
         try:
             self.child = ChildProgram(agent, header, changed_environment(header), (given, out, err), self.on_exit)
         except (OSError, Failure):
@@ -167,9 +167,8 @@ class SpawnHandler(RequestHandler):
     def start(self) -> None:
         log = expand(self.header["log"])
         make_parent(log)
-        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        env, fds = changed_environment(self.header), (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), fd, fd)
-        self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
+        env = changed_environment(self.header)
+        self.child = ChildProgram(self.agent, self.header, env, detached(log), self.on_exit, self.on_loaded)
 
     def on_loaded(self) -> None:
         self.send({"pid": self.child.pid, "starttime": start_time(self.child.pid)})

@@ -4,7 +4,7 @@ import os
 import signal
 import struct
 
-from .forked import ChildProgram
+from .forked import ChildProgram, make_pipes
 from .frames import pack
 from .handler import Failure, RequestHandler, expand
 from .processes import changed_environment
@@ -127,15 +127,13 @@ class ConverseHandler(ConnectHandler):
     is_closed = False
 
     def connected(self) -> "Tuple[int, int]":
-        its_input, write_fd = os.pipe()
-        fd, its_output = os.pipe()
-        self.errors, its_errors = os.pipe()
+        (its_input, write_fd), (fd, its_output), (self.errors, its_errors) = make_pipes(3)
         os.set_blocking(self.errors, False)
         self.agent.readers[self.errors] = self.on_words
         try:
             fds = (its_input, its_output, its_errors)
             self.child = ChildProgram(self.agent, self.header, changed_environment(self.header), fds, self.on_exit)
-        except OSError:
+        except (OSError, Failure):
             os.close(fd)
             os.close(write_fd)
             raise

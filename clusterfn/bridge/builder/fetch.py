@@ -15,13 +15,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 from ..layout import blob, pieces_dir
 from .errors import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable, Optional, Sequence
 
     from .plan import PlannedPackage
 
@@ -29,6 +30,8 @@ _BLOCK = 1 << 18  # of the network
 _TRIES = 7  # in a row without a byte
 _FIRST_PAUSE_S = 0.5  # doubled each time: half a minute in total
 _SILENT_S = 60.0
+_ANSWER_S = 8.0  # when a server is only asked whether it can be reached
+_ASKED_AT_ONCE = 8
 _FINAL = (400, 401, 403, 404, 405, 407, 410, 451)  # asking again will not help
 _BROKEN = (OSError, http.client.HTTPException)
 _DISK_BLOCK = 1 << 20
@@ -228,3 +231,36 @@ def _concatenate(path: str, pieces: "list[str]", moved: "Callable[[int], None]")
                 for block in iter(lambda: source.read(_DISK_BLOCK), b""):
                     target.write(block)
                     moved(0)
+
+
+def ask_sizes(packages: "Sequence[PlannedPackage]") -> "tuple[dict[str, bool], dict[str, int]]":
+    """Return which servers can be reached, by `origin`, and the sizes that they tell, by SHA-256.
+
+    Ask each server for one package, then those that answer for the sizes of all others.
+    """
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        origins = {origin(each): each for each in packages}
+        reached = dict(zip(origins, (size is not None for size in pool.map(_ask_size, origins.values()))))
+        reachable = [each for each in packages if reached[origin(each)]]
+        answers = zip(reachable, pool.map(_ask_size, reachable))
+        return reached, {each.sha256: size for each, size in answers if size}
+
+
+def origin(package: "PlannedPackage") -> str:
+    """Return the server of a package; of a local file its address."""
+    parts = urllib.parse.urlsplit(package.url)
+    return package.url if parts.scheme == "file" else "%s://%s" % (parts.scheme, parts.netloc)
+
+
+def _ask_size(package: "PlannedPackage") -> "Optional[int]":
+    """Return the size of the archive, 0 if its server does not say; None if it cannot be downloaded."""
+    path = local_path(package.url)
+    if path or not package.url:
+        return os.stat(path).st_size if os.path.isfile(path) else None
+    request = make_request(package.url, 0)
+    request.get_method = lambda: "HEAD"  # type: ignore[method-assign]
+    try:
+        with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
+            return int(answer.headers.get("Content-Length") or 0)
+    except (OSError, ValueError):
+        return None

@@ -8,9 +8,6 @@ environments.
 import os
 import shutil
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from ..agent.trusted import Trusted
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 _AT_ONCE = 4
 _TURN_S = 0.2
 _END_S = 2.0
-_PATIENCE_S = 8.0
-_ASKED_AT_ONCE = 8
 
 
 class Packages:
@@ -258,35 +253,10 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
             missing.append(each)
     reached: "dict[str, bool]" = {}
     sizes: "dict[str, int]" = {}
-    if plan.fetch:  # ask each server for one package, then those that answer for the sizes of all others
-        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-            origins = {_origin(each): each for each in missing}
-            reached = dict(zip(origins, (size is not None for size in pool.map(_ask_size, origins.values()))))
-            reachable = [each for each in missing if reached[_origin(each)]]
-            answers = zip(reachable, pool.map(_ask_size, reachable))
-            sizes = {each.sha256: size for each, size in answers if size}
+    if plan.fetch:
+        reached, sizes = fetch.ask_sizes(missing)
     return {
         "missing": [each.sha256 for each in missing],
-        "unreachable": [each.sha256 for each in missing if not reached.get(_origin(each))],
+        "unreachable": [each.sha256 for each in missing if not reached.get(fetch.origin(each))],
         "sizes": sizes,
     }
-
-
-def _origin(package: "PlannedPackage") -> str:
-    """Return the server of a package; of a local file its address."""
-    parts = urllib.parse.urlsplit(package.url)
-    return package.url if parts.scheme == "file" else "%s://%s" % (parts.scheme, parts.netloc)
-
-
-def _ask_size(package: "PlannedPackage") -> "Optional[int]":
-    """Return the size of the archive, 0 if its server does not say; None if it cannot be downloaded."""
-    path = fetch.local_path(package.url)
-    if path or not package.url:
-        return os.stat(path).st_size if os.path.isfile(path) else None
-    request = fetch.make_request(package.url, 0)
-    request.get_method = lambda: "HEAD"  # type: ignore[method-assign]
-    try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
-            return int(answer.headers.get("Content-Length") or 0)
-    except (OSError, ValueError):
-        return None

@@ -297,8 +297,10 @@ def _load_body(
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
     pickled = body[: header["pickle"]]
+    if read is not None:  # whoever reads it so wants it unpickled in no case, not to describe a failure either
+        return read(pickled, buffers)
     try:
-        return (read or (pickler.loads_without_code if as_text else pickler.loads))(pickled, buffers)
+        return (pickler.loads_without_code if as_text else pickler.loads)(pickled, buffers)
     except Exception as error:  # loading runs code of the user's, which may raise anything
         reader = pickler.WithoutCode if as_text else pickle.Unpickler
         load_failure.note(error, pickled, buffers, header.get("packages"), reader)

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import factories, library_state, pickler, source, stand_ins, statement
+from . import c_types, factories, library_state, pickler, source, stand_ins, statement
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
@@ -142,7 +142,8 @@ class TextPickler(pickler.Pickler):
             name = cls.__qualname__
             named = private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls
             return (stand_ins.by_name, (public, name)) if named else NotImplemented
-        if plain[0] is not pickler.remake_class or (self._same_python and not pickler.is_made_by_library(cls)):
+        in_parts = c_types.is_made_by_ctypes(cls) or (self._same_python and not pickler.is_made_by_library(cls))
+        if plain[0] is not pickler.remake_class or in_parts:
             return plain
         if cls in self._begun:
             raise NoSource(_ITSELF % cls.__qualname__) if self._late else Cycle(cls)

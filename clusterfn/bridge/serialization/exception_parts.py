@@ -1,6 +1,6 @@
-"""What an exception is made of, and how to make one of that without its own constructor.
+"""The parts of an exception, of which it is made again past a constructor that is written in Python.
 
-Knows nothing of pickles, so that `pickler` can use it for exceptions in a value.
+Knows nothing of pickles but which function a pickle calls.
 """
 
 from __future__ import annotations
@@ -73,27 +73,24 @@ def make_exception(cls: type, args: Sequence[Any]) -> BaseException:
     """
     error: object = None
     reason: BaseException | None = None
-    for make in built_ins(cls, "__new__"):  # of several built-in bases, only the one with most fields makes it
+    for make in _built_ins(cls, "__new__"):  # of several built-in bases, only the one with most fields makes it
         error, reason = attempt(make, cls, *args)
         if isinstance(error, BaseException):
             break
     if not isinstance(error, BaseException):
         raise CannotRebuild(f"{name_of(cls)} refused to be made: {reason!r}") from reason
     attempt(built_in(cls, "__init__"), error, *args)
-    set_past(error, "args", tuple(args))
+    set_attribute(error, "args", tuple(args))
     return error
 
 
 def reduce(error: BaseException) -> Any:
-    """Reduce an exception in a value, if its constructor does not take its `args`; else NotImplemented."""
+    """Reduce an exception in a value to its parts, past a constructor written in Python; else NotImplemented.
+
+    Such a constructor may not take the `args` that it has set, or make another text of them.
+    """
     cls = type(error)
     if pickles_itself(cls) or not isinstance(cls.__init__, types.FunctionType):
-        return NotImplemented
-    import inspect  # here: few values hold an exception
-
-    signature, _ = attempt(inspect.signature, cls)
-    _, refused = (None, None) if signature is None else attempt(signature.bind, *error.args)
-    if refused is None:
         return NotImplemented
     notes = {"__notes__": notes_of(error)} if notes_of(error) else {}
     return make_exception, (cls, error.args), {**state_of(error), **notes}, None, None, fill
@@ -102,19 +99,19 @@ def reduce(error: BaseException) -> Any:
 def fill(error: BaseException, state: dict[str, Any]) -> None:
     """Give an exception its attributes."""
     for name, value in state.items():
-        attempt(set_past, error, name, value)
+        attempt(set_attribute, error, name, value)
 
 
 # Past a __setattr__ of the user's: an exception may be a frozen dataclass.
-set_past = object.__setattr__
+set_attribute = object.__setattr__
 
 
 def built_in(cls: type, method: str) -> Any:
     """Return the nearest method of that name, in a class or its bases, that is not written in Python."""
-    return next(built_ins(cls, method))
+    return next(_built_ins(cls, method))
 
 
-def built_ins(cls: type, method: str) -> Iterator[Any]:
+def _built_ins(cls: type, method: str) -> Iterator[Any]:
     found = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
     bare = (getattr(method, "__func__", method) for method in found)
     return (method for method in bare if not isinstance(method, types.FunctionType))

@@ -23,15 +23,14 @@ from .exception_parts import (
     name_of,
     notes_of,
     pickles_itself,
-    set_past,
+    set_attribute,
     state_of,
     text_of,
-)  # fmt: skip
+)
 
 _HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _MAX_RECORDS = 100
 _MAX_STATE = 16 << 20
-
 
 
 _Dumps = Callable[[object], bytes]
@@ -117,16 +116,16 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
         error = _made(records, place, made)
         for link in ("cause", "context"):
             other = record[link]
-            set_past(error, f"__{link}__", None if other is None else _made(records, other, made))
-        set_past(error, "__suppress_context__", record["suppress"])
+            set_attribute(error, f"__{link}__", None if other is None else _made(records, other, made))
+        set_attribute(error, "__suppress_context__", record["suppress"])
         if record["notes"]:
-            attempt(set_past, error, "__notes__", list(record["notes"]))
+            attempt(set_attribute, error, "__notes__", list(record["notes"]))
         # Prevent Python's "Did you mean": it looks among the names of the frame that catches the error, which is ours.
         # The traceback from the host has what its Python (3.12 and up) found in the right frame.
         if isinstance(error, (NameError, AttributeError)):
-            attempt(set_past, error, "name", None)
+            attempt(set_attribute, error, "name", None)
         elif isinstance(error, ImportError):
-            attempt(set_past, error, "name_from", None)  # Python 3.12: it would import the module here
+            attempt(set_attribute, error, "name_from", None)  # Python 3.12: it would import the module here
     return made[0]
 
 
@@ -148,7 +147,8 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
     cls, members, masking = type(error), _members(error), functools.partial(_dumps_without, secrets, dumps)
-    pickled = attempt(masking, error)[0] if cls.__module__ != "builtins" else None
+    whole = error if pickles_itself(cls) else _ByConstructor(error)
+    pickled = attempt(masking, whole)[0] if cls.__module__ != "builtins" else None
     if pickled is not None and len(pickled) > _MAX_STATE:
         pickled = None
     return {
@@ -167,6 +167,16 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "suppress": error.__suppress_context__,
         "members": [places.get(id(member)) for member in members],
     }
+
+
+class _ByConstructor:
+    """An exception that a pickle makes by a call of its class, as Python's own way is."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return self.error.__reduce__()
 
 
 def _says_something(cls: type) -> bool:
@@ -277,7 +287,7 @@ def _without_constructor(record: dict[str, Any], args: list[Any], pickled_class:
         raise CannotRebuild(f"{record['type']} cannot be loaded here: {reason}") from reason
     error = make_exception(cls, args)
     for name, value in record["state"].items():
-        attempt(set_past, error, name, _load(record, value))
+        attempt(set_attribute, error, name, _load(record, value))
     return error
 
 

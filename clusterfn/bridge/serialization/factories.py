@@ -29,7 +29,7 @@ def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, An
         found = models.facts_of_class(cls)
         return None if found is None else (models.model, found, {})
     if "__dataclass_fields__" in own and "__pydantic_validator__" not in own:
-        fields = [each for each in dataclasses.fields(cls) if each.name in own.get("__annotations__", {})]
+        fields = [each for each in _fields(cls) if each.name in own.get("__annotations__", {})]
         return data_class, _dataclass_facts(cls, fields), dict(_added(cls, fields))
     if typing.is_typeddict(cls) if sys.version_info >= (3, 10) else type(cls).__name__ == "_TypedDictMeta":
         return typed_dict, (cls.__name__, dict(cls.__annotations__), cls.__total__, cls.__module__), {}
@@ -62,13 +62,18 @@ def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: N
 def _attrs_facts(cls: Any) -> tuple[Any, ...]:
     own = vars(cls)
     fields = {each.name: _attrs_field(each) for each in own["__attrs_attrs__"] if not each.inherited}
-    options = {name: f"__{special}__" in own for name, special in (("repr", "repr"), ("eq", "eq"), ("order", "lt"))}
+    made = (("repr", "repr"), ("eq", "eq"), ("order", "lt"))
+    options: dict[str, Any] = {name: f"__{special}__" in own for name, special in made}
     setter = own.get("__setattr__")
     frozen = getattr(setter, "__name__", "") == "_frozen_setattrs"
     if not frozen and callable(own.get("__hash__")):
         options["hash"] = True
-    options["slots"], options["frozen"] = "__slots__" in own, frozen
+    options["slots"], options["frozen"], options["init"] = "__slots__" in own, frozen, "__attrs_init__" not in own
+    options["hooks"] = {name: len(inspect.signature(own[name]).parameters) > 1 for name in _HOOKS if name in own}
     return cls.__name__, fields, cls.__bases__, options, cls.__module__
+
+
+_HOOKS = ("__attrs_pre_init__", "__attrs_post_init__")  # the constructor calls them if they are there when it is made
 
 
 def _attrs_field(field: Any) -> dict[str, Any]:
@@ -100,8 +105,17 @@ def attrs_class(
     """Make a class as `attrs.make_class` does."""
     import attr
 
-    made = attr.make_class(name, {key: attr.ib(**given) for key, given in fields.items()}, bases, **options)
-    return _tracked(made, module, tracker)
+    hooks = {key: _takes_all if has_args else _takes_none for key, has_args in options.pop("hooks").items()}
+    body = {**{key: attr.ib(**given) for key, given in fields.items()}, **hooks}
+    return _tracked(attr.make_class(name, body, bases, **options), module, tracker)
+
+
+def _takes_none(self: Any) -> None:
+    """Keep the place of a hook, which comes later."""
+
+
+def _takes_all(self: Any, *args: Any, **kwargs: Any) -> None:
+    """The same of one with arguments."""
 
 
 def _tracked(made: Any, module: str, tracker: str) -> Any:
@@ -119,8 +133,17 @@ def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
         for name in _DATACLASS
         if getattr(parameters, name, usual.get(name, False)) != usual.get(name, False)
     }
+    if "__post_init__" in vars(cls):  # the constructor calls it if it is there when it is made; it comes later
+        options["namespace"] = {"__post_init__": None}
     given = [(each.name, each.type, _dataclass_field(each)) for each in fields]
     return cls.__name__, given, cls.__bases__, options, cls.__module__
+
+
+def _fields(cls: Any) -> list[Any]:
+    """Return the fields, and what the constructor takes besides."""
+    kinds: Any = dataclasses
+    every = cls.__dataclass_fields__.values()
+    return [each for each in every if each._field_type in (kinds._FIELD, kinds._FIELD_INITVAR)]
 
 
 _DATACLASS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_args", "kw_only", "slots", "weakref_slot")

@@ -10,6 +10,7 @@ import functools
 import io
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -87,11 +88,20 @@ def of(error: BaseException) -> LoadFailure:
         return LoadFailure()
     data, buffers, packages, make = told
     name = _failing(bytes(data), buffers, make) if len(data) <= _LARGEST else ""
-    there = packages if isinstance(packages, dict) else {}
+    there = _plain(packages) if isinstance(packages, dict) else {}
     here = {package: version_of(package) or _installed(package) for package in there}
-    differing = [(package, str(there[package]), here[package]) for package in there if here[package] != there[package]]
+    differing = [(package, there[package], here[package]) for package in there if here[package] != there[package]]
     first = name.partition(".")[0]
     return LoadFailure(name, tuple(sorted(differing, key=lambda each: each[0] != first)[:_MOST]))
+
+
+def _plain(packages: Mapping[object, object]) -> dict[str, str]:
+    """Return what are names and versions of packages: the other side may have written anything."""
+    facts = {str(name): str(version) for name, version in packages.items()}
+    return {name: version for name, version in facts.items() if _NAME.fullmatch(name) and _VERSION.fullmatch(version)}
+
+
+_NAME, _VERSION = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII), re.compile(r"\d[\w.+!-]{0,99}", re.ASCII)
 
 
 def _installed(package: str) -> str:
@@ -114,7 +124,7 @@ def _failing(data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> s
             top = self.stack[-2:]
             try:
                 plain(self)
-            except BaseException:
+            except BaseException:  # the user's code, which may raise anything
                 failed[:] = failed or [_named(*top)]
                 raise
 
@@ -128,7 +138,7 @@ def _failing(data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> s
     def find_class(module: str, name: str) -> Any:
         try:
             return finder.find_class(module, name)
-        except BaseException:
+        except BaseException:  # a module of the user's, which may raise anything
             failed[:] = failed or ["%s.%s" % (module, name)]
             raise
 

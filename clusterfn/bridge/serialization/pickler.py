@@ -28,7 +28,7 @@ else:
     from . import cloudpickle
     from .cloudpickle import cloudpickle as _core
 
-from . import stand_ins, standard_library
+from . import c_types, stand_ins, standard_library
 
 VERSION: str = cloudpickle.__version__
 Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
@@ -87,6 +87,9 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         kind = obj if isinstance(obj, type) else type(obj)
         self.kinds[id(kind)] = kind
         if isinstance(obj, type):
+            reduction = c_types.reduce_metaclass(obj)
+            if reduction is not NotImplemented:
+                return reduction
             if obj.__module__ == "numpy.rec" or (obj.__module__, obj.__name__) == ("numpy", "bool"):
                 # Of numpy 2 alone; all have the classes of records at the top, and this one as `bool_`.
                 return class_of_numpy, ("bool_" if obj.__name__ == "bool" else obj.__name__,)
@@ -123,6 +126,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
+        if reduction is not NotImplemented and c_types.is_made_by_ctypes(cls):
+            reduction = c_types.reduce(cls, reduction)
         reduced = _by_value(cls, reduction)
         if reduced is not reduction and not self._in_parts and is_made_by_library(cls):
             raise LibraryMade(cls)
@@ -351,7 +356,9 @@ def _reduce_sentinel(obj: Any) -> Any:
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & _HEAP:
         return NotImplemented
-    if kind.__module__ == "__main__" or any(vars(each).get("__slots__") for each in kind.__mro__) or _has_state(obj):
+    if kind.__module__ in ("__main__", None) or _has_state(obj):
+        return NotImplemented
+    if any(vars(each).get("__slots__") for each in kind.__mro__):
         return NotImplemented
     home = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
     return NotImplemented if home is None else (stand_ins.sentinel, (*home, kind))
@@ -388,7 +395,7 @@ _HEAP = 1 << 9  # a flag of types that a class statement made, and of some other
 
 
 def _reduce_exception(obj: Any) -> Any:
-    """Reduce an exception whose constructor cannot be called with its `args`, as a pickle of it would."""
+    """Reduce an exception to its parts where a pickle of it would call a constructor of the user's with its `args`."""
     if not isinstance(obj, BaseException):
         return NotImplemented
     from . import exception_parts  # here: few values hold one

@@ -119,7 +119,10 @@ _arrived: dict[str, dict[Snippet, Text]] = {}
 def texts(file: str) -> Iterator[Text]:
     """Yield what is known of a file: the whole, if it can be read, then the parts that arrived."""
     linecache.checkcache(file)
-    text = "".join(linecache.getlines(file))
+    try:
+        text = "".join(linecache.getlines(file))
+    except SyntaxError:  # up to Python 3.9, for a file that is no text
+        text = ""
     whole = _whole(file, text) if text else None
     if whole is not None:
         yield whole

@@ -59,12 +59,13 @@ def homes_of(kind: type, modules: int) -> dict[int, tuple[str, str]]:
         kind: The class.
         modules: How many are loaded: with another number, the answer may be another.
     """
-    package = kind.__module__.partition(".")[0]
+    home: object = kind.__module__  # whatever its module says that it is
+    package = home.partition(".")[0] if isinstance(home, str) else None
     loaded = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] == package]
     return {
         id(value): (name, key)
         for name, module in loaded
-        for key, value in list(vars(module).items())
+        for key, value in list(getattr(module, "__dict__", {}).items())  # a module may be None, or any object
         if type(value) is kind
     }
 

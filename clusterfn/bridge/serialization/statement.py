@@ -13,6 +13,7 @@ import contextlib
 import dis
 import enum
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Iterator, Mapping
@@ -207,13 +208,18 @@ def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -
 def _found_in_module(scope: Mapping[str, Any]) -> Iterator[None]:
     """Let decorators find in the module of a class what its annotations name, such as "ClassVar[int]"."""
     module = vars(sys.modules.get(str(scope.get("__name__")), types.ModuleType("none")))
-    added = {name: value for name, value in scope.items() if name not in module}
-    module.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            module.pop(name, None)
+    with _in_module:  # two threads may load statements of one module, in which a name may mean two things
+        added = {name: value for name, value in scope.items() if name not in module}
+        module.update(added)
+        try:
+            yield
+        finally:
+            for name, value in added.items():
+                if module.get(name) is value:  # else the module's own code has given the name a meaning meanwhile
+                    del module[name]
+
+
+_in_module = threading.RLock()  # a statement may load another
 
 
 def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -7,6 +7,7 @@ versions differ (`object` before pandas 3, `str` since), they arrive as the ones
 
 from __future__ import annotations
 
+import datetime
 import functools
 import sys
 from collections.abc import Sequence
@@ -39,9 +40,13 @@ def _zone(zone: Any) -> Any:
     """Return the name of a time zone, if this pandas makes the same of it: others make theirs."""
     import pandas
 
+    if zone is None:
+        return None
     name = str(zone)
     try:
-        return name if zone is not None and type(pandas.Timestamp(0, tz=name).tz) is type(zone) else zone
+        made = pandas.Timestamp(0, tz=name).tz
+        # A fixed offset may have any name, even that of another one.
+        return name if type(made) is type(zone) and (made == zone or type(zone) is not datetime.timezone) else zone
     except (LookupError, ValueError, TypeError, OSError):  # no name of a zone
         return zone
 

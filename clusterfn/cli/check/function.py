@@ -23,6 +23,7 @@ from clusterfn.cli.env import manage
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, did_you_mean
+from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import CALLER, HostState
 from clusterfn.scheduler import job_script
@@ -237,10 +238,11 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) 
         job = sending.result(_SEND_S)
     except (ClusterfnError, concurrent.futures.TimeoutError):
         return  # it was never sent
-    with contextlib.suppress(ClusterfnError):  # a scheduler that does not answer now is asked again below
-        job.stop()
-    leave_queue(job, session)
-    concurrent.futures.wait([job], CANCEL_S)
+    with spoken_wait.speaking(lambda: f"waiting for job {job.id} of this check to end: it is {job.status_since}"):
+        with contextlib.suppress(ClusterfnError):  # a scheduler that does not answer now is asked again below
+            job.stop()
+        leave_queue(job, session)
+        concurrent.futures.wait([job], CANCEL_S)
 
 
 def leave_queue(job: Job[Any], session: HostState) -> None:

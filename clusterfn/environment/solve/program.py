@@ -1,17 +1,16 @@
 """One lock from one job: `main` reads a job from stdin as one line of JSON, and answers in lines of JSON on stdout.
 
 The job:
-    channels, conda, pip   as in environment.yml; the latter two as [[text, platform selector or ""], …]
+    channels, conda        as in environment.yml; the latter as [[text, platform selector or ""], …]
     python                 "3.11" to be added, with the nearest that solves in its place; null: the job names one
     platforms, virtual     which to solve; {platform: {"__glibc": "2.28", …}} for each
-    indexes, find_links    where wheels come from
     executable             of a conda, mamba or micromamba; "" for the stand-in
     source, custom         what the lock's metadata shall say
     lock                   the file to write; one that is there keeps the platforms that are not solved
     folder                 for temporary files; its file "doing" says what is waited for
     attended               whether the end of stdin means that the caller is gone: then this program ends, too
 The answer is {"solved": {platform: python's version}}, or {"failed": the solver's own sentences}, or {"unreachable":
-the same} where a channel or an index does not answer; all else goes to stderr.
+the same} where a channel does not answer; all else goes to stderr.
 
 The workarounds for faults of conda-lock and py-rattler are here and in `stand_in_conda`; docs/upstream.md lists them.
 """
@@ -32,11 +31,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import condarc, local_index
+from . import condarc
 
 _MINORS = range(8, 20)
-_DUMMY = re.compile("[-_]dummy[-_]package[-_]")  # the resolver's name of the specification
-
 
 # What conda, mamba, py-rattler and requests say of a server that does not answer, or not as one should.
 _NO_ANSWER = re.compile(
@@ -54,7 +51,7 @@ class NoSolution(Exception):
 
 
 class ChannelUnreachable(Exception):
-    """A channel or an index does not answer, so it is unknown whether there is a solution."""
+    """A channel does not answer, so it is unknown whether there is a solution."""
 
 
 def main() -> None:
@@ -91,7 +88,7 @@ def _watch_caller(folder: str) -> None:
 
 
 def _done(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    _apply_workarounds(job, folder)
+    _name_channels(job)
     try:
         return {"solved": solve(job, folder)}
     except NoSolution as failure:
@@ -105,7 +102,7 @@ def solve(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
     Raises:
         NoSolution: Nothing solves, with any Python.
-        ChannelUnreachable: A channel or an index does not answer.
+        ChannelUnreachable: A channel does not answer.
     """
     wanted = job["python"]
     try:
@@ -135,9 +132,6 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
     subdirs = {platform: {"packages": packages} for platform, packages in job["virtual"].items()}
     environment = folder / "environment.yml"
     environment.write_text(environment_yml(job, python), encoding="utf-8")
-    # The map of names that conda-lock would fetch.
-    pairs = json.loads(Path(__file__).with_name("pypi_names.json").read_text(encoding="utf-8"))
-    names = {pypi: {"pypi_name": pypi, "conda_name": conda, "conda_forge": conda} for pypi, conda in pairs.items()}
     _report_progress(job, "conda's packages")
     with _failures():
         run_lock(
@@ -148,7 +142,7 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
             lockfile_path=Path(job["lock"]),
             virtual_package_spec=_written(folder / "virtual.yml", {"subdirs": subdirs}),
             strip_auth=True,
-            mapping_url=str(_written(folder / "names.json", names)),
+            mapping_url=str(_written(folder / "names.json", {})),  # else it would fetch one
         )
     return _complete_lock(job)
 
@@ -162,18 +156,10 @@ def _report_progress(job: dict[str, Any], what: str) -> None:
 def environment_yml(job: dict[str, Any], python: str | None) -> str:
     """Write the job as a file for conda-lock. JSON's strings are YAML's."""
     conda = [*([[python, ""]] if python else []), *job["conda"]]
-    pip = ["  - pip:", *(f"    {_item(line)}" for line in job["pip"])] if job["pip"] else []
-    places = [
-        local_index.index_address(number) if url.startswith("file:") else url
-        for number, url in enumerate(job["indexes"])
-    ]
-    places += [local_index.index_address(len(places) + number) for number in range(len(job["find_links"]))]
     return "\n".join([
         f"channels: {json.dumps(job['channels'])}",
         f"platforms: {json.dumps(job['platforms'])}",
-        "allow-pypi-requests: false",  # an index may answer otherwise than that one is believed to
-        f"pip-repositories: {json.dumps(places)}",
-        "dependencies:", *map(_item, conda), *pip, "",
+        "dependencies:", *map(_item, conda), "",
     ])  # fmt: skip
 
 
@@ -204,8 +190,6 @@ def _stand_in(folder: Path) -> str:
 def _failures() -> Iterator[None]:
     """Turn every way in which a solver reports no solution into `NoSolution`, or `ChannelUnreachable`."""
     import requests
-    from conda_lock._vendor.poetry.puzzle.exceptions import SolverProblemError
-    from conda_lock._vendor.poetry.repositories.exceptions import PackageNotFoundError, RepositoryError
 
     try:
         yield
@@ -213,8 +197,8 @@ def _failures() -> Iterator[None]:
         raise _failure(_message(error)) from error
     except requests.RequestException as error:
         raise ChannelUnreachable(str(error)) from error
-    except (SolverProblemError, PackageNotFoundError, RepositoryError, RuntimeError) as error:
-        raise _failure(_DUMMY.sub("the specification", str(error))) from error
+    except RuntimeError as error:
+        raise _failure(str(error)) from error
 
 
 def _failure(message: str) -> NoSolution | ChannelUnreachable:
@@ -245,24 +229,15 @@ def _complete_lock(job: dict[str, Any]) -> dict[str, str]:
         each.model_copy(update={"url": condarc.without_secrets(each.url, found)}) for each in lock.metadata.channels
     ]
     for package in lock.package:
-        package.url = condarc.without_secrets(local_index.own_address(package.url), found)
+        package.url = condarc.without_secrets(package.url, found)
     write_conda_lock_file(lock, path, metadata_choices=set())
     return {package.platform: package.version for package in lock.package if package.name == "python"}
 
 
-def _apply_workarounds(job: dict[str, Any], folder: Path) -> None:
-    """Work around faults of conda-lock before it starts."""
-    from conda_lock import pypi_solver
-
-    os.environ["POETRY_CACHE_DIR"] = str(folder / "wheels")  # else it caches the answers of an index for ever
+def _name_channels(job: dict[str, Any]) -> None:
+    """Tell the stand-in for conda where channels are, and what the user's proxies are."""
     if not job["executable"]:
         found = condarc.settings()
         os.environ["CLUSTERFN_CHANNELS"] = json.dumps({name: condarc.urls(name, found) for name in job["channels"]})
         for name, value in condarc.proxies(found).items():
             os.environ.setdefault(name, value)
-    tags = pypi_solver.MANYLINUX_TAGS  # conda-lock 4.0 lacks some, and wheels of CUDA have one of them
-    tags += [f"_2_{minor}" for minor in range(17, 43) if f"_2_{minor}" not in tags]
-    tags.sort(key=lambda tag: int(tag.rpartition("_")[2]) if tag.startswith("_") else -1)
-    places = [local_index.Index(url) for url in job["indexes"]]
-    everything = local_index.LocalIndexes([*places, *(local_index.Links(place) for place in job["find_links"])])
-    local_index.serve_local_indexes(everything, lambda file, server: _report_progress(job, f"{file} from {server}"))

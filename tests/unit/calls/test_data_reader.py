@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import errors
-from clusterfn.calls import data_reader, outcome
+from clusterfn.calls import data_reader, data_types, outcome
 from clusterfn.calls.data_reader import DamagedPickle, NotData
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
@@ -227,6 +227,18 @@ def test_a_stream_that_only_begins_as_a_class_by_value_is_rejected_all_the_same(
             data_reader.load(b"\x80\x05" + _global("_clusterfn_wire.pickler", "remake_class") + rest)
 
 
+def test_a_value_that_this_machine_cannot_read_is_not_unpickled_to_describe_the_failure(tmp_path, monkeypatch):
+    def broken(*_: object) -> None:
+        raise ImportError("libcudart.so.12: cannot open shared object file")
+
+    monkeypatch.setitem(data_types.MAKERS, ("collections", "Counter"), broken)
+    about, data = file_of(pickle.dumps([collections.Counter("a"), Opener(tmp_path / "made")], 5))
+
+    with pytest.raises(errors.ResultError, match="libcudart"):
+        outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
+    assert not (tmp_path / "made").exists()
+
+
 def test_without_the_option_the_same_value_does_what_it_wants(tmp_path):
     about, data = file_of(pickle.dumps(Opener(tmp_path / "made"), 5))
     trusted = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy())
@@ -362,10 +374,10 @@ def test_the_cause_of_a_dependency_arrives_as_text_too(tmp_path, monkeypatch):
 UNPICKLES = {
     "bridge/serialization/container.py::_load_body": "gets `read` from `loads`",
     "bridge/serialization/pickler.py::loads": "what `container` and `exceptions` call",
-    "bridge/serialization/pickler.py::loads_without_code": "the same, of another version",
+    "bridge/serialization/pickler.py::_load": "is called by `loads` and, for another version, `loads_without_code`",
     "bridge/serialization/pickler.py::<module>": "its class",
-    "bridge/serialization/moved.py::loads": "is called by `pickler.loads` alone",
-    "bridge/serialization/moved.py::<module>": "its class",
+    "bridge/serialization/load_failure.py::note": "is called by `_load_body` alone, and only where that has unpickled",
+    "bridge/serialization/load_failure.py::_failing": "needs what `note` has noted",
     "bridge/serialization/exceptions.py::_loads": "is called by `from_records` alone",
     "bridge/serialization/exceptions.py::_load": "the same",
     "bridge/serialization/exceptions.py::_unpickled": "the same",

@@ -51,7 +51,7 @@ def test_a_job_takes_six_messages_and_one_at_its_end(hosts: Callable[[int], Slur
 
 
 def test_a_job_that_waits_takes_little_memory_and_one_that_has_ended_none(hosts: Callable[[int], SlurmHosts]) -> None:
-    grown = grow(hosts(1), 25, measures_memory=True)
+    grown = grow(hosts(1), 100, measures_memory=True)  # what is made once hardly counts
 
     assert grown.kb <= MOST_KB
     gc.collect()

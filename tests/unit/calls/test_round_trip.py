@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import functools
 import itertools
+import json.decoder
 import logging
 import math
 import operator
@@ -482,6 +483,19 @@ def test_protocols_and_typed_dicts():
 
     assert sent(typing.runtime_checkable(Closes)).__name__ == "Closes"
     assert sent(Row)(a=1) == {"a": 1} and sent(Row).__optional_keys__ == {"a"}
+
+
+def test_an_object_whose_class_has_no_module_goes():
+    assert type(sent(type("Made", (), {"__module__": None})())).__name__ == "Made"
+
+
+def test_a_module_that_must_not_be_imported_hinders_no_object_of_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "json.decoder.none", None)
+    kind = type("Unset", (), {"__module__": "json.decoder", "__qualname__": "Unset"})
+    monkeypatch.setattr("json.decoder.Unset", kind, raising=False)
+    monkeypatch.setattr("json.decoder.UNSET", kind(), raising=False)
+
+    assert sent([json.decoder.UNSET])[0] is json.decoder.UNSET  # type: ignore[attr-defined]
 
 
 def test_an_object_that_says_itself_how_it_is_pickled():

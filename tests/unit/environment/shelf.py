@@ -16,6 +16,7 @@ from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, Unsolved
 from clusterfn.environment.solver_tools import PipConfig
 from clusterfn.environment.specification import Specification
+from clusterfn.environment.wheel_files import Wheel
 from clusterfn.errors import LockError
 from tests.lock.conftest import make_wheel
 
@@ -23,13 +24,16 @@ CHANNEL = "https://conda.anaconda.org/conda-forge"
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")
 
 
-def python_lock(minor: str, platform: str = "linux-64") -> str:
+def python_lock(minor: str, *platforms: str) -> str:
     """What a channel gives for a Python: itself, and setuptools."""
     row = "- {{name: {0}, version: {1}, manager: conda, platform: {2}, url: '{4}/{2}/{0}-{1}-h0_0.conda', "
     row += "dependencies: {{}}, hash: {{sha256: {3}}}, category: main, optional: false}}\n"
     rows = [("python", f"{minor}.7", "a" * 64), ("setuptools", "80.0", "b" * 64)]
-    packages = "".join(row.format(name, version, platform, sha256, CHANNEL) for name, version, sha256 in rows)
-    return f"version: 1\nmetadata: {{platforms: [{platform}], channels: [], sources: []}}\npackage:\n{packages}"
+    packages = "".join(
+        row.format(name, version, platform, sha256, CHANNEL) for platform in platforms for name, version, sha256 in rows
+    )
+    named = ", ".join(platforms)
+    return f"version: 1\nmetadata: {{platforms: [{named}], channels: [], sources: []}}\npackage:\n{packages}"
 
 
 @dataclass
@@ -66,10 +70,10 @@ class Shelf:
 
     def wheels(
         self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST, python: str = "3.11"
-    ) -> list[wheels.Wheel]:
+    ) -> list[Wheel]:
         return self.find(self.read(name, *parts), target, python)
 
-    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[wheels.Wheel]:
+    def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[Wheel]:
         assert spec.project is not None
         return wheels.WheelFinder(spec, spec.project, target, self.said.append).find(python)
 
@@ -110,11 +114,11 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     def solve(
         spec: Specification, target: SolveTarget, platforms: list[str], keeps: object, say: object
     ) -> tuple[bytes, dict[str, str]]:
-        minor = spec.conda[0].text.partition("=")[2]
+        minor = next((each.text.partition("=")[2] for each in spec.conda if each.name == "python"), target.python)
         made.pythons.append(minor)
         if minor not in made.minors:
             raise Unsolved(LockError(f"there is no solution for {spec.title}"))
-        return python_lock(minor, target.platform).encode(), {target.platform: f"{minor}.7"}
+        return python_lock(minor, *platforms).encode(), dict.fromkeys(platforms, f"{minor}.7")
 
     monkeypatch.setattr(conda_solver, "solve", solve)
     monkeypatch.setattr(conda_solver, "refuse_unreachable", lambda spec: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,10 +26,12 @@ def put(home: Path, folder: str) -> Path:
     return python
 
 
-def ran(home: Path, text: str) -> Path:
+def ran(home: Path, text: str, user: int | None = None) -> Path:
     """Search for an environment in this home directory, and return the Python that has described itself."""
     wanted = ExistingEnvironment(parse_existing(text, "bare"))
-    told = subprocess.run(wanted.probe(), capture_output=True, check=False, env={"HOME": str(home), "PATH": ""})
+    told = subprocess.run(
+        wanted.probe(), capture_output=True, check=False, env={"HOME": str(home), "PATH": ""}, user=user, cwd="/"
+    )
     wanted.verification(told.returncode, told.stdout, told.stderr)
     return Path((home / "ran").read_text().strip())
 
@@ -93,7 +96,13 @@ def test_a_wrong_name_is_told_with_those_that_exist_the_nearest_first(tmp_path, 
         ("prefix:~/miniconda3/envs/phys", "~/miniconda3/envs/phys does not exist",
          "prefix:~/miniconda3/envs/physics, prefix:", 'environment="prefix:~/miniconda3/envs/physics"'),
         ("venv:~/venvs", "~/venvs has no bin/python", "venv:~/venvs/nope2", "did you mean"),
-        ("python:~/v1/bin/pythn", "~/v1/bin/pythn does not exist", "python:", "did you mean"),
+        ("python:~/v1/bin/pythn", "~/v1/bin/pythn does not exist", "python:~/v1",
+         'environment="python:~/v1/bin/python"'),
+        ("python:~/v2/bin/python", "~/v2 does not exist", "python:~/v1", "find it on the host"),
+        ("python:~/miniconda3/envs/phyics/bin/python", "~/miniconda3/envs/phyics does not exist",
+         "python:~/miniconda3/envs/physics", 'environment="python:~/miniconda3/envs/physics/bin/python"'),
+        ("prefix:~/miniconda3/envs", "~/miniconda3/envs has no bin/python", "prefix:~/miniconda3/envs/ml",
+         "choose one of them"),
     ]:  # fmt: skip
         error = refused(tmp_path, text)
         assert error.message == f"environment '{text}': {why}"
@@ -108,12 +117,35 @@ def test_an_environment_that_cannot_run_is_told_with_the_reason(tmp_path, alone)
     for make, why in [
         (lambda: python.symlink_to("/opt/gone/bin/python3"), "/python is a link to /opt/gone/bin/python3, which does"),
         (lambda: python.write_text("x"), "/python cannot be executed"),
+        (lambda: python.symlink_to("python"), "/python is a link to "),
         (python.mkdir, "/python is a folder"),
     ]:
         make()
         assert why in refused(tmp_path, "venv:~/v").message
         python.rmdir() if python.is_dir() else python.unlink()
     assert refused(tmp_path, "venv:~/w").hint == "create it on the host, `python3 -m venv ~/w`, or correct the path"
+
+
+def test_a_folder_that_keeps_the_account_out_is_named_and_not_called_missing(tmp_path, alone):
+    installed = put(tmp_path, "private/3.11")
+    venv = tmp_path / "venv/bin"
+    venv.mkdir(parents=True)
+    (venv / "python").symlink_to("python3")
+    (venv / "python3").symlink_to(installed)
+    private, another = tmp_path / "private", None
+    if os.geteuid() == 0:
+        another = 65534
+        for each in (tmp_path, *list(tmp_path.parents)[:2]):
+            each.chmod(0o755)
+    private.chmod(0o600)
+    try:
+        for text in (f"venv:{venv.parent}", f"python:{venv / 'python'}", f"prefix:{private / '3.11'}"):
+            with pytest.raises(EnvironmentBuildError) as caught:
+                ran(tmp_path, text, another)
+            assert f"your account may not enter {private}, where {installed} is" in caught.value.message
+            assert "ask the owner" in str(caught.value.hint)
+    finally:
+        private.chmod(0o700)
 
 
 def test_an_interpreter_that_fails_is_told_with_what_it_printed(tmp_path, alone):

@@ -10,8 +10,9 @@ import pytest
 from clusterfn import LockError
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import SolveTarget, virtual_packages
+from clusterfn.environment.packages import from_packages
 from clusterfn.environment.solver import lock_path, why_lock_unusable
-from clusterfn.environment.specification import Specification, from_packages
+from clusterfn.environment.specification import Specification
 
 HEAD = """\
 version: 1

@@ -10,8 +10,8 @@ from clusterfn.config.spec import Host
 from clusterfn.environment import torch_build
 from clusterfn.environment.cuda import GpuCapabilities, choose_build, load_table
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
+from clusterfn.environment.packages import from_packages
 from clusterfn.environment.resolve import LockedEnvironment
-from clusterfn.environment.specification import from_packages
 from clusterfn.environment.torch_build import find_torch
 from clusterfn.errors import EnvironmentBuildError
 

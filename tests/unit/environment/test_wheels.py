@@ -182,7 +182,7 @@ def test_a_package_that_is_source_only_is_named(shelf: Shelf):
 
     assert refused.message == "there is no solution for pyproject.toml"
     assert "toysource" in " ".join(refused.evidence)
-    assert "hosts compile nothing" in (refused.hint or "")
+    assert "pip wheel --no-deps" in (refused.hint or "")
 
 
 def test_a_line_that_uv_rejects_is_shown_with_its_own_words(shelf: Shelf):
@@ -370,7 +370,7 @@ def asked_of_uv(shelf: Shelf, monkeypatch) -> list[tuple[list[str], dict[str, st
     """Return what uv will have been asked: its arguments and variables. It finds nothing."""
     asked: list[tuple[list[str], dict[str, str]]] = []
 
-    def run(argv, folder, variables, waiting) -> uv.UvResult:
+    def run(argv, folder, variables, waiting, given) -> uv.UvResult:
         asked.append((list(argv), dict(variables)))
         return uv.UvResult(1, "no solution")
 

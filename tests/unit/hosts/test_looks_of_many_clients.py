@@ -146,6 +146,7 @@ class Squeue:
     truncated = timed_out = False
     status: int | None = None
     stdout, stderr = 1, 2
+    child = SimpleNamespace(failure=None)
 
     def __init__(self, client: Client, header: Any, stdin: bytes, done: Callable[[Squeue], None]) -> None:
         self._said = client.cluster.squeue()

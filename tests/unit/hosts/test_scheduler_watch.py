@@ -79,20 +79,20 @@ def test_looks_become_rarer_while_a_job_waits(made):
     for _ in range(8):
         clock.now += connection.asked[-1]
         connection.answer("7|PENDING|Priority|a.1")
-    assert connection.asked == [10, 20, 40, 60]
-    assert clock.now - start == 10 + 20 + 40 + 5 * 60
-    assert connection.stopped == 3
+    assert connection.asked == [4, 6, 20, 40, 60]
+    assert clock.now - start == 4 + 6 + 20 + 40 + 4 * 60
+    assert connection.stopped == 4
 
 
 def test_a_running_job_is_looked_at_every_five_minutes_and_a_new_one_soon(made):
     watch, connection, clock = made
     watch.add("a.1", lambda _: None)
     connection.answer("7|RUNNING|None|a.1")
-    assert connection.asked == [10]
+    assert connection.asked == [4]
     connection.answer("7|RUNNING|None|a.1")
-    assert connection.asked == [10, 300]
+    assert connection.asked == [4, 300]
     watch.add("b.2", lambda _: None)
-    assert connection.asked[-1] == 10
+    assert connection.asked[-1] == 4
     watch.remove("b.2")
     assert connection.asked[-1] == 300
     watch.remove("a.1")
@@ -104,9 +104,9 @@ def test_a_job_killed_before_its_first_heartbeat_is_missed_soon(made):
     told = []
     watch.add("a.1", told.append)
     connection.answer("7|RUNNING|None|a.1")
-    assert connection.asked == [10]  # nothing but the next look can tell of its death
+    assert connection.asked == [4]  # nothing but the next look can tell of its death
     connection.answer()
-    assert told[1] is None and connection.asked == [10]
+    assert told[1] is None and connection.asked == [4]
 
 
 def test_the_answer_that_the_host_repeats_for_a_new_interval_is_no_second_look(made):
@@ -117,7 +117,7 @@ def test_the_answer_that_the_host_repeats_for_a_new_interval_is_no_second_look(m
     connection.answer("7|RUNNING|None|a.1")
     clock.now += 0.1
     connection.answer("7|RUNNING|None|a.1", age_s=0.1)
-    assert len(told) == 1 and connection.asked == [10, 20]
+    assert len(told) == 1 and connection.asked == [4, 20]
     clock.now += 20
     connection.answer("7|RUNNING|None|a.1", age_s=0.2)  # of another process of the user, on the same host
     assert len(told) == 2 and connection.asked[-1] == 300
@@ -128,7 +128,7 @@ def test_looking_begins_again_after_the_host_could_not(made):
     watch.add("a.1", lambda _: None)
     connection.repeating.on_end(connection.repeating)
     watch.look_now()
-    assert connection.asked == [10, 2.0] and connection.stopped == 0
+    assert connection.asked == [4, 2.0] and connection.stopped == 0
 
 
 def test_a_requeued_job_is_looked_at_as_one_that_waits(made):
@@ -138,7 +138,7 @@ def test_a_requeued_job_is_looked_at_as_one_that_waits(made):
     connection.answer("7|RUNNING|None|a.1")
     connection.answer("7|RUNNING|None|a.1")
     connection.answer("7|PENDING|BeginTime|a.1")
-    assert connection.asked == [10, 60, 300, 60]
+    assert connection.asked == [4, 60, 300, 60]
 
 
 def test_a_stale_heartbeat_looks_at_once(made):
@@ -170,7 +170,7 @@ def test_a_dead_scheduler_is_silent_and_nothing_has_ended(made):
     connection.answer("7|RUNNING|None|a.1")
     assert told[1] == Silent(40.0, "slurm_load_jobs error: Unable to contact slurm controller")
     assert told[2].phase == RUNNING
-    assert connection.asked == [10, 40, 300]
+    assert connection.asked == [4, 6, 40, 300]
 
 
 def test_silence_from_the_first_look_counts_from_the_submission(made):

@@ -740,6 +740,29 @@ def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, 
     assert len(list((tmp_path / "tree").iterdir())) == 200
 
 
+@pytest.mark.parametrize("do", ["run", "spawn", "converse"])
+def test_a_program_for_which_no_descriptors_are_left_takes_none_of_them(client: Client, tmp_path: Path, do: str) -> None:
+    resource = pytest.importorskip("resource")
+    before, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 100, limits[1]))
+    taken: list[int] = []
+    try:
+        for number in range(2, 8):
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            for _ in range(number):
+                os.close(taken.pop())
+            client.ask(id=number, do=do, argv=["true"], cwd="/", log=str(tmp_path / "log"))
+            until(lambda number=number: client.turns(1) or number not in client.agent.requests)
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_an_agent_that_is_no_longer_heard_makes_no_second_folder(client: Client, tmp_path: Path) -> None:
     files = {"a": b"abc", "d/b": b"defg", "d/c": b"h"}
     ask = {"do": "put_tree", "path": str(tmp_path / "tree"), "files": [[n, len(c), 0o600] for n, c in files.items()]}

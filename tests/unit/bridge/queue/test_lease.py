@@ -274,7 +274,7 @@ def test_a_lock_that_one_process_keeps_is_waited_for_no_longer_than_two_seconds(
 
     assert lease.admission_lock(marks) is None
     took = time.monotonic() - began
-    assert lease.admission_lock(marks, marks.identity(own_name)) is None
+    assert lease.admission_lock(marks, marks.keeper(own_name)) is None
 
     assert took >= lease.KEPT_S and time.monotonic() - began - took < took
     mark.close()

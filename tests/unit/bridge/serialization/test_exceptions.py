@@ -138,6 +138,25 @@ def test_in_a_value_an_exception_arrives_whose_constructor_does_not_take_its_arg
     assert (type(back), str(back), back.args, back.__notes__) == (WantsAKeyword, "x 5", ("x",), ["a note"])
 
 
+class MakesItsText(Exception):
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class OfAFile(OSError):
+    def __init__(self, number, file):
+        super().__init__(number, "gone", file)
+
+
+@pytest.mark.parametrize("error", [MakesItsText(5), OfAFile(2, "/x")])
+def test_in_a_value_no_constructor_makes_another_text_of_the_arguments(error):
+    pickler = serialization.part("pickler")
+    back = pickler.loads(pickler.dumps([error]))[0]
+
+    assert (type(back), str(back), back.args, vars(back)) == (type(error), str(error), error.args, vars(error))
+
+
 def test_a_constructor_that_is_not_needed_is_not_called():
     there_and_back(Prints("x"))
 

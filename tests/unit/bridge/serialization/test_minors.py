@@ -70,6 +70,14 @@ def test_type_aliases_go_and_come_back(caller, there, tmp_path):
     assert not_kept(caller, there, "aliases.py", tmp_path) == {}
 
 
+FEW = [("3.11", "3.11"), ("3.13", "3.9"), ("3.9", "3.13")]
+
+
+@pytest.mark.parametrize(("caller", "there"), [pair for pair in FEW if PYTHONS.keys() >= set(pair)])
+def test_classes_of_ctypes_go_and_come_back(caller, there, tmp_path):
+    assert not_kept(caller, there, "c_types_script.py", tmp_path) == {}
+
+
 def packed(obj, target=OTHER):
     return serialization.part("container").pack(obj, target=target)
 

@@ -23,11 +23,11 @@ OLD = {
 }
 
 
-def trip(python: str, how: str, module: str, path: Path) -> str:
+def trip(python: str, how: str, script: Path, path: Path) -> str:
     """What one side says, with these packages."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CLUSTERFN"))}
     environ["PYTHONPATH"] = str(roundtrip.shared_site_packages())
-    argv = [python, str(FIXTURES / "pairs_trip.py"), how, str(MODULES / f"{module}.py"), str(path)]
+    argv = [python, str(FIXTURES / "pairs_trip.py"), how, str(script), str(path)]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -53,9 +53,17 @@ def test_what_another_version_packed_is_read(packed: str, differs: set[str]):
     if module in ("pydantic", "attrs"):
         pytest.importorskip(module)
 
-    found = json.loads(trip(python, "read", module, FIXTURES / "packed" / f"{packed}.pkl.gz"))
+    found = json.loads(trip(python, "read", MODULES / f"{module}.py", FIXTURES / "packed" / f"{packed}.pkl.gz"))
 
     assert {name: said for name, said in found.items() if name not in differs} == {}
+
+
+@pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment, which has pandas, is not there")
+def test_a_grouped_table_aggregates_to_the_same_and_a_zone_is_the_same(tmp_path: Path):
+    script, path = FIXTURES / "grouped_values.py", tmp_path / "values"
+    trip(str(TORCH), "write", script, path)
+
+    assert json.loads(trip(str(TORCH), "read", script, path)) == {}
 
 
 @pytest.mark.long
@@ -68,11 +76,11 @@ def test_values_go_between_two_versions_and_come_back(module: str, tmp_path: Pat
     if subprocess.run([old, "-m", "pip", "install", "-q", *OLD[module]], check=False).returncode:
         pytest.skip(f"pip finds no {OLD[module]} for this Python")
     for first, second in ((here, old), (old, here)):
-        path = tmp_path / "values"
-        trip(first, "write", module, path)
-        result = trip(second, "read", module, path)
-        trip(second, "back", module, path)
-        came = trip(first, "read", module, path)
+        path, script = tmp_path / "values", MODULES / f"{module}.py"
+        trip(first, "write", script, path)
+        result = trip(second, "read", script, path)
+        trip(second, "back", script, path)
+        came = trip(first, "read", script, path)
 
         assert json.loads(result) == {}
         assert json.loads(came) == {}

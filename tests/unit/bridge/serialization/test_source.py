@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import threading
 import types
 
 import pytest
@@ -187,3 +188,41 @@ def test_a_class_that_cannot_go_is_refused_by_its_name():
 
     with pytest.raises(PayloadError, match="the class Made: its statement is not found"):
         payload.pack(print, (space["Made"].A,), {}, (3, 9 if sys.version_info[:2] != (3, 9) else 10))  # type: ignore[attr-defined]
+
+
+WITH_A_NAME = """
+import sys
+class Owner:
+    meanwhile()
+    seen = vars(sys.modules["__main__"]).get("Kind")
+"""
+
+
+def executed(load, **names):
+    """What the statement of a class sees in `__main__` while it is executed with these globals."""
+    snippet = statement.of_class(load(WITH_A_NAME, CELL).Owner)
+    return lambda: statement.execute(snippet, {"__name__": "__main__", "sys": sys, **names}, {}).seen
+
+
+def test_a_name_that_a_module_gets_while_a_statement_is_executed_stays(load, monkeypatch):
+    monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
+    run = executed(load, Kind=int, meanwhile=lambda: setattr(sys.modules["__main__"], "Kind", "the user's own"))
+
+    assert run() == "the user's own"
+    assert sys.modules["__main__"].Kind == "the user's own"
+
+
+def test_statements_of_two_threads_have_their_own_names(load, monkeypatch):
+    monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
+    seen = []
+    run_other = executed(load, Kind=float, meanwhile=lambda: None)
+    other = threading.Thread(target=lambda: seen.append(run_other()))
+
+    def begin_other():
+        other.start()
+        other.join(0.3)
+
+    run = executed(load, Kind=int, meanwhile=begin_other)
+    assert run() is int
+    other.join()
+    assert seen == [float] and "Kind" not in vars(sys.modules["__main__"])

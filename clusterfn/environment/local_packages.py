@@ -1,0 +1,128 @@
+"""The user's own packages that a project or a line of requirements names: what they want, and what they are built of.
+
+A lock is out of date when one of them wants something else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterfn.environment.project import PYPROJECT, REQUIREMENTS, normalize
+from clusterfn.environment.toml_file import load_toml
+
+EXTRAS = re.compile(r"\[([^\]]*)\]$")
+# Of a local package's [project]. A new version of it changes nothing of what it depends on.
+_WANTS = ("name", "requires-python", "dependencies", "optional-dependencies", "dynamic")
+
+
+def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the project's local packages want, by their folder, and those of theirs: the lock depends on it."""
+    found: dict[str, Any] = {}
+    seen: set[Path] = set()
+    waiting = [(folder, uv)]
+    while waiting:
+        for place in _folders(*waiting.pop()):
+            if place.resolve() in seen:
+                continue
+            seen.add(place.resolve())
+            if place.is_file():
+                found[relative_path(place, folder)] = {"project": {}, "uv": {}, "built": digest_of_archive(place)}
+            if not place.is_dir():
+                continue
+            file = place / PYPROJECT
+            tree = load_toml(file) if file.is_file() else {}
+            theirs, project = tree.get("tool", {}).get("uv", {}), tree.get("project", {})
+            wants = {key: project[key] for key in _WANTS if key in project}
+            found[relative_path(place, folder)] = {"project": wants, "uv": theirs, "built": digests(place, tree)}
+            waiting.append((place, theirs))
+    return found
+
+
+def names_of(local: Mapping[str, Any]) -> set[str]:
+    """Return the names of local packages that say one."""
+    return {normalize(str(each["project"]["name"])) for each in local.values() if each["project"].get("name")}
+
+
+def workspace_root(folder: Path) -> Path:
+    """Return the folder whose [tool.uv] counts for a project: that of its workspace if it is a member, else its own.
+
+    Raises:
+        ConfigError: A file above it is no TOML.
+    """
+    here = folder.resolve()
+    for root in here.parents if not _workspace(here) else ():
+        workspace = _workspace(root)
+        if workspace:
+            inside = here in _matches(root, workspace, "members") and here not in _matches(root, workspace, "exclude")
+            return root if inside else folder
+    return folder
+
+
+def _workspace(folder: Path) -> dict[str, Any]:
+    file = folder / PYPROJECT
+    return load_toml(file).get("tool", {}).get("uv", {}).get("workspace", {}) if file.is_file() else {}
+
+
+def _matches(root: Path, workspace: Mapping[str, Any], key: str) -> list[Path]:
+    """Return the folders of a workspace that one of its lists of patterns names."""
+    return sorted({place.resolve() for pattern in workspace.get(key, []) for place in root.glob(str(pattern))})
+
+
+def _folders(folder: Path, uv: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the local packages that a project names, folders and archives, and the members of its workspace."""
+    of_workspace = False
+    for given in (uv.get("sources") or {}).values():
+        for each in given if isinstance(given, list) else [given]:
+            if isinstance(each, dict) and "path" in each:
+                yield folder / Path(str(each["path"])).expanduser()
+            of_workspace |= isinstance(each, dict) and bool(each.get("workspace"))
+    for root in [folder, *folder.resolve().parents] if of_workspace or "workspace" in uv else []:
+        workspace = _workspace(root)
+        if workspace:
+            members = {place for pattern in workspace.get("members", []) for place in root.glob(str(pattern))}
+            yield from sorted(place for place in members if place.is_dir())
+            return
+
+
+def digests(folder: Path, pyproject: Mapping[str, Any]) -> dict[str, str]:
+    """Return hashes of the files in which a build backend may find dependencies."""
+    names = ["setup.py", "setup.cfg", REQUIREMENTS]
+    dynamic = pyproject.get("tool", {}).get("setuptools", {}).get("dynamic", {})
+    tables = [dynamic.get("dependencies", {}), *dynamic.get("optional-dependencies", {}).values()]
+    for given in (table.get("file", []) for table in tables):
+        names += [given] if isinstance(given, str) else given
+    return {name: digest((folder / name).read_bytes()) for name in names if (folder / name).is_file()}
+
+
+def digest(data: bytes) -> str:
+    """Return a hash of a text that git may check out with other line endings."""
+    return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
+
+
+def digest_of_archive(path: Path) -> str:
+    """Return a hash of a wheel, which may be built again with the same version; "" if it is missing: uv says so."""
+    try:
+        now = path.stat()
+        return _digest_at(path, now.st_mtime_ns, now.st_size)
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _digest_at(path: Path, mtime_ns: int, size: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    bare = EXTRAS.sub("", str(path))  # -e .[train]
+    extras = str(path)[len(bare) :]
+    try:
+        return Path(os.path.relpath(bare, folder)).as_posix() + extras
+    except ValueError:  # on Windows, another drive
+        return Path(bare).absolute().as_posix() + extras

@@ -1,0 +1,141 @@
+"""One meaning of pip's lines wherever they stand: in requirements.txt, in a `pip:` section, or in `packages=`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterfn.environment import packages, solver
+from clusterfn.environment.specification import Specification
+from clusterfn.errors import LockError
+from tests.lock.conftest import make_wheel, sha256
+from tests.unit.environment.shelf import HOST, Shelf, shelf_in
+
+Written = Callable[[str], Specification]
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    with shelf_in(tmp_path, monkeypatch) as made:
+        monkeypatch.chdir(made.project)
+        yield made
+
+
+@pytest.fixture(params=["requirements.txt", "environment.yml", "packages="])
+def written(shelf: Shelf, request: pytest.FixtureRequest) -> Written:
+    """Write lines of pip, and read them as a specification."""
+
+    def write(text: str) -> Specification:
+        if request.param == "requirements.txt":
+            shelf.write(text, "requirements.txt")
+        elif request.param == "environment.yml":
+            logical = text.replace("\\\n", " ").splitlines()
+            lines = "".join(f"  - {json.dumps(line)}\n" for line in logical if line)
+            shelf.write(f"dependencies:\n- python=3.11\n- pip:\n{lines}", "environment.yml")
+        else:
+            logical = text.replace("\\\n", " ").splitlines()
+            lines_ = [line if line.startswith("-") else f"pip:{line}" for line in logical if line]
+            return packages.from_packages(["python=3.11", *lines_])
+        return shelf.read(request.param)
+
+    return write
+
+
+def wheels(shelf: Shelf, spec: Specification) -> dict[str, str]:
+    lock = solver.lock_for(spec, HOST, shelf.said.append)
+    return {each.name: each.version for each in lock.on("linux-64") if each.manager == "pip"}
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("-r more/more.txt\n", {"toy": "1.0", "deep": "1.0"}),
+        ("toy\n-c limits.txt\n", {"toy": "1.0", "deep": "0.9"}),
+        ("--requirement=more/more.txt\n--constraint limits.txt\n", {"toy": "1.0", "deep": "0.9"}),
+        ("-e .\n", {"deep": "1.0"}),
+        ("-e ./libs/helper[train]\n", {"deep": "1.0", "extra": "1.0"}),
+        ("./libs/helper\n", {"deep": "1.0"}),
+        ("helper @ ./libs/helper\n", {"deep": "1.0"}),
+        ("--pre\nearly\n", {"early": "2.0rc1"}),
+        ("early\n", {"early": "1.0"}),
+        ("./own-1.0-py3-none-any.whl\n", {"own": "1.0", "deep": "1.0"}),
+        ("own @ file:{project}/own-1.0-py3-none-any.whl\n", {"own": "1.0", "deep": "1.0"}),
+        ("--find-links elsewhere\nrare\n", {"rare": "3.0"}),
+        ("toy[more]==1.* ; python_version > '3.8'\nextra; sys_platform == 'win32'\n", {"toy": "1.0", "deep": "1.0"}),
+        ("toy \\\n  >=0.5  # the newest\n", {"toy": "1.0", "deep": "1.0"}),
+        ("deep --hash=sha256:{deep}\n", {"deep": "1.0"}),
+    ],
+)
+def test_a_line_means_the_same_in_each_place(shelf: Shelf, written: Written, text: str, expected: dict[str, str]):
+    shelf.wheel("toy", requires="deep")
+    shelf.wheel("deep", "0.9")
+    deep = shelf.wheel("deep")
+    for name, version in [("extra", "1.0"), ("early", "1.0"), ("early", "2.0rc1")]:
+        shelf.wheel(name, version)
+    make_wheel(shelf.project / "elsewhere", "rare", "3.0")
+    make_wheel(shelf.project, "own", requires="deep")
+    shelf.write("toy\n", "more/more.txt")
+    shelf.write("deep<1\n", "limits.txt")
+    shelf.pyproject('"deep"')
+    extras = '[project.optional-dependencies]\ntrain = ["extra"]\n'
+    shelf.write(f'[project]\nname = "helper"\nversion = "1"\ndependencies = ["deep"]\n{extras}',
+                "libs/helper/pyproject.toml")  # fmt: skip
+
+    spec = written(text.format(project=shelf.project, deep=sha256(deep)) if "{" in text else text)
+
+    assert wheels(shelf, spec) == expected
+    assert "skipped" not in "".join(shelf.said)
+
+
+def test_another_hash_than_the_users_is_refused(shelf: Shelf, written: Written):
+    shelf.wheel("deep")
+
+    with pytest.raises(LockError, match=r"deep 1\.0 has another hash than the file allows"):
+        wheels(shelf, written(f"deep --hash=sha256:{'0' * 64}\n"))
+
+
+@pytest.mark.parametrize("file", ["more.txt", "limits.txt", "pyproject.toml"])
+def test_what_a_line_names_makes_the_lock_out_of_date(shelf: Shelf, written: Written, file: str):
+    shelf.write("toy\n", "more.txt")
+    shelf.write("toy<3\n", "limits.txt")
+    shelf.pyproject('"toy"')
+    text = "-r more.txt\n-c limits.txt\n-e .\n"
+    before = written(text).input_hash
+
+    assert written(text).input_hash == before
+    path = shelf.project / file
+    path.write_text(path.read_text().replace("toy", "deep"))
+    assert written(text).input_hash != before
+
+
+def test_what_conda_brings_is_kept_and_what_cannot_go_with_it_is_told(shelf: Shelf):
+    """The channel of the shelf brings python and setuptools 80.0."""
+    for version in ("80.0", "81.0"):
+        shelf.wheel("setuptools", version)
+    shelf.wheel("toy", requires="setuptools>=60")
+    shelf.wheel("newer", requires="setuptools>=81")
+    shelf.write("dependencies:\n- python=3.11\n- pip:\n  - toy\n  - setuptools[core]\n", "environment.yml")
+
+    lock = solver.lock_for(shelf.read("environment.yml"), HOST, shelf.said.append)
+
+    rows = {(each.manager, each.name, each.version) for each in lock.on("linux-64")}
+    assert rows == {("conda", "python", "3.11.7"), ("conda", "setuptools", "80.0"), ("pip", "toy", "1.0")}
+    assert "setuptools[core]: conda brings setuptools 80.0, and its extras are not installed" in shelf.said
+    lock.path.unlink()
+    shelf.write("dependencies:\n- python=3.11\n- pip:\n  - newer\n", "environment.yml")
+    with pytest.raises(LockError) as caught:
+        solver.lock_for(shelf.read("environment.yml"), HOST, shelf.said.append)
+    assert re.search(r"setuptools\s*<81|setuptools>=81", " ".join(caught.value.evidence))
+
+
+def test_a_selector_limits_a_line_to_its_platforms(shelf: Shelf):
+    for name in ("toy", "apple"):
+        shelf.wheel(name)
+    lines = "  - toy  # [linux]\n  - apple  # [osx]\n"
+    shelf.write(f"dependencies:\n- python=3.11\n- pip:\n{lines}", "environment.yml")
+
+    assert wheels(shelf, shelf.read("environment.yml")) == {"toy": "1.0"}
