@@ -138,7 +138,7 @@ class TextPickler(pickler.Pickler):
         plain = super().reduce_class(cls, reduction)
         if plain is NotImplemented:
             # One version keeps some classes in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`.
-            public, private, _ = cls.__module__.partition("._")
+            public, private, _ = str(cls.__module__).partition("._")
             name = cls.__qualname__
             named = private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls
             return (stand_ins.by_name, (public, name)) if named else NotImplemented
@@ -220,17 +220,23 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     made = (cls.__module__, cls.__qualname__)
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
-        return pickler.remake_class, (*made, named_tuple, args)
-    if issubclass(cls, enum.Enum) and all(each.__module__ == "enum" for each in statement.functions(cls)):
+        added = factories.added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
+        return pickler.remake_class, (*made, named_tuple, args), dict(added), None, None, pickler.fill_made
+    if issubclass(cls, enum.Enum) and not _MAKES_MEMBERS & {each.__name__ for each in _own_functions(cls)}:
         members = {name: member.value for name, member in cls.__members__.items()}
-        return pickler.remake_class, (
-            *made,
-            enumeration,
-            (cls.__name__, cls.__bases__[-1], members, *made, tracker, None),
-        )
+        facts = (cls.__name__, cls.__bases__[-1], members, *made, tracker, None)
+        added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
+        return pickler.remake_class, (*made, enumeration, facts), dict(added), None, None, pickler.fill_made
     if statement.is_generated(cls):
         raise NoSource(_LOST % cls.__qualname__)
     return plain
+
+
+_MAKES_MEMBERS = {"__new__", "__init__", "_generate_next_value_"}
+
+
+def _own_functions(cls: type) -> list[types.FunctionType]:
+    return [each for each in statement.functions(cls) if each.__module__ != "enum"]
 
 
 # What a pickle calls:

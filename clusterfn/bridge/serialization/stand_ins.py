@@ -59,7 +59,7 @@ def homes_of(kind: type, modules: int) -> dict[int, tuple[str, str]]:
         kind: The class.
         modules: How many are loaded: with another number, the answer may be another.
     """
-    package = kind.__module__.partition(".")[0]
+    package = str(kind.__module__).partition(".")[0]  # a class may have none
     loaded = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] == package]
     return {
         id(value): (name, key)
