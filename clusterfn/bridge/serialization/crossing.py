@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import c_types, factories, library_state, pickler, source, stand_ins, statement
+from . import c_types, factories, library_state, pickler, registers, source, stand_ins, statement
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
@@ -98,8 +98,19 @@ class TextPickler(pickler.Pickler):
         self._same_python = target == HERE
         self._late = late
         self._begun: dict[type, Mapping[str, Any]] = {}  # classes that go as statements -> the globals of these
+        self._made: set[type] = set()  # those of them that are made before what is pickled now
+        self._registers = registers.Registers(_is_of_script) if late else None
+
+    def dump(self, obj: Any) -> None:
+        super().dump(obj if self._registers is None else registers.Whole(obj))
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is _Made:
+            self._made.add(obj.cls)
+            return dict, ()
+        reduction = NotImplemented if self._registers is None else self._registers.reduce(obj)
+        if reduction is not NotImplemented:
+            return reduction
         if type(obj) is types.CodeType and not self._same_python:
             return source.compiled, (self._known_there(source.of_code(obj)),)
         if _UNION is not None and type(obj) is _UNION:
@@ -132,7 +143,11 @@ class TextPickler(pickler.Pickler):
             known = isinstance(value, type) and value.__qualname__ == name
             return known and self._begun.get(value) is scope
 
-        return {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
+        left = {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
+        return {name: self._empty(value) for name, value in left.items()}
+
+    def _empty(self, value: Any) -> Any:
+        return value if self._registers is None else self._registers.empty(value)
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         plain = super().reduce_class(cls, reduction)
@@ -163,7 +178,12 @@ class TextPickler(pickler.Pickler):
         scope = statement.home(cls)
         self._begun[cls] = scope
         shared = self._shared(scope)
-        at_once, every = (self._not_begun(names, scope) for names in statement.needed(snippet, scope))
+        used = statement.needed(snippet, scope)
+        if not self._late and any(self._is_unmade(value) for value in used[0].values() if value is not cls):
+            raise Cycle(cls)
+        at_once, every = (self._not_begun(names, scope) for names in used)
+        # The body of a statement may look into a register, if all classes in it are made before.
+        at_once = {name: self._full(used[0][name], value) for name, value in at_once.items()}
         before = at_once if self._late else every
         named = self._not_begun(self.hints_of(cls, scope), scope)
         of_script = {name: value for name, value in named.items() if isinstance(value, type) and name not in before}
@@ -174,8 +194,15 @@ class TextPickler(pickler.Pickler):
         if isinstance(cls, abc.ABCMeta):
             found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
             registered = [each for each in found if each is not None]
-        state = (shared, after, statement.attributes(cls, snippet), registered, named)
+        attributes = {name: self._empty(value) for name, value in statement.attributes(cls, snippet).items()}
+        state = (shared, after, attributes, registered, named, _Made(cls))
         return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
+
+    def _full(self, value: Any, empty: Any) -> Any:
+        return empty if value is empty or any(map(self._is_unmade, registers.parts(value))) else value
+
+    def _is_unmade(self, value: Any) -> bool:
+        return isinstance(value, type) and value in self._begun and value not in self._made
 
     def _as_call(self, cls: type) -> tuple[Any, ...] | None:
         """Reduce a class that has no statement to the call that made it; None if there is no such call."""
@@ -193,6 +220,17 @@ class TextPickler(pickler.Pickler):
         if not shared:
             shared.update({name: scope[name] for name in _OF_A_MODULE if name in scope})
         return shared
+
+
+def _is_of_script(cls: type) -> bool:
+    return bool(cls.__flags__ & pickler.HEAP) and not _core._should_pickle_by_reference(cls)
+
+
+class _Made:
+    """Stands behind a class in a pickle, where it has been made."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
 
 
 _ITSELF = (

@@ -351,7 +351,7 @@ def _reduce_sentinel(obj: Any) -> Any:
     """Reduce an object without any state that a library compares by identity to its name in the library."""
     kind: Any = type(obj)
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-    if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & _HEAP:
+    if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & HEAP:
         return NotImplemented
     if kind.__module__ == "__main__" or any(vars(each).get("__slots__") for each in kind.__mro__) or _has_state(obj):
         return NotImplemented
@@ -366,7 +366,7 @@ def _has_state(obj: Any) -> bool:
         return False
 
 
-_HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
+HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
 
 
 def _reduce_exception(obj: Any) -> Any:
