@@ -185,7 +185,7 @@ class TextPickler(pickler.Pickler):
         # The body of a statement may look into a register, if all classes in it are made before.
         at_once = {name: self._full(used[0][name], value) for name, value in at_once.items()}
         before = at_once if self._late else every
-        named = self._not_begun(self.hints_of(cls, scope), scope)
+        named = self._not_begun(self.hints_of(cls, scope, packages=True), scope)
         of_script = {name: value for name, value in named.items() if isinstance(value, type) and name not in before}
         before = {**{name: value for name, value in named.items() if name not in of_script}, **before}
         after = {name: value for name, value in {**of_script, **every}.items() if name not in before}
@@ -314,7 +314,7 @@ def make_class(
     module, qualname, tracker = known
     cls = pickler.known_class(module, qualname, tracker)
     if cls is None:
-        scope.update(names)
+        scope.update(stand_ins.present(names))
         cls = statement.execute(snippet, scope, outer)
         cls.__qualname__ = qualname
         _core._lookup_class_or_track(tracker, cls)

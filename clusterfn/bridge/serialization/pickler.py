@@ -119,9 +119,11 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         reduction[2][1]["_cloudpickle_submodules"] = [stand_ins.Submodule(each.__name__) for each in submodules]
         return (*reduction[:5], fill_function)
 
-    def hints_of(self, owner: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
+    def hints_of(self, owner: Any, scope: Mapping[str, Any], packages: bool = False) -> dict[str, Any]:
         """Return what the names in the annotations of a function or class mean."""
-        return self._hints.of(owner, scope, _core._should_pickle_by_reference) if self._hints is not None else {}
+        if self._hints is None:
+            return {}
+        return self._hints.of(owner, scope, _core._should_pickle_by_reference, packages)
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
@@ -215,7 +217,7 @@ _of_annotations: dict[str, Any] = {}
 
 def remember(named: Mapping[str, Any]) -> None:
     """Keep what names mean in the annotations of a class: they are looked up in its module, which is `__main__`."""
-    _of_annotations.update(named)
+    _of_annotations.update(stand_ins.present(named))
 
 
 def fill_function(function: types.FunctionType, state: Any) -> None:
