@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import c_types, factories, library_state, pickler, source, stand_ins, statement
+from . import c_types, factories, library_state, pickler, registers, source, stand_ins, statement
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
@@ -98,8 +98,19 @@ class TextPickler(pickler.Pickler):
         self._same_python = target == HERE
         self._late = late
         self._begun: dict[type, Mapping[str, Any]] = {}  # classes that go as statements -> the globals of these
+        self._made: set[type] = set()  # those of them that are made before what is pickled now
+        self._registers = registers.Registers(_is_of_script) if late else None
+
+    def dump(self, obj: Any) -> None:
+        super().dump(obj if self._registers is None else registers.Whole(obj))
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is _Made:
+            self._made.add(obj.cls)
+            return dict, ()
+        reduction = NotImplemented if self._registers is None else self._registers.reduce(obj)
+        if reduction is not NotImplemented:
+            return reduction
         if type(obj) is types.CodeType and not self._same_python:
             return source.compiled, (self._known_there(source.of_code(obj)),)
         if _UNION is not None and type(obj) is _UNION:
@@ -132,13 +143,17 @@ class TextPickler(pickler.Pickler):
             known = isinstance(value, type) and value.__qualname__ == name
             return known and self._begun.get(value) is scope
 
-        return {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
+        left = {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
+        return {name: self._empty(value) for name, value in left.items()}
+
+    def _empty(self, value: Any) -> Any:
+        return value if self._registers is None else self._registers.empty(value)
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         plain = super().reduce_class(cls, reduction)
         if plain is NotImplemented:
             # One version keeps some classes in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`.
-            public, private, _ = cls.__module__.partition("._")
+            public, private, _ = str(cls.__module__).partition("._")
             name = cls.__qualname__
             named = private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls
             return (stand_ins.by_name, (public, name)) if named else NotImplemented
@@ -163,9 +178,14 @@ class TextPickler(pickler.Pickler):
         scope = statement.home(cls)
         self._begun[cls] = scope
         shared = self._shared(scope)
-        at_once, every = (self._not_begun(names, scope) for names in statement.needed(snippet, scope))
+        used = statement.needed(snippet, scope)
+        if not self._late and any(self._is_unmade(value) for value in used[0].values() if value is not cls):
+            raise Cycle(cls)
+        at_once, every = (self._not_begun(names, scope) for names in used)
+        # The body of a statement may look into a register, if all classes in it are made before.
+        at_once = {name: self._full(used[0][name], value) for name, value in at_once.items()}
         before = at_once if self._late else every
-        named = self._not_begun(self.hints_of(cls, scope), scope)
+        named = self._not_begun(self.hints_of(cls, scope, packages=True), scope)
         of_script = {name: value for name, value in named.items() if isinstance(value, type) and name not in before}
         before = {**{name: value for name, value in named.items() if name not in of_script}, **before}
         after = {name: value for name, value in {**of_script, **every}.items() if name not in before}
@@ -174,8 +194,15 @@ class TextPickler(pickler.Pickler):
         if isinstance(cls, abc.ABCMeta):
             found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
             registered = [each for each in found if each is not None]
-        state = (shared, after, statement.attributes(cls, snippet), registered, named)
+        attributes = {name: self._empty(value) for name, value in statement.attributes(cls, snippet).items()}
+        state = (shared, after, attributes, registered, named, _Made(cls))
         return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
+
+    def _full(self, value: Any, empty: Any) -> Any:
+        return empty if value is empty or any(map(self._is_unmade, registers.parts(value))) else value
+
+    def _is_unmade(self, value: Any) -> bool:
+        return isinstance(value, type) and value in self._begun and value not in self._made
 
     def _as_call(self, cls: type) -> tuple[Any, ...] | None:
         """Reduce a class that has no statement to the call that made it; None if there is no such call."""
@@ -193,6 +220,17 @@ class TextPickler(pickler.Pickler):
         if not shared:
             shared.update({name: scope[name] for name in _OF_A_MODULE if name in scope})
         return shared
+
+
+def _is_of_script(cls: type) -> bool:
+    return bool(cls.__flags__ & pickler.HEAP) and not _core._should_pickle_by_reference(cls)
+
+
+class _Made:
+    """Stands behind a class in a pickle, where it has been made."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
 
 
 _ITSELF = (
@@ -220,17 +258,23 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     made = (cls.__module__, cls.__qualname__)
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
-        return pickler.remake_class, (*made, named_tuple, args)
-    if issubclass(cls, enum.Enum) and all(each.__module__ == "enum" for each in statement.functions(cls)):
+        added = factories.added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
+        return pickler.remake_class, (*made, named_tuple, args), dict(added), None, None, pickler.fill_made
+    if issubclass(cls, enum.Enum) and not _MAKES_MEMBERS & {each.__name__ for each in _own_functions(cls)}:
         members = {name: member.value for name, member in cls.__members__.items()}
-        return pickler.remake_class, (
-            *made,
-            enumeration,
-            (cls.__name__, cls.__bases__[-1], members, *made, tracker, None),
-        )
+        facts = (cls.__name__, cls.__bases__[-1], members, *made, tracker, None)
+        added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
+        return pickler.remake_class, (*made, enumeration, facts), dict(added), None, None, pickler.fill_made
     if statement.is_generated(cls):
         raise NoSource(_LOST % cls.__qualname__)
     return plain
+
+
+_MAKES_MEMBERS = {"__new__", "__init__", "_generate_next_value_"}
+
+
+def _own_functions(cls: type) -> list[types.FunctionType]:
+    return [each for each in statement.functions(cls) if each.__module__ != "enum"]
 
 
 # What a pickle calls:
@@ -270,7 +314,7 @@ def make_class(
     module, qualname, tracker = known
     cls = pickler.known_class(module, qualname, tracker)
     if cls is None:
-        scope.update(names)
+        scope.update(stand_ins.present(names))
         cls = statement.execute(snippet, scope, outer)
         cls.__qualname__ = qualname
         _core._lookup_class_or_track(tracker, cls)

@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from . import models
@@ -21,7 +21,7 @@ def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, An
     """Return what makes such a class, its arguments and the attributes that it does not make; None for another."""
     own = vars(cls)
     if "__attrs_attrs__" in own:
-        return attrs_class, _attrs_facts(cls), dict(_added(cls, own["__attrs_attrs__"]))
+        return attrs_class, _attrs_facts(cls), dict(added(cls, {each.name for each in own["__attrs_attrs__"]}))
     if cls.__bases__ == (tuple,) and cls.__name__.endswith("Attributes"):  # what `attrs.fields` returns
         names = [name for name, value in own.items() if type(value) is property]
         return tuple_class, (cls.__name__, names, cls.__module__), {}
@@ -30,27 +30,29 @@ def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, An
         return None if found is None else (models.model, found, {})
     if "__dataclass_fields__" in own and "__pydantic_validator__" not in own:
         fields = [each for each in _fields(cls) if each.name in own.get("__annotations__", {})]
-        return data_class, _dataclass_facts(cls, fields), dict(_added(cls, fields))
+        return data_class, _dataclass_facts(cls, fields), dict(added(cls, {each.name for each in fields}))
     if typing.is_typeddict(cls) if sys.version_info >= (3, 10) else type(cls).__name__ == "_TypedDictMeta":
         return typed_dict, (cls.__name__, dict(cls.__annotations__), cls.__total__, cls.__module__), {}
     return None
 
 
-def _added(cls: type, fields: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes that the library did not make."""
-    names = {each.name for each in fields}
+def added(cls: type, made: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that the library did not make; those of these names are its own."""
     for name, value in vars(cls).items():
+        if name in made:
+            continue
         inner = getattr(value, "__func__", getattr(value, "fget", value))
+        inner = inspect.unwrap(inner) if callable(inner) else inner  # `__repr__` is wrapped since Python 3.13
         code = getattr(inner, "__code__", None)
         if code is not None:
             library = code.co_filename.startswith("<") or inner.__globals__.get("__name__") in _LIBRARIES
             if not library or not name.startswith("__"):
                 yield name, value
-        elif not name.startswith("__") and name not in names and not inspect.ismemberdescriptor(value):
+        elif not name.startswith("__") and not inspect.ismemberdescriptor(value):
             yield name, value
 
 
-_LIBRARIES = ("attr._make", "attr._next_gen", "dataclasses", "reprlib")
+_LIBRARIES = ("attr._make", "attr._next_gen", "dataclasses", "enum", "reprlib")
 
 
 def tuple_class(name: str, names: list[str], module: str, tracker: str, extra: None) -> Any:

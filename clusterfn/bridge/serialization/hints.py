@@ -1,7 +1,8 @@
 """Names that only annotations use: strings, which no code of a function or class looks up.
 
 `typing.get_type_hints`, dataclasses and pydantic look them up where the function or class is loaded. What such a name
-means travels if it is of the script, or of the standard library: nothing else is imported there for an annotation.
+means travels if it is of the script, or of the standard library. A module or class of another package goes only with a
+class whose statement is executed there, and is left out where that package is missing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from . import stand_ins
 
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _DEEPEST = 10
@@ -30,13 +33,16 @@ class Hints:
     def __init__(self) -> None:
         self.used = False
 
-    def of(self, owner: Any, scope: Mapping[str, Any], goes_by_name: Callable[[Any], bool]) -> dict[str, Any]:
+    def of(
+        self, owner: Any, scope: Mapping[str, Any], goes_by_name: Callable[[Any], bool], packages: bool = False
+    ) -> dict[str, Any]:
         """Return what the names in the annotations of a function or class mean.
 
         Args:
             owner: The function or class.
             scope: Its globals.
             goes_by_name: Whether the other side can import an object.
+            packages: Whether modules and classes of installed packages go, as `stand_ins.IfThere`.
         """
         kept = vars(owner).get("__annotations__") if isinstance(owner, type) else owner.__annotations__
         if not isinstance(kept, dict) or not kept:
@@ -44,6 +50,9 @@ class Hints:
         texts = [text for value in list(kept.values()) for text in _texts(value)]
         names = dict.fromkeys(name for text in texts for name in _names(text) if name in scope)
         found = {name: scope[name] for name in names if _travels(scope[name], goes_by_name)}
+        if packages:
+            others = ((name, stand_ins.if_there(scope[name])) for name in names if name not in found)
+            found.update({name: other for name, other in others if other is not None})
         self.used = self.used or bool(found)
         return found
 

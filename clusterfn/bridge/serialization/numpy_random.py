@@ -56,6 +56,4 @@ def seed_sequence(entropy: Any, spawn_key: tuple[int, ...], pool_size: int, spaw
     """Make a sequence of seeds that has spawned so many others."""
     import numpy.random
 
-    return numpy.random.SeedSequence(
-        entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned
-    )
+    return numpy.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)

@@ -120,9 +120,11 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         reduction[2][1]["_cloudpickle_submodules"] = [stand_ins.Submodule(each.__name__) for each in submodules]
         return (*reduction[:5], fill_function)
 
-    def hints_of(self, owner: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
+    def hints_of(self, owner: Any, scope: Mapping[str, Any], packages: bool = False) -> dict[str, Any]:
         """Return what the names in the annotations of a function or class mean."""
-        return self._hints.of(owner, scope, _core._should_pickle_by_reference) if self._hints is not None else {}
+        if self._hints is None:
+            return {}
+        return self._hints.of(owner, scope, _core._should_pickle_by_reference, packages)
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
@@ -216,7 +218,7 @@ _of_annotations: dict[str, Any] = {}
 
 def remember(named: Mapping[str, Any]) -> None:
     """Keep what names mean in the annotations of a class: they are looked up in its module, which is `__main__`."""
-    _of_annotations.update(named)
+    _of_annotations.update(stand_ins.present(named))
 
 
 def fill_function(function: types.FunctionType, state: Any) -> None:
@@ -354,7 +356,7 @@ def _reduce_sentinel(obj: Any) -> Any:
     """Reduce an object without any state that a library compares by identity to its name in the library."""
     kind: Any = type(obj)
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-    if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & _HEAP:
+    if not plain or kind.__eq__ is not object.__eq__ or not kind.__flags__ & HEAP:
         return NotImplemented
     if kind.__module__ in ("__main__", None) or _has_state(obj):
         return NotImplemented
@@ -376,7 +378,7 @@ def _reduce_guarded(obj: Any) -> Any:
         return NotImplemented
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         return NotImplemented
-    if kind in copyreg.dispatch_table or not kind.__flags__ & _HEAP:
+    if kind in copyreg.dispatch_table or not kind.__flags__ & HEAP:
         return NotImplemented
     reduction = obj.__reduce_ex__(5)
     if not isinstance(reduction, tuple) or len(reduction) < 3 or reduction[2] is None:
@@ -391,7 +393,7 @@ def _has_state(obj: Any) -> bool:
         return False
 
 
-_HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
+HEAP = 1 << 9  # a flag of types that a class statement made, and of some others
 
 
 def _reduce_exception(obj: Any) -> Any:

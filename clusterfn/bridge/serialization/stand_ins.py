@@ -10,7 +10,8 @@ import importlib
 import os
 import pathlib
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -49,6 +50,41 @@ def imported(name: str) -> None:
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{name}.".startswith(f"{missing.name}.") or "." not in missing.name:
             raise
+
+
+class IfThere:
+    """Stands for a module or class of a package that the other side may lack; there it is that, or `MISSING`."""
+
+    def __init__(self, module: str, qualname: str) -> None:
+        self._named = (module, qualname)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return found_or_missing, self._named
+
+
+MISSING = object()
+
+
+def if_there(value: Any) -> IfThere | None:
+    """Return what stands for a module or class that can be imported; None for anything else."""
+    if isinstance(value, types.ModuleType):
+        return IfThere(value.__name__, "") if sys.modules.get(value.__name__) is value else None
+    if not isinstance(value, type) or value.__module__ == "__main__" or "<" in value.__qualname__:
+        return None
+    return IfThere(value.__module__, value.__qualname__)
+
+
+def found_or_missing(module: str, qualname: str) -> Any:
+    """Return the object of that name, or `MISSING`."""
+    try:
+        return by_name(module, qualname) if qualname else importlib.import_module(module)
+    except (ImportError, AttributeError):
+        return MISSING
+
+
+def present(names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names that mean something here."""
+    return {name: value for name, value in names.items() if value is not MISSING}
 
 
 @functools.lru_cache(maxsize=64)

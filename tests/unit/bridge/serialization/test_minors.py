@@ -74,8 +74,9 @@ FEW = [("3.11", "3.11"), ("3.13", "3.9"), ("3.9", "3.13")]
 
 
 @pytest.mark.parametrize(("caller", "there"), [pair for pair in FEW if PYTHONS.keys() >= set(pair)])
-def test_classes_of_ctypes_go_and_come_back(caller, there, tmp_path):
-    assert not_kept(caller, there, "c_types_script.py", tmp_path) == {}
+@pytest.mark.parametrize("script", ["c_types_script.py", "registers_script.py"])
+def test_classes_of_ctypes_and_registered_ones_go_and_come_back(caller, there, script, tmp_path):
+    assert not_kept(caller, there, script, tmp_path) == {}
 
 
 def packed(obj, target=OTHER):

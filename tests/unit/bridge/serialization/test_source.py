@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import linecache
 import sys
 import threading
@@ -183,11 +184,15 @@ def test_of_two_cells_the_one_that_made_the_class_is_found(load):
 
 
 def test_a_class_that_cannot_go_is_refused_by_its_name():
-    space = {"__name__": "__main__"}
-    exec("import enum\nclass Made(enum.Enum):\n    A = 1\n    def get(self): return 1", space)
+    class Made(enum.Enum):
+        A = 1
 
+        def __init__(self, value):
+            self.twice = 2 * value
+
+    Made.__qualname__ = "Made"
     with pytest.raises(PayloadError, match="the class Made: its statement is not found"):
-        payload.pack(print, (space["Made"].A,), {}, (3, 9 if sys.version_info[:2] != (3, 9) else 10))  # type: ignore[attr-defined]
+        payload.pack(print, (Made.A,), {}, (3, 9 if sys.version_info[:2] != (3, 9) else 10))
 
 
 WITH_A_NAME = """

@@ -1,0 +1,84 @@
+"""Registers: dicts, lists and sets in which the classes of a script stand, often put there by their own statements.
+
+Such a class would be needed for its own statement. So a register goes empty to whatever uses it, and gets its content
+when all classes have been made.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable
+from typing import Any
+
+_EMPTY: Any = {dict: dict, list: list, set: set}
+_MADE: Any = copyreg.__newobj__  # type: ignore[attr-defined]
+
+
+class Whole:
+    """What is pickled, and after it the content of its registers."""
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+
+
+class Rest:
+    """The content of the registers that have been met so far."""
+
+
+class Registers:
+    """The registers of one pickle.
+
+    Args:
+        is_of_script: Whether a class goes as its statement.
+    """
+
+    def __init__(self, is_of_script: Callable[[type], bool]) -> None:
+        self._is_of_script = is_of_script
+        self._known: dict[int, tuple[Any, Any]] = {}  # the id of a register -> it, and the empty one that goes for it
+        self._waiting: list[tuple[Any, Any]] = []
+
+    def empty(self, value: Any) -> Any:
+        """Return what goes for a value: an empty one for a register, else the value."""
+        if type(value) not in _EMPTY or not any(self._holds(part) for part in parts(value)):
+            return value
+        if id(value) not in self._known:
+            self._known[id(value)] = (value, _EMPTY[type(value)]())
+            self._waiting.append(self._known[id(value)])
+        return self._known[id(value)][1]
+
+    def _holds(self, part: Any) -> bool:
+        return isinstance(part, type) and self._is_of_script(part)
+
+    def reduce(self, obj: Any) -> Any:
+        """Reduce a pickle's parts of this module, and objects of the script that keep registers."""
+        if type(obj) is Whole:
+            return complete, (obj.obj, Rest())
+        if type(obj) is Rest:
+            waiting, self._waiting = self._waiting, []
+            content = [(made, type(register)(register)) for register, made in waiting]
+            return fill, (content, Rest()) if content else (content,)
+        kind: Any = type(obj)
+        if kind.__reduce_ex__ is not object.__reduce_ex__ or isinstance(obj, type) or not self._is_of_script(kind):
+            return NotImplemented
+        reduction = obj.__reduce_ex__(5)
+        if not isinstance(reduction, tuple) or reduction[0] is not _MADE or type(reduction[2]) is not dict:
+            return NotImplemented
+        state = {name: self.empty(value) for name, value in reduction[2].items()}
+        return (*reduction[:2], state, *reduction[3:])
+
+
+def parts(value: Any) -> list[Any]:
+    """Return the keys and values, or elements, of a register."""
+    return [*value, *value.values()] if type(value) is dict else list(value)
+
+
+def complete(obj: Any, _: Any) -> Any:
+    """Return what was pickled, when its registers are full."""
+    return obj
+
+
+def fill(content: list[tuple[Any, Any]], _: Any = None) -> None:
+    """Give registers the content that they have, whatever the statements of classes put into them."""
+    for register, held in content:
+        register.clear()
+        register.extend(held) if type(register) is list else register.update(held)
