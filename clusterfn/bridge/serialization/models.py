@@ -104,7 +104,7 @@ def _schemes(kind: Any) -> Any:
     return getattr(getattr(kind, "_constraints", None), "allowed_schemes", None) or ()
 
 
-def adapter(kind: Any, config: Any, module: str | None) -> Any:
+def adapter(kind: Any, config: Any, module: str | None = None) -> Any:
     """Make an adapter of a type, as one that this module makes."""
     import pydantic
 
