@@ -741,7 +741,7 @@ def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, 
 
 
 @pytest.mark.parametrize("do", ["run", "spawn", "converse"])
-def test_a_program_for_which_no_descriptors_are_left_takes_none_of_them(client: Client, tmp_path: Path, do: str) -> None:
+def test_a_program_for_which_no_descriptors_are_left_takes_none(client: Client, tmp_path: Path, do: str) -> None:
     resource = pytest.importorskip("resource")
     before, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before + 100, limits[1]))
