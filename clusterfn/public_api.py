@@ -108,6 +108,11 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
         signature.bind(*args, **kwargs)
     except TypeError as refused:
         error = _as_python_says_it(plain, signature, args, kwargs) or TypeError(f"{plain.__name__}() {refused}")
+        if option := next(
+            (each for each in kwargs if each not in signature.parameters and call_options.is_option(each)), None
+        ):
+            where = f"@cluster({option}=…) or {plain.__name__}.with_options({option}=…)"
+            error = TypeError(f"{error}; {option}= is an option of clusterfn: write {where}")
         raise error from None
 
 

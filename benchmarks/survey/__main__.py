@@ -24,11 +24,13 @@ from benchmarks.survey import environments, objects, report
 from benchmarks.survey.environments import CACHE, HERE, ROOT, NotInstalled
 from benchmarks.survey.functions import VERSIONS
 
+TOOLS = ("clusterfn", "cloudpickle", "dill")
+
 PARTS = ("values", "functions", "pairs", "classes")
 SAMPLE = ("python", "attrs", "numpy", "requests", "click", "networkx", "pydantic")
 _STILL_S = 300  # without a new line, a process is taken for stuck
 _RESTARTS = 25
-_FUNCTIONS_OF_EACH = 160
+_FUNCTIONS_OF_EACH = 300
 Task = tuple[str, Callable[[Path], None]]
 
 
@@ -125,7 +127,8 @@ def _classes(packages: Sequence[str]) -> Iterator[Task]:
                     needed = {minor: (folder / f"python-3.{minor}.txt").read_text() for minor in (here, there)}
                     pythons = [environments.environment("classes", needed[each], each) for each in (here, there)]
                 if all(_has(python, _needs(script)) for python in pythons):
-                    _survey(str(script), *pythons, (3, there), results)
+                    tools = TOOLS if here == there else TOOLS[:1]  # the others send byte code, which crashes there
+                    _survey(str(script), *pythons, (3, there), results, tools)
                 else:
                     results.write_text("[]")
 
@@ -147,12 +150,28 @@ def _has(python: str, libraries: Sequence[str]) -> bool:
     return tried.returncode == 0
 
 
-def _survey(name: str, here: str, there: str, version: tuple[int, int], results: Path) -> None:
+def _survey(
+    name: str, here: str, there: str, version: tuple[int, int], results: Path, tools: Sequence[str] = TOOLS
+) -> None:  # fmt: skip
+    """Survey a package by all tools in one process, or a script by each in its own: they change its classes."""
+    if not name.endswith(".py"):
+        results.write_text(json.dumps(_lines(name, here, there, version, results, tools)))
+        return
+    found: dict[str, dict[str, str]] = {}
+    for tool in tools:
+        for line in _lines(name, here, there, version, results, [tool]):
+            found.setdefault(line["name"], {}).update(line)
+    results.write_text(json.dumps(list(found.values())))
+
+
+def _lines(
+    name: str, here: str, there: str, version: tuple[int, int], results: Path, tools: Sequence[str]
+) -> list[dict[str, str]]:  # fmt: skip
     """Run clients until one comes to the end: one that ends before leaves out the object at which it ended."""
     growing = results.with_suffix(".jsonl")
-    tools = ["clusterfn"] if "-3." in results.stem and version != (3, 11) else ["clusterfn", "cloudpickle", "dill"]
     facts = {"name": name, "python": there, "version": version, "bridge": str(environments.bridge()), "tools": tools}
     argv = [here, "-m", "benchmarks.survey.client", json.dumps({**facts, "results": str(growing)})]
+    lines: list[dict[str, str]] = []
     for _ in range(_RESTARTS):
         with tempfile.TemporaryDirectory(prefix="survey-") as cwd:
             _watched(argv, cwd, growing)
@@ -161,9 +180,9 @@ def _survey(name: str, here: str, there: str, version: tuple[int, int], results:
             break
     else:
         lines.append({"name": "*", "kind": "unfinished"})
-    results.write_text(json.dumps(lines))
     for path in (growing, growing.with_suffix(".begun")):
         path.unlink(missing_ok=True)
+    return lines
 
 
 def _watched(argv: Sequence[str], cwd: str, growing: Path) -> None:
@@ -219,10 +238,11 @@ def _files(package: str, site: Path, python: str) -> list[str]:
 def _send_and_load(files: Sequence[str], python: str, pythons: dict[tuple[int, int], str], results: Path) -> None:
     bridge, script = str(environments.bridge()), str(HERE / "functions.py")
     every = 1 + sum(Path(file).read_bytes().count(b"def ") for file in files) // _FUNCTIONS_OF_EACH
+    files = files[::every]  # whole files: to find a function, all of its file is compiled
     with tempfile.TemporaryDirectory(prefix="survey-") as folder:
         listed = Path(folder) / "files"
         listed.write_text("\n".join(files))
-        sent = [python, script, "send", bridge, folder, str(every), str(listed)]
+        sent = [python, script, "send", bridge, folder, "1", str(listed)]
         subprocess.run(sent, check=True, capture_output=True)
         found = {}
         for version, there in pythons.items():

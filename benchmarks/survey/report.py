@@ -59,6 +59,7 @@ class Totals:
     rejected: list[tuple[str, str]] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    packages: set[str] = field(default_factory=set)
 
 
 def totals(results: Iterable[Path]) -> Totals:
@@ -69,6 +70,8 @@ def totals(results: Iterable[Path]) -> Totals:
             continue
         told = json.loads(path.read_text())
         part, _, rest = path.stem.partition("-")
+        if part == "values":
+            found.packages.add(rest)
         if part == "functions":
             _add_functions(found, rest, told)
             continue
@@ -158,10 +161,11 @@ def write(results: Iterable[Path], missing: Sequence[str], took_s: float) -> str
 
 
 def _page(found: Totals, report: str, ended: Sequence[str]) -> str:
-    surveyed = environments.surveyed()
+    pinned = environments.surveyed()
+    surveyed = [line for line in pinned if line.partition("==")[0] in found.packages]
     syntax = Counter(_syntax(said) for _, said in found.rejected)
     return _TEMPLATE.read_text().format(
-        packages=len(surveyed), more=len(surveyed) - 300, each=160, report=report,
+        packages=len(surveyed), all=len(pinned), more=len(pinned) - 300, report=report,
         when=datetime.date.today().isoformat(), machine=f"{platform.system()} with {os.cpu_count()} cores",
         figures=_figures(found), functions=_functions(found), goals=_goals(found),
         exceptions=_listed([(name, why) for name, why, _ in found.exceptions.failed]),

@@ -163,10 +163,7 @@ def _environment(value: Value) -> str:
         hint = 'write the path of an interpreter, `environment: "python:/path"`, or a file such as environment.yml'
         raise value.error(f'"{text}" names a version of Python, not an interpreter', hint)
     instead = nearly_an_environment(text)
-    if not instead and text.startswith(("/", "~")):
-        path = text.rstrip("/")
-        instead = f"python:{text}" if path.rpartition("/")[2].startswith("python") else f"python:{path}/bin/python"
-    elif not instead and _ENVIRONMENT_NAME.fullmatch(text) and text != "current":
+    if not instead and _ENVIRONMENT_NAME.fullmatch(text) and text != "current":
         instead = f"conda:{text}"
     if instead:
         raise value.error(f'"{text}" is not a kind of environment', f'write `environment: "{instead}"`')

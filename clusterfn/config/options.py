@@ -5,6 +5,7 @@ An option is written once, here: its type and description in `JobOptions` or `Ca
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
@@ -130,7 +131,9 @@ ALIASES = {
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
     **dict.fromkeys(("python", "conda", "venv", "env_file", "requirements"), "environment"),
     **dict.fromkeys(("workdir", "working_dir", "dir", "chdir"), "cwd"),
-    "pip": "packages", "hosts": "host", "output": "outputs",
+    "pip": "packages",
+    "hosts": "host",
+    "output": "outputs",
 }
 SESSION_IS_ONE = "a Session is an executor already: use session.submit(f, x) or session.map(f, xs)"
 # Of the Executors of the standard library, and of other tools: Clustrix, submitit, Modal (docs/how-to/migrate.md).
@@ -195,6 +198,11 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
         alone = f" and call f without {who_has.partition('(')[0]}" if "host" in known else ""  # a Session, an Executor
         return ConfigError(problem, hint=f"write @cluster({meant}=…) or f.with_options({meant}=…){alone}")
     return ConfigError(f"{problem}{did_you_mean(keyword, known)}", hint=f"the arguments are {', '.join(known)}")
+
+
+def is_option(keyword: str) -> bool:
+    """Whether `@cluster` and `with_options` have this keyword."""
+    return keyword in _KEYWORDS
 
 
 def _meant_by(keyword: str, value: object) -> str:
@@ -304,7 +312,10 @@ def _host_name(value: Any, name: str) -> str:
 def _several(item: Check) -> Check:
     def check(value: Any, name: str) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[...], even for one")
+            alone = "..."
+            with contextlib.suppress(ConfigError):
+                alone = _quoted(item(value, name))
+            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[{alone}], even for one")
         return tuple(item(each, name) for each in value)
 
     return check
@@ -357,7 +368,7 @@ def _environment(value: Any, name: str) -> str:
     raise ConfigError(
         f"{name}={text!r} does not name an environment",
         hint=f'{conda}name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
-        'build it from ("environment.yml", "pyproject.toml"), or packages=["python=3.11", "numpy"]',
+        'build it from ("environment.yml", "requirements.txt"), or packages=["python=3.11", "numpy"]',
     )
 
 
@@ -403,12 +414,19 @@ def is_python_source(text: str) -> bool:
 
 
 def nearly_an_environment(text: str) -> str:
-    """Return what was meant by a text with a space too many, or with an interpreter as a folder; "" if it is neither.
+    """Return what was meant by a text with a space too many, an interpreter as a folder, or a path alone; or "".
 
     Example:
         >>> nearly_an_environment("conda: ml"), nearly_an_environment("prefix:/opt/ml/bin/python")
         ('conda:ml', 'python:/opt/ml/bin/python')
+        >>> nearly_an_environment("~/.venv"), nearly_an_environment("/opt/ml/bin/python")
+        ('python:~/.venv/bin/python', 'python:/opt/ml/bin/python')
     """
+    if text.startswith(("/", "~")):
+        path = text.rstrip("/")
+        if names_a_file(text) or _nearly_a_file(text):
+            return ""
+        return f"python:{path}" if path.rpartition("/")[2].startswith("python") else f"python:{path}/bin/python"
     kind, _, rest = (part.strip() for part in text.partition(":"))
     if kind not in ENVIRONMENT_KINDS or not rest:
         return ""
@@ -451,7 +469,10 @@ def _folder(value: Any, name: str) -> str:
 
 def _environment_variables(value: Any, name: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}={value!r} is not a dict", hint=f'write {name}={{"NAME": "value"}}')
+        hint = f'write {name}={{"NAME": "value"}}'
+        with contextlib.suppress(ConfigError):
+            hint = f"write environment={_quoted(_environment(value, 'environment'))}"
+        raise ConfigError(f"{name}={value!r} is not a dict", hint=hint)
     for key, each in value.items():
         _matching(VARIABLE, "OMP_NUM_THREADS")(key, name)
         if is_set_by_clusterfn(key):

@@ -146,7 +146,8 @@ def _near_time(value: object, name: str) -> str:
         near = f'{name}="{hours[1]}h {hours[2]}min"'
     elif clock := _SHORT_CLOCK.fullmatch(text):
         first, second = int(clock[1]), clock[2]
-        near = f'{name}="{first:02d}:{second}:00" (hours) or {name}="00:{first:02d}:{second}" (minutes)'
+        near = f'{name}="{first:02d}:{second}:00" ({first} h {int(second)} min)'
+        near += f' or {name}="00:{first:02d}:{second}" ({first} min {int(second)} s)'
     else:
         return ""
     return f'write {near}; other forms are {name}="90min" and {name}="2h"'

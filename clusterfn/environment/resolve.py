@@ -132,7 +132,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
         raise ConfigError(
             f"environment={text!r} does not name an environment",
             hint='name one on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file to '
-            'build it from ("environment.yml", "pyproject.toml"), or packages=["python=3.11", "numpy"]',
+            'build it from ("environment.yml", "requirements.txt"), or packages=["python=3.11", "numpy"]',
         )
     script = places.running_script()
     folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.config import places
 from clusterfn.errors import LockError
 
@@ -164,7 +165,7 @@ def _run(tool: Tool, argv: list[str], say: Callable[[str], None]) -> None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(PATIENCE_S)
                     break
-                doing = said[-1] if said else "it starts"
+                doing = shortened(said[-1], 100) if said else "it starts"
                 say(f"still installing {tool.name} ({time.monotonic() - began:.0f} s): {doing}")
         except BaseException:  # Ctrl-C too: pip would go on without us
             process.kill()

@@ -20,7 +20,7 @@ def reduce(obj: Any) -> Any:
     if home == "pydantic.networks" and hasattr(obj, "_url") or home.startswith("pydantic_core") and _are_plain_urls():
         return (url, (name, str(obj))) if name.endswith(("Url", "Dsn")) else NotImplemented
     if name == "TypeAdapter":
-        return adapter, (obj._type, obj._config)
+        return adapter, (obj._type, obj._config, getattr(obj, "_module_name", None))
     return NotImplemented
 
 
@@ -104,11 +104,11 @@ def _schemes(kind: Any) -> Any:
     return getattr(getattr(kind, "_constraints", None), "allowed_schemes", None) or ()
 
 
-def adapter(kind: Any, config: Any) -> Any:
-    """Make an adapter of a type."""
+def adapter(kind: Any, config: Any, module: str | None) -> Any:
+    """Make an adapter of a type, as one that this module makes."""
     import pydantic
 
-    return pydantic.TypeAdapter(kind, config=config)
+    return pydantic.TypeAdapter(kind, config=config, module=module)
 
 
 def facts_of_class(cls: Any) -> tuple[Any, ...] | None:

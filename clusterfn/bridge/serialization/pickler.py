@@ -6,6 +6,7 @@ faiss see `tensors` and `indexes`. Classes of the caller's `__main__` come back 
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import functools
 import io
@@ -97,7 +98,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
                 return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
         reducers = (_reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, _reduce_exception)
-        for reduce in (*reducers, self._reduce_of_library):
+        for reduce in (*reducers, self._reduce_of_library, _reduce_guarded):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
@@ -361,6 +362,26 @@ def _reduce_sentinel(obj: Any) -> Any:
         return NotImplemented
     home = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
     return NotImplemented if home is None else (stand_ins.sentinel, (*home, kind))
+
+
+def _reduce_guarded(obj: Any) -> Any:
+    """Reduce an object whose class answers for attributes itself, so that its state is set past these answers.
+
+    While an object is empty, a `__getattr__` that reads another attribute never ends, and pickle asks it for
+    `__setstate__`; a frozen class with slots refuses its state.
+    """
+    kind: Any = type(obj)
+    asked = isinstance(getattr(kind, "__getattr__", None), types.FunctionType)
+    if not (asked or isinstance(kind.__setattr__, types.FunctionType)) or hasattr(kind, "__setstate__"):
+        return NotImplemented
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
+        return NotImplemented
+    if kind in copyreg.dispatch_table or not kind.__flags__ & _HEAP:
+        return NotImplemented
+    reduction = obj.__reduce_ex__(5)
+    if not isinstance(reduction, tuple) or len(reduction) < 3 or reduction[2] is None:
+        return NotImplemented
+    return (*reduction, None, None)[:5] + (stand_ins.set_state,)
 
 
 def _has_state(obj: Any) -> bool:

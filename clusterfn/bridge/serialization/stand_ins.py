@@ -78,6 +78,15 @@ def sentinel(module: str, name: str, kind: type) -> Any:
         return object.__new__(kind)
 
 
+def set_state(obj: Any, state: Any) -> None:
+    """Set the state of an object past the `__getattr__` and `__setattr__` of its class."""
+    attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+    if attributes:
+        object.__getattribute__(obj, "__dict__").update(attributes)
+    for name, value in (slots or {}).items():
+        object.__setattr__(obj, name, value)
+
+
 def with_keywords(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     """Call `function` with one configuration of a sweep."""
     return function(**keywords)

@@ -55,6 +55,9 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
     address = address.removeprefix("ssh://").rstrip("/")
     _check_address(address)
     same = next((each for each in known.named if known.hosts[each].address == address), None)
+    if name is None and address == "local" and "local" not in known.named:
+        hint = "run `clusterfn check local`; if an alias of ~/.ssh/config has this name, give --name too"
+        raise ConfigError("local is this machine, which needs no init", host="local", hint=hint)
     if name is None:
         name = same or answers.text("A short name for it", "--name", _proposed(address), lambda it: _draft(it, "x"))
     if name not in known.named:

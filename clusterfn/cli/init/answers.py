@@ -83,7 +83,8 @@ class Answers:
         if sys.stdin.isatty():
             return
         taken = f", or accept {default} with --yes" if default else ""
-        raise ConfigError(f"There is no terminal to ask on: {question}", hint=f"answer it with {option}{taken}")
+        hint = f"answer it with {option}{taken}"
+        raise ConfigError(f"init needs an answer, and there is no terminal: {question}", hint=hint)
 
 
 def _line(prompt: str) -> str:

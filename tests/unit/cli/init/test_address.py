@@ -53,6 +53,13 @@ def test_what_is_no_address_is_refused(folder, given):
     assert ("password" in str(caught.value)) is ("secret" in given)
 
 
+def test_this_machine_needs_no_init_but_an_alias_of_the_same_name_can_be_added(folder):
+    with pytest.raises(ConfigError, match="local is this machine") as caught:
+        address.begin("local", None, YES)
+    assert "run `clusterfn check local`" in str(caught.value.hint)
+    assert address.begin("local", "gpubox", YES).host.address == "local"
+
+
 def test_an_address_may_be_pasted_with_its_scheme(folder):
     assert address.begin("ssh://ada@127.0.0.1:22028/", "x", YES).host.address == "ada@127.0.0.1:22028"
 
