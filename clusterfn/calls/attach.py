@@ -175,7 +175,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     told = list_host_jobs(session)
     _say_why_they_wait(session, told)
     with reading(chosen.name, "its list of jobs"):
-        hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in map(_checked_job, told)]
+        hosts = [job["host"] if job["host"] in known.hosts else chosen.name for job in told]
         found = [JobInfo(**{**job, "host": name}) for job, name in zip(told, hosts)]
     return JobList(sorted(found, key=lambda job: job.started, reverse=True))
 
@@ -214,6 +214,7 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
             following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
             if following and not page:
                 raise ValueError("a page without jobs that promises more")  # it could do so for ever
+            page = [_checked_job(each) for each in page]
         told += page
         if following <= after:  # the last page names no job after which to continue
             return told

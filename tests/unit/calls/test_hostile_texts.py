@@ -103,7 +103,9 @@ def test_a_record_of_a_job_that_makes_no_sense_is_an_error_that_names_the_host(d
     assert read_spec(json.dumps(SPEC).encode()) == SPEC
 
 
-@pytest.mark.parametrize("page", [b'{"after": "9"}', b"7", b"[" * 100_000, b'{"after": "9"', b"null"])
+@pytest.mark.parametrize(
+    "page", [b'{"after": "9"}', b"7", b"[" * 100_000, b'{"after": "9"', b"null", b'{"state": "PENDING"}']
+)
 def test_a_list_of_jobs_that_never_ends_or_makes_no_sense_is_an_error(page):
     def supervise(*_: str) -> Reply[Completed]:
         reply: Reply[Completed] = Reply(lambda: None)

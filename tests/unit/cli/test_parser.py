@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -290,7 +291,9 @@ def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():
 
     def supervise(command: str, root: str, after: str = "") -> Reply[Completed]:
         asked.append(after)
-        lines = [{"id": job_id} for job_id in pages[after]] + [{"after": {"": "02", "02": "03", "03": "03"}[after]}]
+        job = {"name": "f", "host": "box", "state": "RUNNING", "message": "", "started": 1.0}
+        last = {"after": {"": "02", "02": "03", "03": "03"}[after]}
+        lines: list[dict[str, Any]] = [*({**job, "id": job_id} for job_id in pages[after]), last]
         reply: Reply[Completed] = Reply(lambda: None)
         reply.resolve(Completed(0, None, "".join(json.dumps(line) + "\n" for line in lines).encode(), b""))
         return reply
