@@ -25,6 +25,7 @@ end_of() {{
   done
 }}
 locked() {{
+  case $1 in /*) ;; *) return 1 ;; esac
   lock=${{1%/*}}
   while [ -n "$lock" ] && [ ! -e "$lock" ]; do lock=${{lock%/*}}; done
   [ -d "$lock" ] && [ ! -x "$lock" ]

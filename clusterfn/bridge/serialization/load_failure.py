@@ -34,7 +34,7 @@ class LoadFailure(NamedTuple):
 
     def where(self) -> str:
         """Return the end of a sentence that says what failed, and by which versions."""
-        packages = "".join("; %s is %s there and %s here" % each for each in self.differing)
+        packages = "".join("; %s is %s where it was sent and %s where it arrived" % each for each in self.differing)
         return (", in %s" % self.name if self.name else "") + packages
 
 

@@ -206,7 +206,8 @@ def test_a_value_of_another_version_of_a_package_names_both_versions(monkeypatch
 
     with pytest.raises(errors.ResultError, match="no attribute 'new', in tests.*Outdated") as caught:
         outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
-    assert "tests is 2.0 there and 1.0 here" in str(caught.value) and "pip install tests==2.0" in caught.value.hint
+    assert "tests is 2.0 where it was sent and 1.0 where it arrived" in str(caught.value)
+    assert "pip install tests==2.0" in caught.value.hint
 
 
 def test_a_value_that_cannot_be_loaded_is_to_be_returned_as_plain_data():

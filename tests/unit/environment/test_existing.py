@@ -123,6 +123,7 @@ def test_an_environment_that_cannot_run_is_told_with_the_reason(tmp_path, alone)
         make()
         assert why in refused(tmp_path, "venv:~/v").message
         python.rmdir() if python.is_dir() else python.unlink()
+    assert refused(tmp_path, "python:python9.9").message == "environment 'python:python9.9': python9.9 does not exist"
     assert refused(tmp_path, "venv:~/w").hint == "create it on the host, `python3 -m venv ~/w`, or correct the path"
 
 

@@ -80,7 +80,7 @@ def test_the_object_and_both_versions_are_named(toylib, name, failed):
     failure = failure_of(getattr(toylib, name)(), toylib)
 
     assert failure.name == f"toylib.{failed}" and failure.differing == (("toylib", "2.0", "1.0"),)
-    assert failure.where() == f", in toylib.{failed}; toylib is 2.0 there and 1.0 here"
+    assert failure.where() == f", in toylib.{failed}; toylib is 2.0 where it was sent and 1.0 where it arrived"
 
 
 def test_equal_versions_are_not_named(toylib):
