@@ -74,7 +74,7 @@ def _reduce_weak(obj: Any) -> Any:
     """Reduce weak references and what holds them: what nothing else of the pickle holds is gone after loading."""
     kind = type(obj)
     if kind is weakref.WeakMethod or kind is weakref.ref:
-        return weak_reference, (kind, obj())
+        return weak_reference, ("ref" if kind is weakref.ref else "WeakMethod", obj())
     if kind is weakref.WeakSet:
         return kind, (list(obj),)
     if kind is weakref.WeakValueDictionary or kind is weakref.WeakKeyDictionary:
@@ -82,11 +82,11 @@ def _reduce_weak(obj: Any) -> Any:
     return NotImplemented
 
 
-def weak_reference(kind: Any, held: Any) -> Any:
+def weak_reference(name: str, held: Any) -> Any:
     """Make a weak reference; one to nothing if what it held was gone."""
     if held is None:
         return weakref.ref(type("Gone", (), {})())
-    return kind(held)
+    return getattr(weakref, name)(held)
 
 
 _dispatch: Any = functools.singledispatch(lambda _: None)
