@@ -84,9 +84,10 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             reduction = self._on_object(obj)
             if reduction is not NotImplemented:
                 return reduction
-        kind = obj if isinstance(obj, type) else type(obj)
+        is_class = issubclass(type(obj), type)  # up to Python 3.10, `list[int]` says that it is a class
+        kind = obj if is_class else type(obj)
         self.kinds[id(kind)] = kind
-        if isinstance(obj, type):
+        if is_class:
             reduction = c_types.reduce_metaclass(obj)
             if reduction is not NotImplemented:
                 return reduction

@@ -6,11 +6,15 @@ latter, and made again by the same call.
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import functools
+import importlib
+import inspect
 import sys
 import types
 import typing
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +44,49 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         return forward_reference, facts
     if kind is _ALIAS and not has_a_home(obj):
         return _reduce_alias(obj, target)
+    if kind.__module__ == "sys" and isinstance(obj, tuple):  # `sys.version_info`, whose class can make no other one
+        names = [name for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
+        return facts_of_python, (kind.__name__, names, tuple(obj))
+    if kind.__module__ in ("weakref", "_weakrefset", "builtins"):
+        return _reduce_weak(obj)
+    if kind.__name__ == "Struct" and kind.__module__ == "_struct":
+        return struct, (obj.format,)
+    if kind.__name__ == "JSONDecoder" and kind.__module__ == "json.decoder":
+        return stand_ins.with_keywords, (kind, {name: getattr(obj, name) for name in _OF_DECODER})
     return NotImplemented
+
+
+_OF_DECODER = ("object_hook", "parse_float", "parse_int", "parse_constant", "strict", "object_pairs_hook")
+
+
+def facts_of_python(name: str, names: list[str], values: tuple[Any, ...]) -> Any:
+    """Make a tuple that looks like the one with these facts of a Python."""
+    make: Any = collections.namedtuple
+    return make(name, names)(*values)
+
+
+def struct(form: Any) -> Any:
+    """Make a compiled format."""
+    return importlib.import_module("struct").Struct(form)
+
+
+def _reduce_weak(obj: Any) -> Any:
+    """Reduce weak references and what holds them: what nothing else of the pickle holds is gone after loading."""
+    kind = type(obj)
+    if kind is weakref.WeakMethod or kind is weakref.ref:
+        return weak_reference, ("ref" if kind is weakref.ref else "WeakMethod", obj())
+    if kind is weakref.WeakSet:
+        return kind, (list(obj),)
+    if kind is weakref.WeakValueDictionary or kind is weakref.WeakKeyDictionary:
+        return kind, (), None, None, iter(list(obj.items()))
+    return NotImplemented
+
+
+def weak_reference(name: str, held: Any) -> Any:
+    """Make a weak reference; one to nothing if what it held was gone."""
+    if held is None:
+        return weakref.ref(type("Gone", (), {})())
+    return getattr(weakref, name)(held)
 
 
 _dispatch: Any = functools.singledispatch(lambda _: None)
