@@ -235,7 +235,7 @@ class _Made:
 
 _ITSELF = (
     "the class %s is needed before it is made: its decorators, bases or the body of its statement use an object that "
-    "refers to it, such as a table in which it is registered; fill that inside the function"
+    "refers to it and is no dict, list or set; fill that inside the function"
 )
 _LOST = (
     "the class %s: its statement is not found, was changed since it was executed, or uses variables of a function "
