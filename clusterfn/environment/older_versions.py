@@ -63,6 +63,7 @@ def way_to_a_wheel(text: str) -> str:
         >>> way_to_a_wheel("hint: Wheels are required for `gym` because building from source is disabled")[:58]
         'build its wheel once, `pip wheel --no-deps gym -w wheels`,'
     """
+    text = " ".join(text.split())  # uv breaks its lines where the terminal of the program ends
     found = _CULPRIT.search(text)
     name = next(filter(None, found.groups()), "NAME") if found else "NAME"
     wanted = re.search(rf"depends on ({re.escape(name)}[<>=!~][^\s]*?),?\s", f"{text} ")

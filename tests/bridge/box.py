@@ -127,6 +127,11 @@ class Box:
 
         return self.apart.inside(hold)
 
+    def listed(self, job: str) -> tuple[str, str]:
+        """The state of a job, and what the list of jobs says of it; the list starts a spooler that is missing."""
+        lines = map(json.loads, self.here("list", str(self.bench.root)).splitlines())
+        return next((told["state"], told["message"]) for told in lines if told["id"] == job)
+
     def here(self, *words: str) -> str:
         """What a command of the supervisor's prints there."""
         argv = [sys.executable, "-I", "-S", str(self.bench.bridge / "supervise.py"), *words]

@@ -20,7 +20,7 @@ from clusterfn.bridge.queue.admission import Admission
 from clusterfn.bridge.supervisor.items import ElementRun, WaitsAgain
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ
-from tests.bridge.test_groups import Group, listed, once
+from tests.bridge.test_groups import Group, once
 from tests.bridge.test_queue import WAITS
 from tests.waiting import until
 
@@ -189,12 +189,12 @@ def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box)
     with waits(box, 2):
         group.end(0, 1)
         (number,) = until(lambda: gone(elements) if len(group.items()) == 3 else None)
-        assert listed(box.bench, group.folder) == ("RUNNING", "2 of 4 ended: 2 returned")
+        assert box.listed(group.folder.name) == ("RUNNING", "2 of 4 ended: 2 returned")
 
         os.killpg(elements[2 - number].pid, signal.SIGKILL)
         elements[2 - number].wait(150)
         group.call("conclude", 3 - number, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
-        told = until(lambda: told if "waiting for 1" in (told := listed(box.bench, group.folder))[1] else None)
+        told = until(lambda: told if "waiting for 1" in (told := box.listed(group.folder.name))[1] else None)
         assert told[0] == "PENDING" and told[1].startswith("2 of 4 ended: 2 returned; ")
     group.end(2, 3)
     until(lambda: len(group.ends()) == 4)

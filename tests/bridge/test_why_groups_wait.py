@@ -30,8 +30,7 @@ class Waiting(Cards):
 
     def listed(self) -> tuple[str, str]:
         """Its state and what the list of jobs says of it."""
-        lines = map(json.loads, self.box.here("list", str(self.bench.root)).splitlines())
-        return next((told["state"], told["message"]) for told in lines if told["id"] == self.folder.name)
+        return self.box.listed(self.folder.name)
 
 
 @pytest.mark.parametrize("elements", [1, 2])

@@ -38,6 +38,18 @@ class LoadFailure(NamedTuple):
         return (", in %s" % self.name if self.name else "") + packages
 
 
+class _Noted(NamedTuple):
+    """What `of` needs of a load that failed. An error that is pickled leaves it behind."""
+
+    data: Any
+    buffers: Sequence[Any]
+    packages: object
+    make: Callable[..., pickle.Unpickler]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
 def versions(kinds: Iterable[type]) -> dict[str, str]:
     """Return the versions of the installed packages that have these classes, as far as they are cheap to find."""
     homes: set[object] = set()
@@ -78,7 +90,7 @@ def note(
 ) -> None:  # fmt: skip
     """Keep with an error what `of` needs: the pickle, the versions that it says, and what can find its objects."""
     with contextlib.suppress(Exception):  # the user's own class, whose attributes may be set by none
-        object.__setattr__(error, _KEY, (data, buffers, packages, make))
+        object.__setattr__(error, _KEY, _Noted(data, buffers, packages, make))
 
 
 def of(error: BaseException) -> LoadFailure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,13 @@ def test_what_is_no_package_or_version_gets_into_no_command(toylib, monkeypatch,
     monkeypatch.setattr(load_failure, "versions", lambda kinds: {name: version})
 
     assert failure_of(toylib.Gone(), toylib) == ("toylib.Gone", ())
+
+
+def test_an_error_that_nothing_was_asked_of_can_be_pickled(toylib):
+    data = b"".join(container.pack(toylib.Gone()).pieces())
+    del toylib.Gone
+    with pytest.raises(AttributeError) as failed:
+        container.loads(data)
+
+    assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)
+    assert load_failure.of(pickle.loads(pickle.dumps(failed.value))).name == ""
