@@ -29,6 +29,7 @@ def run_stuck(host: str) -> clusterfn.Job[str]:
         import signal
         import time
 
+        time.sleep(2.0)  # the supervisor has published that it runs
         os.kill(os.getppid(), signal.SIGSTOP)
         time.sleep(250)
         return "value"
@@ -47,7 +48,7 @@ def test_a_job_that_stopped_its_supervisor_is_ended_by_cancel_within_15_s(
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     job = run_stuck(host)
     until(lambda: job.state in ("STARTING", "RUNNING"))
-    time.sleep(1.0)  # it stops its supervisor, which says nothing any more
+    time.sleep(4.0)  # it stops its supervisor, which says nothing any more
     began = time.monotonic()
 
     said = subprocess.run(
