@@ -114,12 +114,11 @@ class ManySubmits:
 @contextlib.contextmanager
 def many_submits(
     lab: Any, folder: Path, alias: str = "py36-bash", *, one_way_s: float = 0.0, bytes_per_s: float = math.inf,
-    sync_s: float = 0.0, limits: str = "limits: {cores: 64}",
+    sync_s: float = 0.0,
 ) -> Iterator[ManySubmits]:  # fmt: skip
     """Make a new root on this host; its files, and those of the client, go with the block.
 
-    Args:
-        limits: Without a scheduler, how many jobs may run at once; "" for as many as the machine has cores.
+    Without a scheduler, as many jobs run at once as the machine has cores. More would take them from the agents.
     """
     name = f"submits-{secrets.token_hex(4)}"
     home: Path = lab.home("bash")
@@ -134,7 +133,6 @@ def many_submits(
             f"address: {alias}", f"ssh_config: {folder / 'ssh_config'}", f"root: ~/{name}", f"python: {python}",
             f'environment: "python:{lab.python(MINOR)}"', *_SCHEDULERS[alias].splitlines(),
         ]  # fmt: skip
-        lines += [limits] if alias == "py36-bash" else []
         config = folder / "clusterfn.yml"
         config.write_text("hosts:\n  there:\n" + "".join(f"    {line}\n" for line in lines), encoding="utf-8")
         env = {**os.environ, "CLUSTERFN_CONFIG": str(config), "XDG_STATE_HOME": str(folder / "state")}

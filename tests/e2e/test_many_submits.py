@@ -56,8 +56,7 @@ SLOW = {
     "150 ms away": ({"one_way_s": 0.075}, {"count": 150}),
     "1 MB/s": ({"bytes_per_s": 1e6}, {"count": 150}),
     "a disk that syncs in 2 s": ({"alias": "slurm-bash", "sync_s": 2.0}, {"count": 60}),
-    # No more jobs at once than it has cores: they would take them from the agents.
-    "20 programs": ({"limits": ""}, {"count": 25, "programs": 20}),
+    "20 programs": ({}, {"count": 25, "programs": 20}),
 }
 
 
