@@ -377,6 +377,7 @@ UNPICKLES = {
     "bridge/serialization/pickler.py::_load": "is called by `loads` and, for another version, `loads_without_code`",
     "bridge/serialization/pickler.py::<module>": "its class",
     "bridge/serialization/load_failure.py::note": "is called by `_load_body` alone, and only where that has unpickled",
+    "bridge/serialization/load_failure.py::<module>": "names its class in an annotation",
     "bridge/serialization/load_failure.py::_failing": "needs what `note` has noted",
     "bridge/serialization/exceptions.py::_loads": "is called by `from_records` alone",
     "bridge/serialization/exceptions.py::_load": "the same",

@@ -22,7 +22,7 @@ from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
 from tests.waiting import until
 
 SENT = ("put_tree", "chunk", "sbatch", "follow", "wait", "still")
-MOST_KB = 22  # of memory for a job that waits
+MOST_KB = 23  # of memory for a job that waits: 21.5 in a new process, 22.3 after other tests in the same one
 MOST_RESIDENT_KB = 30  # with what the fake hosts keep of it
 
 
