@@ -163,7 +163,7 @@ class PendingSubmission(Reply[None]):
         self._end(lambda: self.on.on_started(scheduler_id, doubt))
 
     def renew(self, notes: Sequence[str]) -> None:
-        """Date these notes on its host anew: they are believed for a while only."""
+        """Renew the dates of these notes on its host: others believe them only for a while."""
         with contextlib.suppress(ClusterfnError):  # the connection was closed
             self._session.connection.run(["touch", "-c", "--", *notes])
 

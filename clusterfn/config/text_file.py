@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterfn.errors import ConfigError
 
-# uv reads these, too, and not UTF-32, which nobody writes.
+# uv reads these too. It does not read UTF-32, which no usual editor writes.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),

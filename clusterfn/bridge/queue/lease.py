@@ -379,7 +379,7 @@ def lock_file(fd: int, how: int) -> bool:
 
 
 def admission_lock(marks: "Leases", kept: str = "") -> "Optional[Lease]":
-    """Hold the lock once it is free; None if somebody keeps it for ever: the names alone decide then.
+    """Hold the lock once it is free; None if a process never releases it: then the names alone decide.
 
     Args:
         kept: The keeper, as the spooler has seen it.

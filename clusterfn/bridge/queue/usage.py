@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .machine import Demand
 
 HALF_LIFE_S = 2 * 3600.0
-# Who has run nothing for so long begins anew: eight hours of all GPUs would count for ten minutes after a night.
+# A user without a job for this long starts from zero. Else eight hours of all GPUs would count ten minutes more.
 AWAY_S = 6 * 3600.0
 # A job counts from its start for as long as its user's last jobs took, for a minute at most. So users get GPUs in turn
 # though many become free at once. The newest job counts for a part of that time.

@@ -297,7 +297,7 @@ def _load_body(
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
     pickled = body[: header["pickle"]]
-    if read is not None:  # whoever reads it so wants it unpickled in no case, not to describe a failure either
+    if read is not None:  # then nothing may unpickle it, not even to describe a failure
         return read(pickled, buffers)
     try:
         return (pickler.loads_without_code if as_text else pickler.loads)(pickled, buffers)

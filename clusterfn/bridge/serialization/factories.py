@@ -142,7 +142,7 @@ def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
 
 
 def _fields(cls: Any) -> list[Any]:
-    """Return the fields, and what the constructor takes besides."""
+    """Return the fields, and the other parameters of the constructor."""
     kinds: Any = dataclasses
     every = cls.__dataclass_fields__.values()
     return [each for each in every if each._field_type in (kinds._FIELD, kinds._FIELD_INITVAR)]

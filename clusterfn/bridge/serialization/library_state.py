@@ -82,7 +82,7 @@ def parser(name: str, options: dict[str, Any], defaults: dict[str, Any], section
 
 
 def fill(obj: Any, told: tuple[Any, tuple[int, int], Facts]) -> None:
-    """Give an object its state, and what the constructors of this version would have set besides.
+    """Give an object its state, and the other attributes that constructors of this version set.
 
     Raises:
         OtherState: It would lack something, or this version has no place for a part of its state.
